@@ -18,10 +18,10 @@ from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
 from limpet.core.values.memory_records import Who
-from limpet.memory.archive import index
-from limpet.memory.archive.index import Cursor, Index
-from limpet.memory.archive.text import text_of
-from limpet.memory.shelf import Put, Shelf, key
+from limpet.memory.index import inverted_index
+from limpet.memory.index.inverted_index import ArchiveIndex, IndexCursor
+from limpet.memory.index.terms import archive_text
+from limpet.memory.index_store import IndexStore, PutRow, encode_key
 from limpet.stores import port
 from limpet.testing import corpus
 
@@ -98,7 +98,7 @@ def _fill(store: limpet.Limpet, users: int) -> list[str]:
     while not store.archive.catch_up():
         pass
     texts = [
-        text_of(message)
+        archive_text(message)
         for row in store.sessions.list_sessions(limit=50, user_id="user-0")
         for message in store.sessions.get_session(row["id"]).messages
     ]
@@ -143,30 +143,36 @@ def _pages(log: port.Store) -> Iterator[port.StoredEvent]:
 def _copy_index(store: limpet.Limpet, users: int) -> None:
     """Give the other users the first one's rows, and say that all of the log is in."""
     shelf = _shelf(store)
-    rows = Index(shelf)
+    rows = ArchiveIndex(shelf)
     mine = rows.owner(Who("default", "user-0"))
     assert mine is not None
-    prefix = key(mine)
+    prefix = encode_key(mine)
     held = [
         (book, name[len(prefix) :], value)
-        for book in index.OF_OWNER
-        for name, value in shelf.scan(book, *index.owned(mine), limit=10**9)
+        for book in inverted_index.OWNER_TABLES
+        for name, value in shelf.scan(book, *inverted_index.owner_key_range(mine), limit=10**9)
     ]
     for user in range(1, users):
-        first = key(mine + user)
+        first = encode_key(mine + user)
         shelf.write(
             [
-                Put(index.OWNERS, key("default", f"user-{user}"), index.numbered(mine + user)),
-                *(Put(book, first + rest, value) for book, rest, value in held),
+                PutRow(
+                    inverted_index.OWNERS,
+                    encode_key("default", f"user-{user}"),
+                    inverted_index.encode_number(mine + user),
+                ),
+                *(PutRow(book, first + rest, value) for book, rest, value in held),
             ]
         )
     end = rows.cursor("default")[0].position + store.archive.behind()
     last = store._opened.engine.store.feed("default", after=end - 1, limit=1)[0]
-    cursor = Cursor(position=last.position, link=last.link)
-    shelf.write([Put(index.CURSORS, key("default"), msgspec.msgpack.encode(cursor))])
+    cursor = IndexCursor(position=last.position, link=last.link)
+    shelf.write(
+        [PutRow(inverted_index.CURSORS, encode_key("default"), msgspec.msgpack.encode(cursor))]
+    )
 
 
-def _shelf(store: limpet.Limpet) -> Shelf:
+def _shelf(store: limpet.Limpet) -> IndexStore:
     return store._opened.shelf()
 
 
@@ -205,7 +211,7 @@ def _appending(bench: Bench) -> list[Figure]:
     until = time.perf_counter() + 30
     while store.archive.behind() and time.perf_counter() < until:
         time.sleep(0.05)
-    taken = Index(_shelf(store)).cursor("default")[0].position
+    taken = ArchiveIndex(_shelf(store)).cursor("default")[0].position
     rounds = harness.ratio(measured["followed"], measured["alone"])
     return [
         Figure(

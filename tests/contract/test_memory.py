@@ -10,8 +10,8 @@ import pytest
 
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
+from limpet.memory.index_store import VolatileIndexStore
 from limpet.memory.port import MemoryEngine
-from limpet.memory.shelf import VolatileShelf
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing import memory_contract
 from limpet.testing.memory_server import MemoryServer
@@ -26,7 +26,7 @@ class TestInRam(memory_contract.MemoryContract):
     reopens: ClassVar[bool] = False
 
     def open_engine(self, folder: Path) -> MemoryEngine:
-        return BuiltIn(VolatileShelf(), count=count)
+        return BuiltIn(VolatileIndexStore(), count=count)
 
 
 @pytest.mark.req("A-14", "A-16")

@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.engine import migrating
+from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring import moving
@@ -72,7 +72,7 @@ def killed_at(step: int, path: Path, work: Callable[[], object]) -> bool:
 
 def migrated(source: Path, target: Path) -> None:
     with closing(open_store(source)) as from_, closing(open_store(target)) as to:
-        migrating.migrate(from_, to, lambda *_: None)
+        migrate.migrate(from_, to, lambda *_: None)
 
 
 def closed_to_all(target: Path) -> bool:
@@ -117,14 +117,14 @@ def test_a_migration_that_is_killed_again_and_again_comes_to_its_end(source: Pat
 def test_a_backup_that_was_killed_is_taken_up(source: Path, scratch: Path):
     store = VolatileStore()
     with closing(open_store(source)) as from_:
-        migrating.migrate(from_, store, lambda *_: None)
+        migrate.migrate(from_, store, lambda *_: None)
     copy, part = scratch / "b.db", scratch / "b.db.part" / "state.db"
     for step in (3, 40, 90, 200):
         assert killed_at(
-            step, part, lambda: migrating.backup(store, copy, open_store, lambda *_: None)
+            step, part, lambda: migrate.backup(store, copy, open_store, lambda *_: None)
         )
         assert not copy.exists()
-    migrating.backup(store, copy, open_store, lambda *_: None)
+    migrate.backup(store, copy, open_store, lambda *_: None)
     assert kept_at(copy) == kept_at(source)
     assert not part.parent.exists()
 

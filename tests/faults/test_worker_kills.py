@@ -20,7 +20,7 @@ import limpet
 from limpet import Limpet, Message
 from limpet.core.rules.session_rules import ALWAYS_VISIBLE_CATEGORIES, is_fully_offloaded
 from limpet.core.values.events import SessionOffloadedEvent, SessionSummarizedEvent
-from limpet.engine.summarizing import WANTED
+from limpet.jobs.summaries import SUMMARY_PREFIX
 from tests.faults import results, worker_processes
 from tests.faults.step_kills import Kill
 from tests.faults.worker_processes import Server
@@ -86,7 +86,7 @@ def judge(folder: Path) -> list[str]:
         found = [*_memory(lp, folder), *_summaries(lp)]
         if lp.memory.queue():
             found.append(f"still waiting: {lp.memory.queue()}")
-        if lp.events._engine.store.notes("default", WANTED):
+        if lp.events._engine.store.notes("default", SUMMARY_PREFIX):
             found.append("a summary is still wanted")
         return [*found, *lp.admin.verify().faults]
 

@@ -20,9 +20,9 @@ sys.path.insert(0, str(ROOT))
 from limpet import Message, StateManager, WindowPolicy, limits  # noqa: E402 - found from the checkout
 from limpet.core.values import ids  # noqa: E402
 from limpet.core.values.memory_records import History  # noqa: E402
-from limpet.engine.offloading import Offloading  # noqa: E402
-from limpet.engine.summarizing import Summarizing  # noqa: E402
-from limpet.engine.worker import Worker  # noqa: E402
+from limpet.jobs.offload import OffloadTask  # noqa: E402
+from limpet.jobs.summaries import SummaryTask  # noqa: E402
+from limpet.jobs.worker import Worker  # noqa: E402
 from limpet.runtime.engine import Engine  # noqa: E402
 from limpet.sessions.manager import Sessions  # noqa: E402
 from limpet.sessions.requests import Settings  # noqa: E402
@@ -94,8 +94,8 @@ def run(folder: Path, kill: Kill | None, number: int) -> None:
     engine = Engine(sqlite.open_store(folder / "state.db"), factory=factory)
     sessions = Sessions(engine, Settings(), factory)
     tasks = [
-        Offloading(engine, Watched(folder / "memory.jsonl", steps)),
-        Summarizing(engine, Writer(sessions, steps, folder)),
+        OffloadTask(engine, Watched(folder / "memory.jsonl", steps)),
+        SummaryTask(engine, Writer(sessions, steps, folder)),
     ]
     Worker(engine, tasks).run_once()
     engine.close()

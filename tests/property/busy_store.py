@@ -7,8 +7,8 @@ import random
 from typing import Any
 
 from limpet import Message, Session, WindowPolicy, errors
+from limpet.admin.export import begin_version
 from limpet.core.formats import intake
-from limpet.engine.exporting import begin_of
 from limpet.runtime.engine import Engine
 from limpet.sessions.windows import RecordedWindow
 from tests.property import random_messages
@@ -133,7 +133,7 @@ def of_the_deleted(recorded: RecordedWindow, session: Session, engine: Engine) -
     if recorded.session_id == session.id:
         return False
     state = engine.states.current("default", recorded.session_id)
-    return state is None or state.gone or recorded.seen <= begin_of(engine, "default", state)
+    return state is None or state.gone or recorded.seen <= begin_version(engine, "default", state)
 
 
 def picture(session: Session, engine: Engine) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 import msgspec
 
 from limpet import Scope, StateIndex, errors, limits
+from limpet.admin.log import Admin
 from limpet.core.rules.frame_fold import TRANSITIONS
 from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus
-from limpet.engine.admin import Admin
 from limpet.runtime import projections, state_cache
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings

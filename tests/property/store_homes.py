@@ -8,8 +8,8 @@ from typing import Protocol
 
 import limpet
 from limpet import SessionManager
+from limpet.admin.log import Admin, Events
 from limpet.core.values import ids
-from limpet.engine.admin import Admin, Events
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores.volatile import VolatileStore

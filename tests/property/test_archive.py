@@ -15,11 +15,10 @@ import limpet
 from limpet import Message
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.memory_records import Who
-from limpet.engine.indexing import IndexTask
-from limpet.memory.archive import forgetting, index, indexing, searching, terms
-from limpet.memory.archive.index import Index
-from limpet.memory.archive.indexing import Batch
-from limpet.memory.shelf import Shelf
+from limpet.jobs.index_tasks import IndexTask
+from limpet.memory.index import inverted_index, search, terms
+from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
+from limpet.memory.index_store import IndexStore
 
 USERS = ("ada", "ben", None)
 SESSIONS = ("s1", "s2", "s3", "s4")
@@ -47,7 +46,7 @@ TEXT = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments so small that a short walk fills and merges all their sizes."""
-    for module in (index, indexing, searching, forgetting):
+    for module in (inverted_index, inverted_index, search, inverted_index):
         monkeypatch.setattr(module, "SIZES", (2, 4, 8, 16))
 
 
@@ -56,7 +55,7 @@ class Told:
 
     def __init__(self, user: str | None, session: str, position: int, role: str, text: str) -> None:
         self.user, self.session, self.position, self.role = user, session, position, role
-        self.terms = {*terms.counted(text)}
+        self.terms = {*terms.count_terms(text)}
         self.answers: Told | None = None
         self.there = True
 
@@ -89,7 +88,7 @@ class Walk(RuleBasedStateMachine):
         self.folder.cleanup()
 
     @property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> IndexStore:
         return self.lp._opened.shelf()
 
     @rule(name=st.sampled_from(SESSIONS), user=st.sampled_from(USERS), texts=st.lists(TEXT, min_size=1, max_size=5), role=st.sampled_from(("user", "assistant")))  # fmt: skip
@@ -117,9 +116,9 @@ class Walk(RuleBasedStateMachine):
     @rule()
     def another_follows(self) -> None:
         """Two who have read the same can't both write it."""
-        stale = Batch(Index(self.shelf), "default")
+        stale = IndexBatch(ArchiveIndex(self.shelf), "default")
         IndexTask(self.lp._opened.engine, self.shelf).step("default")
-        if Index(self.shelf).cursor("default")[0] != stale.cursor:
+        if ArchiveIndex(self.shelf).cursor("default")[0] != stale.cursor:
             assert not stale.write(10**6, b"")
 
     @rule()
@@ -181,7 +180,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(query=TEXT, user=st.sampled_from(USERS))
     def search(self, query: str, user: str | None) -> None:
-        wanted = terms.asked(query)
+        wanted = terms.query_terms(query)
         found = self.lp.archive.search(query, user_id=user, k=100)
         expected = {
             one.position
@@ -195,13 +194,13 @@ class Walk(RuleBasedStateMachine):
 
     @invariant()
     def no_row_of_one_owner_has_a_word_of_another(self) -> None:
-        rows = Index(self.shelf)
+        rows = ArchiveIndex(self.shelf)
         for user in USERS:
             owner = rows.owner(Who("default", user or ""))
             held = {b for one in self.told if one.user == user and one.there for b in one.terms}
             hidden = {b for one in self.told if one.user == user for b in one.terms}
             if owner is not None:
-                for segment in index.segments(rows.head(owner).following):
+                for segment in inverted_index.segments(rows.head(owner).following):
                     assert rows.terms(owner, segment).keys() <= held | hidden
 
 

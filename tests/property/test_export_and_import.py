@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import limits
-from limpet.engine.exporting import begin_of
+from limpet.admin.export import begin_version
 from tests.property.busy_store import Walk, picture
 
 STEPS = 70
@@ -63,7 +63,7 @@ def _same(source: Any, there: Any, name: str) -> None:
     shown = zip(was.pop("shown"), is_.pop("shown"), strict=True)
     assert is_ == was
     assert all(now == before for before, now in shown if before is not None)
-    if not begin_of(engine, "default", mine.state) and theirs.version == mine.version:
+    if not begin_version(engine, "default", mine.state) and theirs.version == mine.version:
         assert theirs.state == mine.state
         for version in range(1, mine.version + 1):
             before = _at(mine, version)

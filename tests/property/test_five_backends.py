@@ -18,9 +18,9 @@ import msgspec
 import pytest
 
 from limpet import FrameStatus, Message, Scope, Session, SuspensionToken, errors
+from limpet.admin.log import Admin
+from limpet.admin.migrate import migrate
 from limpet.core.values import ids
-from limpet.engine.admin import Admin
-from limpet.engine.migrating import migrate
 from limpet.frames.state_index import StateIndex
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limpet.core.values.memory_records import Fact, History, Profile, Said
 from limpet.memory.builtin import BuiltIn
-from limpet.memory.shelf import VolatileShelf
+from limpet.memory.index_store import VolatileIndexStore
 from limpet.testing.memory_contract import ADA, conversation
 
 SAYINGS = [
@@ -47,7 +47,7 @@ def known(engine: BuiltIn) -> tuple[list[Fact], Profile, list[list[object]]]:
 
 
 def fresh() -> BuiltIn:
-    return BuiltIn(VolatileShelf(), count=len)
+    return BuiltIn(VolatileIndexStore(), count=len)
 
 
 def chunks(said: Sequence[Said], size: int) -> list[Sequence[Said]]:
@@ -90,7 +90,7 @@ def test_order_repeats_and_breaks_make_no_difference(
 @given(taken=histories(), data=st.data())
 @settings(deadline=None)
 def test_what_is_forgotten_might_never_have_been(taken: list[Conversation], data: st.DataObject):
-    shelf = VolatileShelf()
+    shelf = VolatileIndexStore()
     engine, without = BuiltIn(shelf, count=len), fresh()
     gone = data.draw(st.lists(st.sampled_from(taken), unique_by=lambda each: each[0].key))
     learn(engine, taken)

@@ -14,10 +14,9 @@ import limpet
 from limpet import Message, Session, WindowPolicy, errors, tokens
 from limpet.core.values.messages import ToolCallRequest, ToolCallResult
 from limpet.core.values.session_state import SUMMARY_PREFIXES
-from limpet.models import showing
-from limpet.models.port import Reply
-from limpet.models.prompts import WORDS
-from limpet.models.summarizer import ModelSummarizer
+from limpet.llm import transcript
+from limpet.llm.port import Reply
+from limpet.llm.summarizer import SUMMARY_PROMPTS, ModelSummarizer
 from tests.unit import endpoints
 
 FACTS = [f"the locker {number} of Ada{number} opens with {4729 * number + 17}" for number in range(1, 99)]  # fmt: skip
@@ -26,7 +25,7 @@ FACTS = [f"the locker {number} of Ada{number} opens with {4729 * number + 17}" f
 class Scripted:
     """A model that says what its script says, and remembers every question; each must fit its window."""
 
-    def __init__(self, window: int, count: showing.Count = showing.bytes_of) -> None:
+    def __init__(self, window: int, count: transcript.CountTokens = transcript.count_bytes) -> None:
         self.name, self.window, self.count = "scripted", window, count
         self.prompts: list[str] = []
         self.fails: dict[int, Exception] = {}
@@ -77,7 +76,7 @@ def fill(session: Session, messages: Sequence[Message]) -> None:
     [(4_000, "estimate"), (8_000, "o200k_base"), (30_000, "bytes"), (400_000, "bytes")],
 )
 def test_every_fact_is_shown_whole(window: int, counter: str):
-    count = showing.bytes_of if counter == "bytes" else tokens.named(counter).text
+    count = transcript.count_bytes if counter == "bytes" else tokens.named(counter).text
     model = Scripted(window, count)
     policy = WindowPolicy(budget=2_000, low=0.3, summary="en")
     messages = conversation(window)
@@ -101,7 +100,7 @@ def test_every_fact_is_shown_whole(window: int, counter: str):
 
 
 def test_every_fact_reaches_a_real_endpoint():
-    from limpet.models.openai import OpenAIModel
+    from limpet.llm.openai_model import OpenAIModel
 
     with endpoints.serving() as endpoint:
         endpoint.otherwise = endpoints.chat("The summary so far.")
@@ -157,7 +156,7 @@ def test_each_language_has_its_words(language: str, prefix: str):
         model = Scripted(400_000)
         session.summarize(ModelSummarizer(model, language=language))
         assert session.state.summary.text == f"{prefix}Summary number 1."
-        assert WORDS[language].earlier in model.prompts[0]
+        assert SUMMARY_PROMPTS[language].earlier in model.prompts[0]
 
 
 ANY = st.text(st.characters(codec="utf-8"), max_size=300)
@@ -173,11 +172,14 @@ TEXTS = st.lists(ANY | FORGED, max_size=4).map("\n".join)
 )
 @settings(max_examples=200, deadline=None)
 def test_pieces_leave_no_gap(texts: list[str], rooms: list[int]):
-    said = [showing.Shown(number, "user", "", text) for number, text in enumerate(texts, 1)]
-    at, asked = showing.START, 0
+    said = [
+        transcript.TranscriptMessage(number, "user", "", text)
+        for number, text in enumerate(texts, 1)
+    ]
+    at, asked = transcript.START, 0
     while at.index < len(said):
         room = rooms[asked % len(rooms)]
-        parts, after = showing.taken(said, at, room, showing.bytes_of)
+        parts, after = transcript.next_chunk(said, at, room, transcript.count_bytes)
         assert sum(len(f"{part.fenced(1)}\n".encode()) for part in parts) <= room
         assert (after.index, after.offset) > (at.index, at.offset)
         offset = at.offset

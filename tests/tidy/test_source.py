@@ -20,7 +20,7 @@ BROAD_EXCEPTS = {
     # Whatever ends a commit must reach every caller who waits for it, or they wait for ever.
     "src/limpet/runtime/commit_queue.py": 1,
     # Background work runs what strangers wrote: its failure is noted, and hinders no other work.
-    "src/limpet/engine/attempts.py": 1,
+    "src/limpet/jobs/tasks.py": 1,
     # A defect in deciding one request must not fail the others of its batch.
     "src/limpet/runtime/engine.py": 1,
 }

@@ -16,7 +16,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
     [
         ('"process-crash", ', ["stores/port.py"]),
         ('split("-- name: ")', ["stores/sql_statements.py"]),
-        ("\nProgress = ", ["engine/admin.py"]),
+        ("\nProgress = ", ["admin/log.py"]),
     ],
 )
 def test_it_stands_in_one_file(written: str, where: list[str]) -> None:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from limpet.core.values import ids
-from limpet.engine.tasks import Beat
+from limpet.jobs.tasks import Heartbeat
 from limpet.runtime.engine import Engine
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
@@ -50,7 +50,7 @@ def happen(store: Store, tenant: str = "acme") -> None:
 class Scripted:
     """A task that does one thing after another: a function, an error, or a number of steps."""
 
-    def __init__(self, name: str, *script: Callable[[Beat], bool] | Exception | bool) -> None:
+    def __init__(self, name: str, *script: Callable[[Heartbeat], bool] | Exception | bool) -> None:
         self._name = name
         self._script = list(script)
         self.tenants: list[str] = []
@@ -59,7 +59,7 @@ class Scripted:
     def name(self) -> str:
         return self._name
 
-    def step(self, tenant: str, beat: Beat) -> bool:
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
         self.tenants.append(tenant)
         act = self._script.pop(0) if self._script else False
         if isinstance(act, Exception):

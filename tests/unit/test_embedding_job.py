@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.values.memory_records import Who
-from limpet.engine.embedding import EmbedTask
-from limpet.engine.recalling import Recall
-from limpet.memory.meaning.gallery import Wanted
-from limpet.memory.meaning.spoken import passages, text_of
-from limpet.memory.meaning.vectors import VectorStore
-from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.jobs.index_tasks import EmbedTask
+from limpet.memory.index_store import IndexStore, VolatileIndexStore
+from limpet.memory.vectors.embedder import embedding_text, passages
+from limpet.memory.vectors.semantic_search import SemanticSearch
+from limpet.memory.vectors.vector_index import VectorFilter
+from limpet.memory.vectors.vector_store import VectorStore
 from limpet.runtime import state_cache
 from limpet.stores.port import Store
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
@@ -29,7 +29,7 @@ ADA = Who("default", "ada")
 class Place:
     """A store, a shelf beside it, and a worker that is new each time."""
 
-    def __init__(self, lp: limpet.Limpet, shelf: Shelf) -> None:
+    def __init__(self, lp: limpet.Limpet, shelf: IndexStore) -> None:
         self.lp = lp
         self.store: Store = lp._opened.engine.store
         self.shelf = shelf
@@ -52,14 +52,14 @@ class Place:
             for position in positions
         }
         return {
-            position: text_of(state_cache.messages_of(self.store, "default", page)[0])
+            position: embedding_text(state_cache.messages_of(self.store, "default", page)[0])
             for position, page in found.items()
             if page[0].payload is not None
         }
 
     def recall(self, query: str, by_words: Sequence[int] = (), k: int = 3, **filters: object):
-        recall = Recall(VectorStore(self.shelf, self.words), self.words)
-        wanted = Wanted(**filters)  # pyright: ignore[reportArgumentType]
+        recall = SemanticSearch(VectorStore(self.shelf, self.words), self.words)
+        wanted = VectorFilter(**filters)  # pyright: ignore[reportArgumentType]
         found = recall.search(ADA, query, k, by_words=by_words, texts=self.texts, wanted=wanted)
         return list(self.texts(found[:k]).values())
 
@@ -154,7 +154,7 @@ def test_a_worker_that_is_stopped_anywhere_loses_and_repeats_nothing(
     stops: list[int], sizes: list[int]
 ):
     with limpet.connect("volatile:") as lp:
-        place = Place(lp, VolatileShelf())
+        place = Place(lp, VolatileIndexStore())
         said = [f"thing number {n}" for n in range(sum(sizes))]
         rest = iter(said)
         for size, left in zip(sizes, [*stops, *[99] * 6], strict=False):

@@ -9,8 +9,8 @@ import pytest
 
 from limpet import Message, errors
 from limpet.core.values.memory_records import Extract, FactKind, Said, Source
-from limpet.models.extraction import ModelExtractor
-from limpet.models.port import Reply
+from limpet.llm.extraction import ModelExtractor
+from limpet.llm.port import Reply
 from tests.unit.test_summarizer import Says
 
 

@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.cli import status
-from limpet.memory.meaning import embedding
+from limpet.memory.vectors import embedder
 from limpet.wiring import stores
 from limpet.wiring.background import Extras
 
@@ -41,7 +41,7 @@ def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
     [
         ("openai", ("openai",)),
         ("anthropic", ("anthropic",)),
-        ("embeddings", embedding.LIBRARIES),
+        ("embeddings", embedder.LIBRARIES),
         *((extra, (package,)) for extra, package in stores._DRIVERS.items()),
     ],
 )

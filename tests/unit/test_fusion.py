@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.memory.meaning import fusion
-from limpet.memory.meaning.fusion import Ranking
+from limpet.memory.vectors import fusion
+from limpet.memory.vectors.fusion import Ranking
 
 POSITIONS = st.lists(st.integers(1, 60), unique=True, max_size=30)
 RANKINGS = st.lists(POSITIONS.map(Ranking), max_size=4)
@@ -17,19 +17,19 @@ TEXTS = st.sampled_from(
 
 @given(RANKINGS)
 def test_fusion_has_everything_once_and_is_always_the_same(rankings: list[Ranking]):
-    found = fusion.fused(rankings)
+    found = fusion.fuse(rankings)
     assert sorted(found) == sorted({p for ranking in rankings for p in ranking.positions})
-    assert fusion.fused(rankings) == found
+    assert fusion.fuse(rankings) == found
 
 
 @given(POSITIONS)
 def test_one_ranking_stays_as_it_is(positions: list[int]):
-    assert fusion.fused([Ranking(positions)]) == positions
+    assert fusion.fuse([Ranking(positions)]) == positions
 
 
 @given(RANKINGS, st.data(), st.integers(1, 12))
 def test_newest_first_is_a_permutation(rankings: list[Ranking], data: st.DataObject, k: int):
-    found = fusion.fused(rankings)
+    found = fusion.fuse(rankings)
     texts = {p: data.draw(TEXTS) for p in found[::2]}
     pairs = [(a, b) for a in found for b in found if a < b]
     likeness = {pair: data.draw(st.floats(-1, 1)) for pair in pairs[:20]}
@@ -44,32 +44,32 @@ def test_what_has_nothing_in_common_stays_in_its_order(positions: list[int], k: 
 
 
 def test_what_two_ways_find_comes_before_what_one_finds():
-    assert fusion.fused([Ranking([1, 2, 3]), Ranking([9, 3, 8])])[0] == 3
+    assert fusion.fuse([Ranking([1, 2, 3]), Ranking([9, 3, 8])])[0] == 3
 
 
 def test_of_equals_the_later_is_first():
-    assert fusion.fused([Ranking([4]), Ranking([7])]) == [7, 4]
+    assert fusion.fuse([Ranking([4]), Ranking([7])]) == [7, 4]
 
 
 def test_a_hit_with_all_of_the_words_outweighs_any_by_meaning():
     texts = ["ticket 0093-ELM is open", "the ticket", "a ticket for two"]
-    trust = fusion.trusted("ticket 0093-ELM", texts)
-    found = fusion.fused([Ranking([50, 51, 52], trust), Ranking(list(range(1, 20)))])
+    trust = fusion.word_hit_trust("ticket 0093-ELM", texts)
+    found = fusion.fuse([Ranking([50, 51, 52], trust), Ranking(list(range(1, 20)))])
     assert found[0] == 50
 
 
 def test_a_hit_with_one_common_word_does_not():
     texts = [f"the number {n}" for n in range(10)]
-    trust = fusion.trusted("the loyalty account that I use for flying", texts)
-    found = fusion.fused([Ranking(list(range(50, 60)), trust), Ranking(list(range(1, 11)))])
+    trust = fusion.word_hit_trust("the loyalty account that I use for flying", texts)
+    found = fusion.fuse([Ranking(list(range(50, 60)), trust), Ranking(list(range(1, 11)))])
     assert found[:10] == list(range(1, 11))
 
 
 def test_words_of_scripts_without_spaces_are_pairs_and_ideographs():
     assert fusion.words("舞蹈考级 QH7-4418") == {"舞蹈", "蹈考", "考级", *"舞蹈考级", "qh7-4418"}
     assert fusion.words("カ") == {"カ"}
-    assert fusion.trusted("房租多少", ["房租", "押金"]) == [1.0, 1.0]
-    assert not fusion.unspaced("Which ramen, 拉麺, did I like?")
+    assert fusion.word_hit_trust("房租多少", ["房租", "押金"]) == [1.0, 1.0]
+    assert not fusion.is_unspaced("Which ramen, 拉麺, did I like?")
 
 
 def test_what_was_said_later_about_the_same_thing_is_first():

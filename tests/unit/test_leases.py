@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from limpet import limits
-from limpet.engine.leases import Leases, read
-from limpet.engine.tasks import LeaseLost
+from limpet.jobs.leases import WorkerLeases, read_lease
+from limpet.jobs.tasks import LeaseLost
 from limpet.stores.volatile import VolatileStore
 from limpet.testing.faulty import FaultyStore
 from tests.unit.job_fixtures import Clock
 
 
-def leases(store: VolatileStore, holder: str, clock: Clock) -> Leases:
-    return Leases(store, holder, now_us=clock.now_us, monotonic=clock.monotonic)
+def leases(store: VolatileStore, holder: str, clock: Clock) -> WorkerLeases:
+    return WorkerLeases(store, holder, now_us=clock.now_us, monotonic=clock.monotonic)
 
 
 def test_one_has_it_until_it_is_given_back():
@@ -44,7 +44,9 @@ def test_whoever_beats_keeps_it():
 
 def test_a_beat_writes_only_now_and_then():
     store, clock = FaultyStore(VolatileStore(), fail_at=999), Clock()
-    held = Leases(store, "ann", now_us=clock.now_us, monotonic=clock.monotonic).take("a", "job")
+    held = WorkerLeases(store, "ann", now_us=clock.now_us, monotonic=clock.monotonic).take(
+        "a", "job"
+    )
     assert held is not None
     before = store.calls
     for _ in range(100):
@@ -67,7 +69,7 @@ def test_what_a_dead_one_had_is_taken_over_and_the_dead_one_hears_of_it():
         dead.beat()
     dead.release()
     dead.failed("x")
-    assert read(store, "acme", "job")[0].holder == "bob", "the dead change nothing any more"
+    assert read_lease(store, "acme", "job")[0].holder == "bob", "the dead change nothing any more"
     heir.beat()
 
 
@@ -127,7 +129,7 @@ def test_what_failed_is_left_alone_for_longer_each_time():
     held = ann.take("acme", "job")
     assert held is not None
     held.succeeded()
-    assert read(store, "acme", "job")[0].failures == 0
+    assert read_lease(store, "acme", "job")[0].failures == 0
 
 
 def test_a_retry_noted_by_a_clock_far_ahead_is_not_waited_for():

@@ -13,8 +13,8 @@ from limpet import errors, limits
 from limpet.core.values.memory_records import Fact, FactKind, Said, Source
 from limpet.core.values.messages import Message
 from limpet.memory.builtin import BuiltIn
-from limpet.memory.facts import finding, profiles, rules, slots
-from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.memory.facts import fact_store, rules
+from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import (
     ADA,
@@ -33,16 +33,18 @@ def count(text: str) -> int:
 
 
 @pytest.fixture(params=["volatile", "sqlite"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
     made = (
-        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+        VolatileIndexStore()
+        if request.param == "volatile"
+        else SQLiteIndexStore(tmp_path / "x-memory")
     )
     yield made
     made.close()
 
 
 @pytest.fixture
-def engine(shelf: Shelf) -> BuiltIn:
+def engine(shelf: IndexStore) -> BuiltIn:
     return BuiltIn(shelf, count=count)
 
 
@@ -58,7 +60,7 @@ def fact(at: int, text: str, about: str = "") -> Fact:
 
 
 @pytest.mark.req("A-16")
-def test_what_a_model_finds_is_checked(shelf: Shelf):
+def test_what_a_model_finds_is_checked(shelf: IndexStore):
     history, said = conversation(ADA, "s1", "blue", "red")
     reply = Said(
         position=9, session_id="s1", generation=1, number=3, time_us=9,
@@ -93,7 +95,7 @@ def test_what_a_model_finds_is_checked(shelf: Shelf):
 @pytest.mark.req("A-16")
 @pytest.mark.parametrize("failure", [errors.Unavailable, errors.Refused])
 def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(
-    shelf: Shelf, failure: type[errors.Error]
+    shelf: IndexStore, failure: type[errors.Error]
 ):
     answers: list[type[errors.Error] | str] = [failure, failure, "Lives by the sea."]
 
@@ -118,7 +120,7 @@ def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(
     assert answers == []
 
 
-def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: Shelf):
+def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: IndexStore):
     asked = list[int]()
 
     def model(chunk: Sequence[Said]) -> list[Fact]:
@@ -134,7 +136,7 @@ def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: Shelf):
     assert len(asked) == 3, "of a model that is away nothing more is asked"
 
 
-def test_what_was_forgotten_is_not_redone(shelf: Shelf):
+def test_what_was_forgotten_is_not_redone(shelf: IndexStore):
     answers: list[errors.Error | None] = [errors.Unavailable()]
 
     def model(chunk: Sequence[Said]) -> list[Fact]:
@@ -151,7 +153,7 @@ def test_what_was_forgotten_is_not_redone(shelf: Shelf):
     assert engine.facts(ADA) == []
 
 
-def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: Shelf):
+def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: IndexStore):
     answers: list[errors.Error | None] = [errors.Unavailable(), None]
 
     def model(chunk: Sequence[Said]) -> list[Fact]:
@@ -171,7 +173,7 @@ def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: Shelf):
     assert engine.stand_ins(ADA) == [("s1", "s1/1")]
 
 
-def test_a_defect_in_a_model_is_not_hidden(shelf: Shelf):
+def test_a_defect_in_a_model_is_not_hidden(shelf: IndexStore):
     def broken(chunk: Sequence[Said]) -> list[Fact]:
         raise ZeroDivisionError
 
@@ -247,7 +249,7 @@ def test_a_place_that_no_log_has_is_refused(engine: BuiltIn):
             engine.forget(ADA, "s1", nowhere)
 
 
-def test_a_closed_engine_says_so(engine: BuiltIn, shelf: Shelf):
+def test_a_closed_engine_says_so(engine: BuiltIn, shelf: IndexStore):
     engine.close()
     with pytest.raises(errors.EngineClosed):
         engine.profile(ADA, 10)
@@ -267,7 +269,7 @@ def test_the_most_useful_comes_first(engine: BuiltIn):
     assert [each.text for each in engine.profile(ADA, 10).facts] == texts[:1]
 
 
-def test_counted_together_a_profile_still_fits(shelf: Shelf):
+def test_counted_together_a_profile_still_fits(shelf: IndexStore):
     """A counter for which the whole is more than its parts."""
     engine = BuiltIn(shelf, count=lambda text: len(text) + 30 * text.count("\n- "))
     tell(engine, ADA, "s1", "My name is Ada.", "I live in Oslo.", "I'm allergic to nuts.")
@@ -281,7 +283,7 @@ def test_a_fact_can_not_leave_its_quotes(engine: BuiltIn):
     assert engine.profile(ADA, 500).text.count("”") == 1
 
 
-def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, shelf: Shelf):
+def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, shelf: IndexStore):
     monkeypatch.setattr(limits, "PROFILE_FACTS_KEPT", 8)
     monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
     engine = BuiltIn(shelf, count=count)
@@ -297,21 +299,21 @@ def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, sh
         if day % 3 == 0:
             engine.forget(ADA, f"s{day - 1}")
         holding = [each for each in engine.facts(ADA) if each.until_us is None]
-        best = [each.id for each in sorted(holding, key=profiles.use)][:4]
+        best = [each.id for each in sorted(holding, key=fact_store.usefulness)][:4]
         assert [each.id for each in engine.profile(ADA, 10_000).facts] == best
 
 
 def test_however_facts_come_and_go_the_ready_list_is_exact(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "PROFILE_FACTS_KEPT", 8)
     monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
-    dice, ready, known = random.Random(7), profiles.Ready(), dict[int, Fact]()
+    dice, ready, known = random.Random(7), fact_store.RankedFacts(), dict[int, Fact]()
     for _ in range(2_000):
         number = dice.randrange(40)
         gone = [known.pop(number)] if number in known else []
         new = [] if gone else [msgspec.structs.replace(fact(number, "x"), id=f"{number}")]
         known.update((number, each) for each in new)
-        ready = profiles.changed(ready, gone, new, known.values)
-        best = sorted(known.values(), key=profiles.use)
+        ready = fact_store.update_ranked_facts(ready, gone, new, known.values)
+        best = sorted(known.values(), key=fact_store.usefulness)
         assert list(ready.facts) == best[: len(ready.facts)]
         assert len(ready.facts) >= min(4, len(best))
 
@@ -324,7 +326,7 @@ def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
     assert engine.sources(ADA, home)[0].session_id == f"s{limits.FACT_SOURCES_MAX + 8}"
 
 
-def test_a_conversation_of_any_length_is_taken_in_steps(shelf: Shelf):
+def test_a_conversation_of_any_length_is_taken_in_steps(shelf: IndexStore):
     seen = list[int]()
 
     def watched(chunk: Sequence[Said]) -> list[Fact]:
@@ -339,24 +341,24 @@ def test_a_conversation_of_any_length_is_taken_in_steps(shelf: Shelf):
 
 
 def test_words_of_three_languages():
-    assert finding.terms("My Flights to OSLO!") == ["flight", "oslo"]
-    assert finding.terms("窓側がいい") == ["窓側", "側が", "がい", "いい", "い"]
-    assert finding.terms("我坐 KX7") == ["我坐", "坐", "kx7"]
+    assert fact_store.search_terms("My Flights to OSLO!") == ["flight", "oslo"]
+    assert fact_store.search_terms("窓側がいい") == ["窓側", "側が", "がい", "いい", "い"]
+    assert fact_store.search_terms("我坐 KX7") == ["我坐", "坐", "kx7"]
 
 
 def test_facts_of_a_slot_do_not_depend_on_the_order_of_mentions():
     said = [
-        slots.Mention(t, p, 0, f"s{p}", f"m{p}", FactKind.FACT, text)
+        fact_store.Mention(t, p, 0, f"s{p}", f"m{p}", FactKind.FACT, text)
         for t, p, text in ((1, 1, "A."), (2, 2, "B."), (2, 3, "a"), (4, 4, "b"), (5, 5, "C"))
     ]
-    forward = slots.with_mentions(slots.Slot("x"), said)
-    backward = slots.Slot("x")
+    forward = fact_store.add_mentions(fact_store.FactSlot("x"), said)
+    backward = fact_store.FactSlot("x")
     for mention in reversed(said):
-        backward = slots.with_mentions(backward, [mention, mention])
+        backward = fact_store.add_mentions(backward, [mention, mention])
     assert forward == backward
-    assert [(f.text, f.since_us, f.until_us) for f in slots.facts(ADA, forward)] == [
+    assert [(f.text, f.since_us, f.until_us) for f in fact_store.slot_facts(ADA, forward)] == [
         ("C", 5, None),
         ("b", 4, 5),
         ("a", 2, 4),
     ]
-    assert plain(BuiltIn(VolatileShelf(), count=count), ADA) == []
+    assert plain(BuiltIn(VolatileIndexStore(), count=count), ADA) == []

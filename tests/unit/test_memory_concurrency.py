@@ -13,8 +13,8 @@ import pytest
 from limpet import errors, limits
 from limpet.core.values.memory_records import Said
 from limpet.memory.builtin import BuiltIn
-from limpet.memory.facts import factbook
-from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.memory.facts import fact_store
+from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import ADA, BOB, conversation, known, position, tell
 
@@ -24,15 +24,17 @@ def count(text: str) -> int:
 
 
 @pytest.fixture(params=["volatile", "sqlite"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
     made = (
-        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+        VolatileIndexStore()
+        if request.param == "volatile"
+        else SQLiteIndexStore(tmp_path / "x-memory")
     )
     yield made
     made.close()
 
 
-def test_two_who_take_one_conversation_do_not_mix(shelf: Shelf):
+def test_two_who_take_one_conversation_do_not_mix(shelf: IndexStore):
     """The second one takes over; the first one's next chunk is refused, and nothing is there twice."""
     first, second = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
@@ -48,7 +50,7 @@ def test_two_who_take_one_conversation_do_not_mix(shelf: Shelf):
 
 
 @pytest.mark.parametrize("what", ["user", "session", "message", "position"])
-def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: Shelf, what: str):
+def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStore, what: str):
     engine, other = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     where = {
@@ -75,7 +77,7 @@ def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: Shelf, wh
     assert known(engine, ADA, "name") == []
 
 
-def test_forgetting_others_does_not_disturb(shelf: Shelf):
+def test_forgetting_others_does_not_disturb(shelf: IndexStore):
     engine = BuiltIn(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
 
@@ -89,7 +91,9 @@ def test_forgetting_others_does_not_disturb(shelf: Shelf):
     assert len(engine.facts(ADA)) == 2
 
 
-def test_threads_that_learn_of_one_user_lose_nothing(shelf: Shelf, monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_learn_of_one_user_lose_nothing(
+    shelf: IndexStore, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(limits, "RETRIES_MAX", 1_000)
     engine = BuiltIn(shelf, count=count)
 
@@ -127,7 +131,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
     path, texts = tmp_path / "x-memory", ["I live in Oslo.", "My name is Ada.", "I like jazz."]
     died = subprocess.run([sys.executable, "-c", DIES, str(path), *texts], check=False)
     assert died.returncode == 9
-    shelf, other = SQLiteIndexStore(path), BuiltIn(VolatileShelf(), count=count)
+    shelf, other = SQLiteIndexStore(path), BuiltIn(VolatileIndexStore(), count=count)
     engine = BuiltIn(shelf, count=count)
     assert len(engine.facts(ADA)) == 2
     for each in (engine, other):
@@ -172,11 +176,11 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
     shelf.close()
 
 
-def test_rows_of_a_user_begin_with_tenant_and_user(shelf: Shelf):
+def test_rows_of_a_user_begin_with_tenant_and_user(shelf: IndexStore):
     engine = BuiltIn(shelf, count=count)
     tell(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
-    mine = factbook.key(ADA.tenant, ADA.user_id)
-    for book in (*factbook.BOOKS, "memory.taken"):
+    mine = fact_store.encode_key(ADA.tenant, ADA.user_id)
+    for book in (*fact_store.TABLES, "memory.taken"):
         rows = shelf.scan(book, b"", b"\xff" * 9, limit=99)
         assert rows
         assert all(key.startswith(mine) for key, _ in rows)

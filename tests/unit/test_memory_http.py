@@ -17,10 +17,10 @@ import pytest
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import Said
-from limpet.memory import http_schema
+from limpet.memory import http as memory_http
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
-from limpet.memory.shelf import VolatileShelf
+from limpet.memory.index_store import VolatileIndexStore
 from limpet.testing.memory_contract import ADA, conversation, known, tell
 from limpet.testing.memory_server import MemoryServer
 
@@ -354,7 +354,7 @@ def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def served() -> Iterator[tuple[BuiltIn, HTTPMemory]]:
-    engine = BuiltIn(VolatileShelf(), count=len)
+    engine = BuiltIn(VolatileIndexStore(), count=len)
     with MemoryServer(engine, api_key="k") as server:
         yield engine, HTTPMemory(server.url, api_key="k", retries=0)
 
@@ -381,9 +381,9 @@ def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(
     engine, memory = served
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     pieces = [
-        http_schema.IngestJson(history, "try", 1, (http_schema.sent(said[0]),)),
-        http_schema.IngestJson(history, "try", 2, (http_schema.sent(said[1]),)),
-        http_schema.IngestJson(history, "try", 3, commit=True),
+        memory_http.IngestJson(history, "try", 1, (memory_http.said_to_json(said[0]),)),
+        memory_http.IngestJson(history, "try", 2, (memory_http.said_to_json(said[1]),)),
+        memory_http.IngestJson(history, "try", 3, commit=True),
     ]
     with pytest.raises(errors.Unavailable):
         memory._once("ingest", msgspec.json.encode(pieces[1]), "")

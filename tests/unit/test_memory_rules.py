@@ -10,7 +10,7 @@ import pytest
 from limpet import limits
 from limpet.core.values.memory_records import Fact, FactKind, Said
 from limpet.core.values.messages import Message, ToolCallResult
-from limpet.memory.facts import clauses, guard, rules
+from limpet.memory.facts import rules, sanitizer
 
 SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jsonl"
 
@@ -279,13 +279,13 @@ def test_hostile_repetitions_are_read_in_passing(piece: str):
 
 def test_text_is_one_clean_line():
     dirty = "a\x00b\u202ec\u200bd\ue000\U000e0041e\n\r\tf\ud800"
-    assert guard.clean(dirty) == "a b c d\ue000 e f"
-    assert len(guard.clean("x" * 5_000)) == limits.FACT_CHARS_MAX
+    assert sanitizer.clean(dirty) == "a b c d\ue000 e f"
+    assert len(sanitizer.clean("x" * 5_000)) == limits.FACT_CHARS_MAX
 
 
 def test_sentences_end_where_they_end():
     message = Message(role="user", content="I saw Dr. Lum at 3.30 p.m. today. It rained! 好。行？")
-    assert clauses.stated(message) == ["I saw Dr. Lum at 3.30 p.m. today.", "It rained!"]
+    assert rules.stated_clauses(message) == ["I saw Dr. Lum at 3.30 p.m. today.", "It rained!"]
 
 
 @pytest.mark.skipif(not SENTENCES.exists(), reason="the sentences are not part of the repository")

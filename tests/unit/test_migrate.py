@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
+from limpet.admin import migrate
 from limpet.core.values import ids
-from limpet.engine import migrating
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
@@ -34,7 +34,7 @@ def heads_asked(tenants: int) -> int:
     for number in range(tenants):
         SessionManager.over(engine, Settings(tenant=f"t{number}")).create_session("s")
     source.asked = 0
-    assert migrating.migrate(source, VolatileStore(), lambda *_: None).tenants == tenants
+    assert migrate.migrate(source, VolatileStore(), lambda *_: None).tenants == tenants
     return source.asked
 
 
@@ -63,17 +63,17 @@ class Awaited(VolatileStore):
 def test_what_is_written_to_the_target_as_soon_as_it_can_be_counts_for_nothing():
     source, target = VolatileStore(), Awaited()
     made_in(source, "s")
-    moved = migrating.migrate(source, target, lambda *_: None)
+    moved = migrate.migrate(source, target, lambda *_: None)
     assert (moved.events, moved.behind) == (1, {})
     assert target.head("default") == 2
 
 
 def test_only_a_store_without_a_file_is_backed_up_by_copying_its_log(tmp_path: Path):
     store = VolatileStore()
-    migrating.backup(store, tmp_path / "monday.db", open_store, lambda *_: None)
+    migrate.backup(store, tmp_path / "monday.db", open_store, lambda *_: None)
     store.close()
     with pytest.raises(errors.EngineClosed):
-        migrating.copied(store, tmp_path / "tuesday.db", lambda *_: None)
+        migrate.copy_store_file(store, tmp_path / "tuesday.db", lambda *_: None)
     with pytest.raises(errors.EngineClosed):
-        migrating.backup(store, tmp_path / "tuesday.db", open_store, lambda *_: None)
+        migrate.backup(store, tmp_path / "tuesday.db", open_store, lambda *_: None)
     assert not list(tmp_path.glob("tuesday*"))

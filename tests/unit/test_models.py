@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from limpet import errors, limits
-from limpet.models.anthropic import AnthropicModel
-from limpet.models.asking import Pauses
-from limpet.models.openai import OpenAIModel
-from limpet.models.port import Reply
+from limpet.llm.anthropic_model import AnthropicModel
+from limpet.llm.client import Backoff
+from limpet.llm.openai_model import OpenAIModel
+from limpet.llm.port import Reply
 from tests.unit import endpoints
 from tests.unit.endpoints import Endpoint, Step
 
@@ -45,7 +45,7 @@ class OpenAIAsked:
 
     def __init__(self, endpoint: Endpoint, **settings: Any) -> None:
         self.waits: list[float] = []
-        pauses = Pauses(sleep=self.waits.append, jitter=lambda: 0.5)
+        pauses = Backoff(sleep=self.waits.append, jitter=lambda: 0.5)
         self.model = self.made(
             endpoint, {"api_key": KEY, "retries": 2, "pauses": pauses, **settings}
         )
@@ -120,9 +120,9 @@ def test_tries_have_an_end(endpoint: Endpoint, kind: type[OpenAIAsked]):
 
 
 def test_pauses_double_up_to_a_bound():
-    pauses = Pauses(jitter=lambda: 0.0)
+    pauses = Backoff(jitter=lambda: 0.0)
     assert [pauses.after(tries) for tries in range(1, 7)] == [0.5, 1, 2, 4, 8, 8]
-    assert Pauses(jitter=lambda: 1.0).after(3) == 1
+    assert Backoff(jitter=lambda: 1.0).after(3) == 1
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 422])

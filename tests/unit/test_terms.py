@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, limits
-from limpet.memory.archive import passages, terms
-from limpet.memory.archive.text import spoken, text_of
+from limpet.memory.index import search, terms
+from limpet.memory.index.terms import archive_text, has_words
 
 
 def found(text: str) -> set[str]:
-    return {term.decode() for term in terms.counted(text)}
+    return {term.decode() for term in terms.count_terms(text)}
 
 
 def asked(text: str) -> list[str]:
-    return [term.decode() for term in terms.asked(text)]
+    return [term.decode() for term in terms.query_terms(text)]
 
 
 @pytest.mark.parametrize(
@@ -84,23 +84,23 @@ def test_encoded_data_is_no_word():
 
 
 def test_counts_and_bounds():
-    assert terms.counted("a b a")[b"a"] == 2
+    assert terms.count_terms("a b a")[b"a"] == 2
     many = " ".join(f"w{number}" for number in range(3 * limits.ARCHIVE_TERMS_MAX))
-    assert len(terms.counted(many)) == limits.ARCHIVE_TERMS_MAX
-    assert len(terms.asked(many)) == limits.ARCHIVE_QUERY_TERMS
+    assert len(terms.count_terms(many)) == limits.ARCHIVE_TERMS_MAX
+    assert len(terms.query_terms(many)) == limits.ARCHIVE_QUERY_TERMS
 
 
 @given(st.text())
 def test_any_text_has_clean_bounded_terms(text: str):
-    for term in terms.counted(text):
+    for term in terms.count_terms(text):
         assert term and not set(term) & set(b" \n\0")
         assert len(term.decode()) <= limits.ARCHIVE_WORD_CHARS
 
 
 @given(st.text(), st.text(), st.text())
 def test_whatever_is_asked_for_as_it_stands_is_found(before: str, text: str, after: str):
-    whole = terms.counted(f"{before} {text} {after}")
-    for term in terms.asked(text):
+    whole = terms.count_terms(f"{before} {text} {after}")
+    for term in terms.query_terms(text):
         if terms.is_prefix(term):
             assert any(one.startswith(term) for one in whole)
         else:
@@ -109,17 +109,17 @@ def test_whatever_is_asked_for_as_it_stands_is_found(before: str, text: str, aft
 
 @given(st.text(alphabet="猫が東京アィー你好ครับ서울aB1 -_.", max_size=40))
 def test_every_character_of_a_run_can_be_asked_for_alone(text: str):
-    held = terms.counted(text)
+    held = terms.count_terms(text)
     for char in text:
-        one = terms.asked(char)
+        one = terms.query_terms(char)
         if one and terms.is_prefix(one[0]):
             assert any(term.startswith(one[0]) for term in held)
 
 
 @given(st.text(max_size=400), st.lists(st.text(min_size=1, max_size=12), max_size=4))
 def test_a_passage_is_bounded_and_its_marks_lie_in_it(text: str, words: list[str]):
-    weights = {term: 1.0 for word in words for term in terms.asked(word)}
-    passage = passages.best(" ".join((text, *words)), weights)
+    weights = {term: 1.0 for word in words for term in terms.query_terms(word)}
+    passage = search.best_passage(" ".join((text, *words)), weights)
     assert len(passage.excerpt) <= limits.EXCERPT_CHARS + 2
     last = 0
     for start, stop in passage.marks:
@@ -131,23 +131,23 @@ def test_a_passage_is_bounded_and_its_marks_lie_in_it(text: str, words: list[str
 def test_what_a_message_says():
     call = ToolCallRequest(id="c1", name="find_seat", args={"row": 4, "near": "window"})
     asking = Message(role="assistant", content="One moment.", tool_calls=[call])
-    assert found(text_of(asking)) >= {"moment", "find_seat", "row", "window"}
+    assert found(archive_text(asking)) >= {"moment", "find_seat", "row", "window"}
     result = ToolCallResult(tool_call_id="c1", result={"free": ["4A", "4F"]})
-    assert found(text_of(Message(role="tool", tool_results=[result]))) == {"fre", "4a", "4f"}
+    assert found(archive_text(Message(role="tool", tool_results=[result]))) == {"fre", "4a", "4f"}
     parts = [
         {"type": "text", "text": "see"},
         {"type": "image", "source": {"type": "base64", "data": "AAAA", "media_type": "image/png"}},
     ]
-    assert text_of(Message(role="user", content=parts)) == "see"
-    assert spoken(asking) and not spoken(Message(role="assistant", tool_calls=[call]))
+    assert archive_text(Message(role="user", content=parts)) == "see"
+    assert has_words(asking) and not has_words(Message(role="assistant", tool_calls=[call]))
 
 
 def test_long_content_counts_by_its_beginning_and_its_end():
-    text = text_of(Message(role="user", content=f"first {'x ' * 80_000} last"))
+    text = archive_text(Message(role="user", content=f"first {'x ' * 80_000} last"))
     assert len(text) <= limits.ARCHIVE_CHARS_MAX + 1
     assert {"first", "last"} <= found(text)
     output = ToolCallResult(tool_call_id="c1", result=f"first {'x ' * 80_000} last")
-    text = text_of(Message(role="tool", tool_results=[output]))
+    text = archive_text(Message(role="tool", tool_results=[output]))
     assert len(text) <= limits.ARCHIVE_TOOL_CHARS_MAX + 1
     assert {"first", "last"} <= found(text)
 
@@ -200,7 +200,7 @@ def test_a_long_text_without_spaces_is_not_taken_apart_at_every_place(
     monkeypatch: pytest.MonkeyPatch,
 ):
     text = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(64_000))
-    weights = dict.fromkeys(terms.asked(text[60_000:60_012]), 1.0)
+    weights = dict.fromkeys(terms.query_terms(text[60_000:60_012]), 1.0)
     real, taken = terms._terms, list[str]()
 
     def counting(part: str) -> list[bytes]:
@@ -208,5 +208,5 @@ def test_a_long_text_without_spaces_is_not_taken_apart_at_every_place(
         return real(part)
 
     monkeypatch.setattr(terms, "_terms", counting)
-    assert passages.best(text, weights).share == 1.0
+    assert search.best_passage(text, weights).share == 1.0
     assert len(taken) < 100

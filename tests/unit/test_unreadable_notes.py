@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from limpet import errors
-from limpet.engine import engines, jobs, pending
+from limpet.admin.erasure import hooks
+from limpet.jobs import memory_queue
 from limpet.memory.builtin import BuiltIn
-from limpet.memory.facts import factbook, journal
-from limpet.memory.facts.journal import Journal
-from limpet.memory.shelf import Put, VolatileShelf, key
+from limpet.memory.facts import fact_store, ingest_journal
+from limpet.memory.facts.ingest_journal import IngestJournal
+from limpet.memory.index_store import PutRow, VolatileIndexStore, encode_key
 from limpet.stores.volatile import VolatileStore
 from limpet.testing.memory_contract import ADA
 
@@ -24,25 +25,27 @@ def noted(name: str) -> VolatileStore:
     return store
 
 
-def shelved(book: str, at: bytes) -> VolatileShelf:
-    shelf = VolatileShelf()
-    assert shelf.write([Put(book, at, JUNK)])
+def shelved(book: str, at: bytes) -> VolatileIndexStore:
+    shelf = VolatileIndexStore()
+    assert shelf.write([PutRow(book, at, JUNK)])
     return shelf
 
 
-MINE = key(ADA.tenant, ADA.user_id)
+MINE = encode_key(ADA.tenant, ADA.user_id)
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: engines.known(noted(engines.NOTE), "t"),
-        lambda: jobs.drop_gone(noted("x/1"), "t", ["x/"], lambda _: True),
-        lambda: list(pending.todos(JUNK)),
-        lambda: list(Journal(shelved(journal.TAKEN, MINE)).stand_ins(ADA)),
-        lambda: Journal(shelved(journal.EPOCHS, key(ADA.tenant))).stop(ADA),
-        lambda: list(factbook.Factbook(shelved(factbook.SLOTS, MINE)).all_slots(ADA)),
-        lambda: factbook.Factbook(shelved(factbook.READY, MINE)).ready(ADA),
+        lambda: memory_queue.known_engines(noted(memory_queue.ENGINES_NOTE), "t"),
+        lambda: memory_queue.drop_notes_of_missing_sessions(
+            noted("x/1"), "t", ["x/"], lambda _: True
+        ),
+        lambda: list(hooks.decode_hook_calls(JUNK)),
+        lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).stand_ins(ADA)),
+        lambda: IngestJournal(shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))).stop(ADA),
+        lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),
+        lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ready(ADA),
     ],
 )
 def test_what_can_not_be_read_is_corrupt(read: Callable[[], object]):
@@ -54,14 +57,14 @@ def test_an_engine_that_can_not_be_noted_is_no_endless_loop(monkeypatch: pytest.
     store = VolatileStore()
     monkeypatch.setattr(store, "put_note", lambda *_, **__: False)
     with pytest.raises(errors.Unavailable):
-        engines.remember(store, "t", "x")
+        memory_queue.remember_engine(store, "t", "x")
 
 
 @pytest.mark.parametrize("position", [None, 3])
 def test_forgetting_that_is_always_overtaken_ends(
     monkeypatch: pytest.MonkeyPatch, position: int | None
 ):
-    shelf = VolatileShelf()
+    shelf = VolatileIndexStore()
     memory = BuiltIn(shelf, count=len)
     monkeypatch.setattr(shelf, "write", lambda *_, **__: False)
     with pytest.raises(errors.Unavailable):

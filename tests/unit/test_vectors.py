@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import Who
-from limpet.memory.meaning import blocks
-from limpet.memory.meaning.gallery import Gallery, Wanted
-from limpet.memory.meaning.vectors import VectorStore
-from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.memory.index_store import IndexStore, VolatileIndexStore
+from limpet.memory.vectors import vector_index
+from limpet.memory.vectors.vector_index import VectorFilter, VectorIndex
+from limpet.memory.vectors.vector_store import VectorStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words, rows, vector
 
@@ -24,15 +24,17 @@ SIZE = 16
 
 
 @pytest.fixture(params=["volatile", "sqlite"])
-def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shelf]:
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
     made = (
-        VolatileShelf() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
+        VolatileIndexStore()
+        if request.param == "volatile"
+        else SQLiteIndexStore(tmp_path / "x-memory")
     )
     yield made
     made.close()
 
 
-def opened(shelf: Shelf, name: str = "words") -> VectorStore:
+def opened(shelf: IndexStore, name: str = "words") -> VectorStore:
     return VectorStore(shelf, Words(name, SIZE))
 
 
@@ -45,11 +47,11 @@ def positions(store: VectorStore, who: Who) -> list[int]:
     return sorted(store.gallery(who).vectors.positions.tolist())
 
 
-def test_nothing_is_found_where_nothing_is(shelf: Shelf):
+def test_nothing_is_found_where_nothing_is(shelf: IndexStore):
     assert opened(shelf).nearest(ADA, rows(1, SIZE)[0], 5) == []
 
 
-def test_each_vector_is_the_nearest_to_itself(shelf: Shelf):
+def test_each_vector_is_the_nearest_to_itself(shelf: IndexStore):
     store = opened(shelf)
     count = limits.VECTOR_BLOCK * 2 + 7
     add(store, ADA, count)
@@ -58,7 +60,7 @@ def test_each_vector_is_the_nearest_to_itself(shelf: Shelf):
     assert opened(shelf).mark("t").position == count
 
 
-def test_blocks_fill_up_and_what_was_read_grows(shelf: Shelf):
+def test_blocks_fill_up_and_what_was_read_grows(shelf: IndexStore):
     store, reader = opened(shelf), opened(shelf)
     first = 1
     for count in (1, 254, 1, 1, 300, 2):
@@ -75,15 +77,15 @@ def test_blocks_fill_up_and_what_was_read_grows(shelf: Shelf):
 def test_crowds_do_not_depend_on_how_a_gallery_came_about(counts: list[int]):
     every = rows(sum(counts), 8)
     made = [vector(n + 1, row) for n, row in enumerate(every)]
-    whole = Gallery(blocks.packed(made, 8).vectors())
-    grown, first = Gallery(blocks.packed(made[: counts[0]], 8).vectors()), counts[0]
+    whole = VectorIndex(vector_index.pack_block(made, 8).vectors())
+    grown, first = VectorIndex(vector_index.pack_block(made[: counts[0]], 8).vectors()), counts[0]
     for count in counts[1:]:
-        grown = grown.grown(blocks.packed(made[first : first + count], 8).vectors())
+        grown = grown.grown(vector_index.pack_block(made[first : first + count], 8).vectors())
         first += count
     assert np.allclose(grown.crowds, whole.crowds, atol=1e-5)
 
 
-def test_owners_tenants_and_embedders_are_apart(shelf: Shelf):
+def test_owners_tenants_and_embedders_are_apart(shelf: IndexStore):
     store, other = opened(shelf), opened(shelf, "other")
     add(store, ADA, 3)
     add(store, BOB, 2, 4)
@@ -94,7 +96,7 @@ def test_owners_tenants_and_embedders_are_apart(shelf: Shelf):
     assert positions(other, ADA) == [] and other.mark("t").position == 0
 
 
-def test_of_two_workers_one_is_first(shelf: Shelf):
+def test_of_two_workers_one_is_first(shelf: IndexStore):
     one, two = opened(shelf), opened(shelf)
     mark = two.mark("t")
     add(one, ADA, 2)
@@ -103,7 +105,7 @@ def test_of_two_workers_one_is_first(shelf: Shelf):
     assert positions(two, ADA) == [1, 2]
 
 
-def test_forgetting_a_user_leaves_the_others_and_no_bytes(shelf: Shelf):
+def test_forgetting_a_user_leaves_the_others_and_no_bytes(shelf: IndexStore):
     store, reader = opened(shelf), opened(shelf)
     add(store, ADA, 300, session="secret-session")
     add(store, BOB, 2, 301)
@@ -117,7 +119,7 @@ def test_forgetting_a_user_leaves_the_others_and_no_bytes(shelf: Shelf):
             assert b"secret-session" not in file.read_bytes()
 
 
-def test_forgetting_a_session_or_a_message_leaves_the_rest(shelf: Shelf):
+def test_forgetting_a_session_or_a_message_leaves_the_rest(shelf: IndexStore):
     store, reader = opened(shelf), opened(shelf)
     add(store, ADA, 256, 1, "one")
     add(store, ADA, 10, 257, "two")
@@ -133,7 +135,7 @@ def test_forgetting_a_session_or_a_message_leaves_the_rest(shelf: Shelf):
     assert store.forget(ADA, "nothing") == 0
 
 
-def test_a_step_that_began_before_something_was_forgotten_brings_nothing_back(shelf: Shelf):
+def test_a_step_that_began_before_something_was_forgotten_brings_nothing_back(shelf: IndexStore):
     worker, other = opened(shelf), opened(shelf)
     add(worker, ADA, 2)
     mark = worker.mark("t")
@@ -146,7 +148,7 @@ def test_a_step_that_began_before_something_was_forgotten_brings_nothing_back(sh
     assert positions(worker, ADA) == [1, 2] and positions(worker, BOB) == []
 
 
-def test_what_comes_after_everything_was_forgotten_is_not_mixed_with_what_was(shelf: Shelf):
+def test_what_comes_after_everything_was_forgotten_is_not_mixed_with_what_was(shelf: IndexStore):
     store, reader = opened(shelf), opened(shelf)
     add(store, ADA, 5)
     assert positions(reader, ADA) == [1, 2, 3, 4, 5]
@@ -160,22 +162,22 @@ def test_filters_hold():
         vector(n, row, f"s{n % 3}", ("user", "assistant")[n % 2])
         for n, row in enumerate(rows(60, SIZE))
     ]
-    gallery = Gallery(blocks.packed(made, SIZE).vectors())
+    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
 
-    def found(wanted: Wanted) -> set[int]:
+    def found(wanted: VectorFilter) -> set[int]:
         return {near.position for near in gallery.nearest(rows(1, SIZE, 9)[0], 100, wanted)}
 
-    assert found(Wanted()) == set(range(60))
-    assert found(Wanted(roles=frozenset({"user"}))) == set(range(0, 60, 2))
-    assert found(Wanted(session_id="s1")) == set(range(1, 60, 3))
-    assert found(Wanted(since_us=10_000, until_us=12_000)) == {10, 11, 12}
-    assert found(Wanted(session_id="none")) == set()
+    assert found(VectorFilter()) == set(range(60))
+    assert found(VectorFilter(roles=frozenset({"user"}))) == set(range(0, 60, 2))
+    assert found(VectorFilter(session_id="s1")) == set(range(1, 60, 3))
+    assert found(VectorFilter(since_us=10_000, until_us=12_000)) == {10, 11, 12}
+    assert found(VectorFilter(session_id="none")) == set()
 
 
 def test_a_message_of_several_passages_is_found_once():
     same = rows(1, SIZE)[0]
     made = [vector(7, same), vector(7, -same), vector(8, rows(2, SIZE)[1])]
-    gallery = Gallery(blocks.packed(made, SIZE).vectors())
+    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
     assert [near.position for near in gallery.nearest(same, 5)] == [7, 8]
     assert set(gallery.likeness([7, 8])) == {(7, 8)}
 
@@ -186,7 +188,7 @@ def test_what_is_said_all_the_time_is_worth_less():
     often = [usual + rng.normal(scale=0.02, size=SIZE) for _ in range(40)]
     once = 0.45 * asked + rng.normal(scale=0.1, size=SIZE)
     made = [vector(n, row) for n, row in enumerate([*often, once])]
-    gallery = Gallery(blocks.packed(made, SIZE).vectors())
+    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
     question = (asked + 1.2 * usual) / np.linalg.norm(asked + 1.2 * usual)
     plain = gallery.vectors.rows @ question
     assert plain.argmax() != 40
@@ -197,8 +199,8 @@ def test_what_is_said_all_the_time_is_worth_less():
 @settings(max_examples=50)
 def test_blocks_are_read_back_as_they_were_packed(count: int, seed: int):
     every = rows(count, 12, seed)
-    block = blocks.packed([vector(n, row, f"sé{n}") for n, row in enumerate(every)], 12)
-    again = blocks.decoded(block.encode())
+    block = vector_index.pack_block([vector(n, row, f"sé{n}") for n, row in enumerate(every)], 12)
+    again = vector_index.decode_block(block.encode())
     assert again.encode() == block.encode()
     assert np.all((again.vectors().rows * every).sum(1) > 0.999)
     assert np.allclose(np.linalg.norm(again.vectors().rows, axis=1), 1, atol=1e-5)
@@ -209,7 +211,7 @@ def test_blocks_are_read_back_as_they_were_packed(count: int, seed: int):
 )
 def test_a_damaged_block_is_reported(data: bytes):
     with pytest.raises(errors.Corrupt):
-        blocks.decoded(data)
+        vector_index.decode_block(data)
 
 
 @pytest.mark.parametrize(
@@ -217,12 +219,12 @@ def test_a_damaged_block_is_reported(data: bytes):
 )
 def test_an_embedder_that_gives_something_else_is_refused(answer: object):
     with pytest.raises(errors.WrongEmbedder):
-        blocks.unit(answer, 1, 4)  # pyright: ignore[reportArgumentType]
+        vector_index.unit_vectors(answer, 1, 4)  # pyright: ignore[reportArgumentType]
 
 
 def test_memory_for_vectors_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "VECTOR_CACHE_BYTES", 3 * 10 * SIZE * 4)
-    store = opened(VolatileShelf())
+    store = opened(VolatileIndexStore())
     for n in range(5):
         who = Who("t", f"u{n}")
         add(store, who, 10, 1 + 10 * n)

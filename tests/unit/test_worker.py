@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 
 from limpet import errors, limits
-from limpet.engine import cursors, leases
-from limpet.engine.tasks import Beat, LeaseLost, Task
-from limpet.engine.worker import Worker
+from limpet.jobs import leases, tasks
+from limpet.jobs.tasks import Heartbeat, LeaseLost, Task
+from limpet.jobs.worker import Worker
 from limpet.stores.port import Store, StoredEvent
 from limpet.stores.volatile import VolatileStore
 from tests.unit.job_fixtures import Clock, Scripted, engine_over, happen
@@ -42,11 +42,11 @@ def test_once_goes_round_again_while_one_task_makes_work_for_another():
     store, clock = stage()
     seen: list[int] = []
 
-    def look(beat: Beat) -> bool:
-        seen.append(cursors.head(store, "acme"))
+    def look(beat: Heartbeat) -> bool:
+        seen.append(tasks.feed_head(store, "acme"))
         return False
 
-    def act(beat: Beat) -> bool:
+    def act(beat: Heartbeat) -> bool:
         happen(store)
         return False
 
@@ -81,7 +81,7 @@ def test_two_workers_never_do_the_same_at_once():
     inside = threading.Lock()
     turns: list[str] = []
 
-    def alone(beat: Beat) -> bool:
+    def alone(beat: Heartbeat) -> bool:
         assert inside.acquire(blocking=False), "two are at it"
         turns.append(threading.current_thread().name)
         happen(store)
@@ -104,7 +104,7 @@ def test_once_counts_what_another_has():
     store, clock = stage()
     late = worker(store, clock, Scripted("job"), Scripted("free"), name="late")
 
-    def meanwhile(beat: Beat) -> bool:
+    def meanwhile(beat: Heartbeat) -> bool:
         done = late.run_once()
         assert (done.steps, done.failures, done.held) == (1, 0, 1)
         return False
@@ -117,7 +117,7 @@ def test_whoever_was_taken_over_leaves_the_work_where_it_is():
     store, clock = stage()
     heir = worker(store, clock, Scripted("job"), name="heir")
 
-    def slow(beat: Beat) -> bool:
+    def slow(beat: Heartbeat) -> bool:
         clock.pass_(limits.LEASE_S)
         heir.run_once()
         beat()
@@ -131,7 +131,7 @@ def test_a_worker_hears_of_news_and_stops_when_told():
     store, clock = stage()
     stop, seen = threading.Event(), threading.Event()
 
-    def second(beat: Beat) -> bool:
+    def second(beat: Heartbeat) -> bool:
         seen.set()
         return False
 
@@ -164,7 +164,7 @@ def test_stopping_breaks_off_at_the_next_beat_and_gives_the_lease_back():
     store, clock = stage()
     stop, begun = threading.Event(), threading.Event()
 
-    def endless(beat: Beat) -> bool:
+    def endless(beat: Heartbeat) -> bool:
         begun.set()
         while True:
             beat()
@@ -189,7 +189,7 @@ def test_what_is_due_at_last_is_seen_through_by_turns_before_it_stops():
     store, clock = stage()
     turns: list[str] = []
 
-    def turn(name: str, more: bool) -> Callable[[Beat], bool]:
+    def turn(name: str, more: bool) -> Callable[[Heartbeat], bool]:
         return lambda beat: turns.append(name) or more
 
     one, two = (Scripted(n, turn(n, True), turn(n, True), turn(n, False)) for n in ("one", "two"))
@@ -204,7 +204,7 @@ def test_what_is_seen_through_is_abandoned_between_two_steps():
     store, clock = stage()
     abandon = threading.Event()
 
-    def step(beat: Beat) -> bool:
+    def step(beat: Heartbeat) -> bool:
         if len(job.tenants) == 3:
             abandon.set()
         return True
@@ -238,9 +238,11 @@ def test_the_head_is_found_from_anywhere_before_it(events: int):
     store = VolatileStore()
     for _ in range(events):
         happen(store)
-    assert [cursors.head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
-    assert [cursors.lag(store, "acme", after) for after in range(events + 1)] == [*range(events, -1, -1)]  # fmt: skip
-    assert cursors.lag(store, "acme", events + 5) == 0, "of a store that is older than its cursor"
+    assert [tasks.feed_head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
+    assert [tasks.feed_lag(store, "acme", after) for after in range(events + 1)] == [*range(events, -1, -1)]  # fmt: skip
+    assert tasks.feed_lag(store, "acme", events + 5) == 0, (
+        "of a store that is older than its cursor"
+    )
 
 
 def test_the_head_is_asked_for_and_not_searched(monkeypatch: pytest.MonkeyPatch):
@@ -252,17 +254,17 @@ def test_the_head_is_asked_for_and_not_searched(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(store, "wait", searched)
     monkeypatch.setattr(store, "feed", searched)
-    assert cursors.head(store, "acme") == 1
+    assert tasks.feed_head(store, "acme") == 1
 
 
 def test_a_cursor_is_moved_by_whoever_saw_it_where_it_is():
     store = VolatileStore()
-    first = cursors.read(store, "acme", "job")
-    cursors.advance(store, "acme", "job", first, 5)
+    first = tasks.read_cursor(store, "acme", "job")
+    tasks.advance_cursor(store, "acme", "job", first, 5)
     with pytest.raises(LeaseLost):
-        cursors.advance(store, "acme", "job", first, 7)
-    assert cursors.read(store, "acme", "job").position == 5
-    assert cursors.read(store, "globex", "job").position == 0
+        tasks.advance_cursor(store, "acme", "job", first, 7)
+    assert tasks.read_cursor(store, "acme", "job").position == 5
+    assert tasks.read_cursor(store, "globex", "job").position == 0
 
 
 def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
@@ -271,10 +273,10 @@ def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
     clock = Clock()
     renewed: list[int] = []
 
-    def long(beat: Beat) -> bool:
-        first = leases.read(store, "acme", "job")[1]
+    def long(beat: Heartbeat) -> bool:
+        first = leases.read_lease(store, "acme", "job")[1]
         clock.pass_(0.05)
-        while (version := leases.read(store, "acme", "job")[1]) == first:
+        while (version := leases.read_lease(store, "acme", "job")[1]) == first:
             pass
         renewed.append(version)
         return False
@@ -297,7 +299,7 @@ def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.
             raise errors.Unavailable("away")
         return tenants()
 
-    def see(beat: Beat) -> bool:
+    def see(beat: Heartbeat) -> bool:
         seen.set()
         return False
 
@@ -315,7 +317,7 @@ def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.
 
 def test_a_follower_sees_each_part_of_the_feed_once_and_what_it_failed_at_again():
     store = VolatileStore()
-    follower, seen = cursors.Follower(store, "task"), list[int]()
+    follower, seen = tasks.FeedFollower(store, "task"), list[int]()
     for _ in range(limits.READ_CHUNK + 1):
         happen(store)
 
@@ -340,7 +342,7 @@ def test_a_follower_sees_each_part_of_the_feed_once_and_what_it_failed_at_again(
 
 def test_a_follower_that_was_overtaken_stops():
     store = VolatileStore()
-    follower = cursors.Follower(store, "task")
+    follower = tasks.FeedFollower(store, "task")
     happen(store)
     with pytest.raises(LeaseLost):
         follower.follow("acme", lambda _: follower.begin_again("acme"))

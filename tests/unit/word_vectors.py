@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from limpet.memory.meaning.blocks import Vector
+from limpet.memory.vectors.vector_index import MessageVector
 
 
 class Words:
@@ -29,8 +29,10 @@ class Words:
         return (found / np.linalg.norm(found)).astype(np.float32)
 
 
-def vector(position: int, row: Sequence[float], session: str = "s", role: str = "user") -> Vector:
-    return Vector(
+def vector(
+    position: int, row: Sequence[float], session: str = "s", role: str = "user"
+) -> MessageVector:
+    return MessageVector(
         position=position,
         session_id=session,
         role=role,

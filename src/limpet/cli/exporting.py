@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
+from limpet.admin.export import Exported
 from limpet.cli import again, exits, figures, references, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.engine.exporting import Exported
 
 STDOUT = "-"
 

@@ -19,8 +19,8 @@ from limpet.cli.surface import Face, Surface
 from limpet.core.values.messages import checked_id
 
 if TYPE_CHECKING:
+    from limpet.admin.import_ import Format, Imported
     from limpet.core.values.json_values import Json
-    from limpet.engine.porting import Format, Imported
     from limpet.wiring import Limpet
 
 SHOWN = 10
@@ -118,11 +118,11 @@ def _imported(
 
 
 def _left_out(name: str, reason: str, wanted: Wanted) -> Imported:
-    from limpet.engine.foreign import Skipped  # noqa: PLC0415 - as below
-    from limpet.engine.porting import Imported  # noqa: PLC0415 - as below
+    from limpet.admin.foreign_files import SkippedSource  # noqa: PLC0415 - as below
+    from limpet.admin.import_ import Imported  # noqa: PLC0415 - as below
 
     kind = "unknown" if wanted.format == "auto" else wanted.format
-    return Imported(kind, 0, 0, 0, (Skipped(name, reason),), dry_run=wanted.dry_run)
+    return Imported(kind, 0, 0, 0, (SkippedSource(name, reason),), dry_run=wanted.dry_run)
 
 
 def _document(

@@ -20,14 +20,13 @@ from limpet.core.values.memory_records import (
     Source,
     Who,
 )
-from limpet.memory.facts import finding, guard, profiles, rules, slots
-from limpet.memory.facts.factbook import Factbook
-from limpet.memory.facts.journal import Attempt, Journal
-from limpet.memory.facts.slots import Mention, Slot
+from limpet.memory.facts import fact_store, rules, sanitizer
+from limpet.memory.facts.fact_store import FactSlot, FactStore, Mention
+from limpet.memory.facts.ingest_journal import IngestAttempt, IngestJournal
+from limpet.memory.index_store import IndexStore
 from limpet.memory.port import MemoryEngine
-from limpet.memory.shelf import Shelf
 
-Mentioned = dict[str, tuple[str, list[Mention]]]
+MentionsBySlot = dict[str, tuple[str, list[Mention]]]
 """By the name of a slot: what it is about, and what was said."""
 
 
@@ -39,14 +38,14 @@ class BuiltIn:
 
     def __init__(
         self,
-        shelf: Shelf,
+        shelf: IndexStore,
         *,
         count: Callable[[str], int],
         extract: Extract | None = None,
         fallback: Extract = rules.extract,
     ) -> None:
-        self._book = Factbook(shelf)
-        self._journal = Journal(shelf)
+        self._book = FactStore(shelf)
+        self._journal = IngestJournal(shelf)
         self._count = count
         self._extract = extract
         self._fallback = fallback
@@ -95,7 +94,7 @@ class BuiltIn:
         if attempt is None:
             return
         stood_in = False
-        for chunk in _chunks(said):
+        for chunk in _split_chunks(said):
             facts, by_fallback = self._found(chunk)
             stood_in |= by_fallback
             if redo and by_fallback:
@@ -113,21 +112,23 @@ class BuiltIn:
         except errors.Error:
             return self._fallback(own), True
 
-    def _keep(self, attempt: Attempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
+    def _keep(self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
         """Put what was found in these messages in the place of what was known from them."""
         history = attempt.history
-        new = _mentions(history.session_id, chunk, facts)
+        new = _mentions_by_slot(history.session_id, chunk, facts)
         positions = {one.position for one in chunk}
         for _ in range(limits.RETRIES_MAX):
             seen = self._book.seen(history.who)
             expected = self._journal.holds(attempt)
             known = self._book.said_at(history.who, history.session_id, positions)
             before = self._book.slots(history.who, [*known, *new])
-            after = dict[str, Slot]()
+            after = dict[str, FactSlot]()
             for name in {*before, *new}:
                 about, mentions = new.get(name, (before[name].about if name in before else "", []))
-                left = slots.without(before.get(name, Slot(about)), history.session_id, positions)
-                after[name] = slots.with_mentions(left, mentions)
+                left = fact_store.remove_mentions(
+                    before.get(name, FactSlot(about)), history.session_id, positions
+                )
+                after[name] = fact_store.add_mentions(left, mentions)
             if before == after or self._book.change(seen, before, after, expected=expected):
                 return
         raise errors.Unavailable("others change what is known of this user; hand it over again.")
@@ -137,29 +138,31 @@ class BuiltIn:
         self._checked(who)
         if budget <= 0:
             return Profile("", 0)
-        return profiles.written(self._book.ready(who).facts, budget, self._count)
+        return fact_store.write_profile(self._book.ready(who).facts, budget, self._count)
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
         self._checked(who)
         if not 0 < k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
-        return finding.search(self._book, who, query, k)
+        return fact_store.search_facts(self._book, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first."""
         self._checked(who)
-        found = (fact for slot in self._book.all_slots(who) for fact in slots.facts(who, slot))
+        found = (
+            fact for slot in self._book.all_slots(who) for fact in fact_store.slot_facts(who, slot)
+        )
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
     def sources(self, who: Who, fact: Fact) -> list[Source]:
         """Return who said so, the newest first, up to limits.FACT_SOURCES_MAX."""
         self._checked(who)
-        name = slots.name(fact.about, fact.text)
+        name = fact_store.slot_name(fact.about, fact.text)
         return [
             source
             for slot in self._book.slots(who, [name]).values()
-            for source in slots.sources(slot, fact.text)
+            for source in fact_store.slot_sources(slot, fact.text)
         ]
 
     def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
@@ -197,20 +200,23 @@ class BuiltIn:
             if not before:
                 raise errors.Corrupt("rows of the memory point at facts that are not there.")
             positions = None if position is None else {position}
-            after = {n: slots.without(slot, session_id, positions) for n, slot in before.items()}
+            after = {
+                n: fact_store.remove_mentions(slot, session_id, positions)
+                for n, slot in before.items()
+            }
             if self._book.change(seen, before, after):
-                gone += sum(len(slots.facts(who, slot)) for slot in before.values())
-                gone -= sum(len(slots.facts(who, slot)) for slot in after.values())
+                gone += sum(len(fact_store.slot_facts(who, slot)) for slot in before.values())
+                gone -= sum(len(fact_store.slot_facts(who, slot)) for slot in after.values())
                 lost = 0
             else:
                 lost += 1
-        raise _overtaken()
+        raise _concurrent_change()
 
     def _retried(self, step: Callable[[], bool]) -> None:
         for _ in range(limits.RETRIES_MAX):
             if step():
                 return
-        raise _overtaken()
+        raise _concurrent_change()
 
     def close(self) -> None:
         """Use it no more. The shelf is left to whoever opened it."""
@@ -226,32 +232,34 @@ class BuiltIn:
 _: type[MemoryEngine] = BuiltIn
 
 
-def _overtaken() -> errors.Unavailable:
+def _concurrent_change() -> errors.Unavailable:
     return errors.Unavailable("others change what is known; forget it again.")
 
 
-def _chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
+def _split_chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
     for chunk in said:
         for at in range(0, len(chunk), limits.MEMORY_CHUNK):
             yield chunk[at : at + limits.MEMORY_CHUNK]
 
 
-def _mentions(session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]) -> Mentioned:
+def _mentions_by_slot(
+    session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]
+) -> MentionsBySlot:
     """Return what facts say, by slot. Whoever found them may be a model: nothing of theirs is taken on trust."""
     users = {one.position: one for one in chunk if one.message.role == "user"}
-    found, counts = Mentioned(), dict[int, int]()
+    found, counts = MentionsBySlot(), dict[int, int]()
     for fact in facts:
         said = users.get(fact.source.position)
-        text = guard.clean(fact.text)
+        text = sanitizer.clean(fact.text)
         index = counts.get(fact.source.position, 0)
         if said is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
             continue
-        if guard.reads_as_order(text) or guard.is_secret(text):
+        if sanitizer.reads_as_instruction(text) or sanitizer.is_secret(text):
             continue
         counts[said.position] = index + 1
-        about = guard.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
+        about = sanitizer.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
         mention = Mention(
             said.time_us, said.position, index, session_id, said.message.id, fact.kind, text
         )
-        found.setdefault(slots.name(about, text), (about, []))[1].append(mention)
+        found.setdefault(fact_store.slot_name(about, text), (about, []))[1].append(mention)
     return found

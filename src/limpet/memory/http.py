@@ -14,20 +14,229 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, TypeVar, cast
+from typing import Annotated, Final, TypeVar, cast
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
+from msgspec import Meta
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.core.values.memory_records import Fact, History, Profile, Recalled, Said, Who
-from limpet.memory import http_schema as schema
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import (
+    Fact,
+    FactKind,
+    History,
+    Profile,
+    Recalled,
+    Said,
+    Source,
+    Who,
+)
+from limpet.core.values.messages import Message
+from limpet.memory.facts import sanitizer
 from limpet.memory.port import MemoryEngine
 
+IdText = Annotated[str, Meta(min_length=1, max_length=limits.ID_BYTES_MAX)]
+BoundedText = Annotated[str, Meta(max_length=limits.MEMORY_ANSWER_BYTES_MAX)]
+WholeNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
-_AGAIN: Final = (408, 409, 425, 429)
+
+class SaidJson(msgspec.Struct, frozen=True):
+    """A message and where it was said."""
+
+    position: WholeNumber
+    session_id: IdText
+    generation: WholeNumber
+    number: WholeNumber
+    time_us: WholeNumber
+    message: dict[str, Json]
+
+
+class IngestJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A piece of a conversation; the last one commits it."""
+
+    history: History
+    attempt: IdText
+    chunk: Annotated[int, Meta(ge=1)]
+    said: tuple[SaidJson, ...] = ()
+    commit: bool = False
+
+
+class ProfileJson(msgspec.Struct, frozen=True):
+    """A question for a profile."""
+
+    who: Who
+    budget: WholeNumber
+
+
+class SearchJson(msgspec.Struct, frozen=True):
+    """A question for what fits a query."""
+
+    who: Who
+    query: BoundedText
+    k: Annotated[int, Meta(ge=1, le=limits.MEMORY_RESULTS_MAX)]
+
+
+class FactsJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question for a page of facts."""
+
+    who: Who
+    after: str | None = None
+
+
+class ForgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is to be forgotten."""
+
+    who: Who
+    session_id: IdText | None = None
+    position: WholeNumber | None = None
+
+
+class IngestAnswer(msgspec.Struct, frozen=True):
+    """How far a conversation is: `taking`, or `kept`."""
+
+    state: str
+
+
+class SourceJson(msgspec.Struct, frozen=True):
+    """Who said so."""
+
+    session_id: IdText
+    message_id: IdText
+    position: WholeNumber
+
+
+class FactJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A fact."""
+
+    id: IdText
+    kind: FactKind
+    text: BoundedText
+    source: SourceJson
+    since_us: WholeNumber
+    about: BoundedText = ""
+    until_us: WholeNumber | None = None
+
+
+class ProfileAnswer(msgspec.Struct, frozen=True):
+    """What is known of a user now."""
+
+    text: BoundedText
+    tokens: WholeNumber
+    facts: tuple[FactJson, ...] = ()
+
+
+class RecalledJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Something found."""
+
+    text: BoundedText
+    score: float
+    time_us: WholeNumber
+    kind: FactKind | None = None
+    source: SourceJson | None = None
+    until_us: WholeNumber | None = None
+
+
+class SearchAnswer(msgspec.Struct, frozen=True):
+    """What was found, the best first."""
+
+    results: tuple[RecalledJson, ...]
+
+
+class FactsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A page of facts, the newest first; `next` asks for the one after it."""
+
+    facts: tuple[FactJson, ...]
+    next: str | None = None
+
+
+class ForgetAnswer(msgspec.Struct, frozen=True):
+    """How much was forgotten."""
+
+    forgotten: WholeNumber
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """Why a request was not served."""
+
+    code: str
+    message: str
+
+
+def said_to_json(said: Said) -> SaidJson:
+    """Return a message as it is sent: without what only its provider understands."""
+    whole = said.message.to_dict()
+    dropped = ("openai", "anthropic", "tokens", "category")
+    message = {name: value for name, value in whole.items() if name not in dropped and value}
+    return SaidJson(
+        said.position, said.session_id, said.generation, said.number, said.time_us, message
+    )
+
+
+def said_from_json(said: SaidJson) -> Said:
+    """Return a message as it was sent. Raises a kind of InvalidMessage."""
+    return Said(
+        position=said.position,
+        session_id=said.session_id,
+        generation=said.generation,
+        number=said.number,
+        time_us=said.time_us,
+        message=Message.from_dict(said.message),
+    )
+
+
+def decode_body(body: bytes, kind: type[T]) -> T:
+    """Return what a body says; raise InvalidRequest if it is not of that kind."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise errors.InvalidRequest("the body is not what the schema asks for.") from error
+
+
+def fact_from_json(given: FactJson) -> Fact:
+    """Return a fact, its texts clean."""
+    return Fact(
+        id=sanitizer.clean(given.id),
+        kind=given.kind,
+        text=sanitizer.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
+        source=_source_from_json(given.source),
+        since_us=given.since_us,
+        about=sanitizer.clean(given.about, limits.FACT_ABOUT_CHARS_MAX),
+        until_us=given.until_us,
+    )
+
+
+def recalled_from_json(given: RecalledJson) -> Recalled:
+    """Return something found, its text clean."""
+    return Recalled(
+        text=sanitizer.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
+        score=given.score,
+        time_us=given.time_us,
+        kind=given.kind,
+        source=_source_from_json(given.source) if given.source else None,
+        until_us=given.until_us,
+    )
+
+
+def profile_from_json(given: ProfileAnswer) -> Profile:
+    """Return a profile, line by line clean, without lines that tell a model what to do."""
+    lines = (
+        sanitizer.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines()
+    )
+    text = "\n".join(line for line in lines if line and not sanitizer.reads_as_instruction(line))
+    facts = (fact_from_json(each) for each in given.facts[: limits.PROFILE_FACTS_MAX])
+    return Profile(text, given.tokens, tuple(each for each in facts if each.until_us is None))
+
+
+def _source_from_json(given: SourceJson) -> Source:
+    return Source(
+        sanitizer.clean(given.session_id), sanitizer.clean(given.message_id), given.position
+    )
+
+
+_RETRIED_STATUSES: Final = (408, 409, 425, 429)
 
 
 class HTTPMemory:
@@ -68,38 +277,38 @@ class HTTPMemory:
     def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
         """Send a conversation in requests of bounded size; when this returns, the engine has said that it is kept."""
         attempt, number = ids.new_id("try"), 0
-        for piece in _pieces(said):
+        for piece in _upload_chunks(said):
             number += 1
-            body = schema.IngestJson(history, attempt, number, piece)
-            if self._ask("ingest", body, schema.Taken, history.key).state == "kept":
+            body = IngestJson(history, attempt, number, piece)
+            if self._ask("ingest", body, IngestAnswer, history.key).state == "kept":
                 return
-        last = schema.IngestJson(history, attempt, number + 1, commit=True)
-        if self._ask("ingest", last, schema.Taken, history.key).state != "kept":
+        last = IngestJson(history, attempt, number + 1, commit=True)
+        if self._ask("ingest", last, IngestAnswer, history.key).state != "kept":
             raise errors.Unavailable("the memory engine did not say that it is kept.")
 
     def profile(self, who: Who, budget: int) -> Profile:
         """Return what the engine knows of a user now; raise Unavailable if it answers more than was asked for."""
         if budget <= 0:
             return Profile("", 0)
-        answer = self._ask("profile", schema.ProfileJson(who, budget), schema.ProfileAnswer)
+        answer = self._ask("profile", ProfileJson(who, budget), ProfileAnswer)
         if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
             raise errors.Unavailable("the memory engine answered with more than was asked for.")
-        return schema.profile(answer)
+        return profile_from_json(answer)
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k things that the engine finds."""
         if not 0 < k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
         short = query[: limits.FACT_SCAN_CHARS_MAX]
-        answer = self._ask("search", schema.SearchJson(who, short, k), schema.SearchAnswer)
-        return [schema.recalled(each) for each in answer.results[:k]]
+        answer = self._ask("search", SearchJson(who, short, k), SearchAnswer)
+        return [recalled_from_json(each) for each in answer.results[:k]]
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that the engine knows or knew of a user, asked for page by page."""
         found, after = list[Fact](), None
         for _ in range(limits.MEMORY_PAGES_MAX):
-            answer = self._ask("facts", schema.FactsJson(who, after), schema.FactsAnswer)
-            found += [schema.fact(each) for each in answer.facts]
+            answer = self._ask("facts", FactsJson(who, after), FactsAnswer)
+            found += [fact_from_json(each) for each in answer.facts]
             if answer.next is None:
                 return found
             if answer.next == after or not answer.facts:
@@ -109,8 +318,8 @@ class HTTPMemory:
 
     def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
         """Have the engine forget; return how much it says that was."""
-        body = schema.ForgetJson(who, session_id, position)
-        return self._ask("forget", body, schema.ForgetAnswer).forgotten
+        body = ForgetJson(who, session_id, position)
+        return self._ask("forget", body, ForgetAnswer).forgotten
 
     def close(self) -> None:
         """Use it no more. No connection stays open between two requests."""
@@ -122,7 +331,7 @@ class HTTPMemory:
         sent = msgspec.json.encode(body)
         for left in range(self._retries, -1, -1):
             try:
-                return _read(self._once(verb, sent, key), kind)
+                return _decode_answer(self._once(verb, sent, key), kind)
             except errors.Unavailable:
                 if not left:
                     raise
@@ -138,7 +347,7 @@ class HTTPMemory:
         path = f"{self._url.path.rstrip('/')}/{verb}"
         connection = self._connection()
         try:
-            with _within(connection, self._timeout_s):
+            with _deadline(connection, self._timeout_s):
                 connection.request("POST", path, body, headers)
                 with connection.getresponse() as response:
                     answer = response.read(limits.MEMORY_ANSWER_BYTES_MAX + 1)
@@ -149,7 +358,7 @@ class HTTPMemory:
             ) from None
         finally:
             connection.close()
-        _check(response.status, verb)
+        _check_status(response.status, verb)
         if len(answer) > limits.MEMORY_ANSWER_BYTES_MAX:
             raise errors.Unavailable("the memory engine's answer is too large.")
         return answer
@@ -157,25 +366,25 @@ class HTTPMemory:
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._url.hostname or "", self._url.port
         if self._url.scheme == "http":
-            return _Plain(host, port, timeout=self._timeout_s)
-        return _Secure(host, port, timeout=self._timeout_s, context=self._tls)
+            return _DeadlineHTTPConnection(host, port, timeout=self._timeout_s)
+        return _DeadlineHTTPSConnection(host, port, timeout=self._timeout_s, context=self._tls)
 
 
 _: type[MemoryEngine] = HTTPMemory
 
 
-class _Plain(http.client.HTTPConnection):
+class _DeadlineHTTPConnection(http.client.HTTPConnection):
     """A connection that comes about within its timeout, however many addresses its host has."""
 
     def connect(self) -> None:
-        self.sock = _connected(self.host, self.port, self.timeout or 0.0)
+        self.sock = _connect_within(self.host, self.port, self.timeout or 0.0)
 
 
-class _Secure(http.client.HTTPSConnection, _Plain):
+class _DeadlineHTTPSConnection(http.client.HTTPSConnection, _DeadlineHTTPConnection):
     """The same over TLS. Its handshake has what connecting has left of the time."""
 
 
-def _connected(host: str, port: int, seconds: float) -> socket.socket:
+def _connect_within(host: str, port: int, seconds: float) -> socket.socket:
     """Return a socket to the first address that answers; its timeout is the time that is left.
 
     No address may take more than its share, so that a dead one leaves time for the others.
@@ -198,7 +407,7 @@ def _connected(host: str, port: int, seconds: float) -> socket.socket:
 
 
 @contextlib.contextmanager
-def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
+def _deadline(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
     """Connect, and break off when the time for all of it is over, however busy it is with single bytes."""
     over, held = threading.Event(), list[socket.socket]()
 
@@ -227,7 +436,7 @@ def _within(connection: http.client.HTTPConnection, seconds: float) -> Iterator[
         timer.cancel()
 
 
-def _check(status: int, verb: str) -> None:
+def _check_status(status: int, verb: str) -> None:
     if 200 <= status < 300:
         return
     facts = {"status": status, "verb": verb}
@@ -239,14 +448,14 @@ def _check(status: int, verb: str) -> None:
         )
     if status in (401, 403):
         raise errors.Refused("the memory engine does not accept the API key.", facts=facts)
-    if status in _AGAIN or status >= 500 or status < 200:
+    if status in _RETRIED_STATUSES or status >= 500 or status < 200:
         raise errors.Unavailable("the memory engine can't take it now.", facts=facts)
     raise errors.Refused("the memory engine refuses the request.", facts=facts)
 
 
-def _read(answer: bytes, kind: type[T]) -> T:
+def _decode_answer(answer: bytes, kind: type[T]) -> T:
     try:
-        return schema.decoded(answer, kind)
+        return decode_body(answer, kind)
     except errors.InvalidRequest:
         raise errors.Unavailable(
             "the memory engine's answer is not what the schema says."
@@ -268,7 +477,7 @@ def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
         raise errors.InvalidRequest("a memory engine's URL has visible ASCII characters only.")
     if parts.scheme == "https" or (parts.scheme == "http" and allow_http):
         return parts
-    if parts.scheme == "http" and _is_here(parts.hostname):
+    if parts.scheme == "http" and _is_local(parts.hostname):
         return parts
     raise errors.InvalidRequest(
         "memory goes over https, or over http on this machine.",
@@ -276,7 +485,7 @@ def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
     )
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -285,12 +494,12 @@ def _is_here(host: str) -> bool:
         return False
 
 
-def _pieces(said: Iterable[Sequence[Said]]) -> Iterator[tuple[schema.SaidJson, ...]]:
+def _upload_chunks(said: Iterable[Sequence[Said]]) -> Iterator[tuple[SaidJson, ...]]:
     """Yield messages in pieces that a request has room for."""
     for chunk in said:
-        piece, size = list[schema.SaidJson](), 0
+        piece, size = list[SaidJson](), 0
         for one in chunk:
-            each = schema.sent(one)
+            each = said_to_json(one)
             room = len(msgspec.json.encode(each))
             if piece and (
                 size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from limpet import limits
+from limpet.admin.async_log import AsyncMessages, AsyncPastSession
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.core.windows.window import Window
-from limpet.engine.aio_log import AsyncMessages, AsyncPastSession
 from limpet.runtime.asyncio_bridge import AsyncioChannel
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
@@ -38,7 +38,7 @@ from limpet.sessions.session_view import PendingCall
 from limpet.sessions.windows import AsyncRecordedWindowVerbs
 
 if TYPE_CHECKING:
-    from limpet.engine.bootstrapping import Bootstrap
+    from limpet.memory.profile import Bootstrap
 
 T = TypeVar("T")
 

@@ -31,7 +31,7 @@ from limpet.sessions.session import Session, checked_session
 from limpet.sessions.session_view import PendingCall
 
 if TYPE_CHECKING:
-    from limpet.engine.bootstrapping import Bootstrap
+    from limpet.memory.profile import Bootstrap
 
 
 class DeferredWrites:

@@ -22,7 +22,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import Said
-from limpet.memory import http_schema as schema
+from limpet.memory import http as schema
 from limpet.memory.port import MemoryEngine
 
 _STATUS: Final[Mapping[type[errors.Error], int]] = {
@@ -87,13 +87,13 @@ class _Desk:
             "/forget": self.forget,
         }
 
-    def ingest(self, body: bytes) -> schema.Taken:
-        asked = schema.decoded(body, schema.IngestJson)
+    def ingest(self, body: bytes) -> schema.IngestAnswer:
+        asked = schema.decode_body(body, schema.IngestJson)
         upload = self._upload(asked)
-        said = [schema.received(each) for each in asked.said]
+        said = [schema.said_from_json(each) for each in asked.said]
         if upload.take(asked.chunk, said, commit=asked.commit):
-            return schema.Taken("kept")
-        return schema.Taken("taking")
+            return schema.IngestAnswer("kept")
+        return schema.IngestAnswer("taking")
 
     def _upload(self, asked: schema.IngestJson) -> _Upload:
         at = (asked.history.who.tenant, asked.history.who.user_id, asked.history.key)
@@ -111,17 +111,17 @@ class _Desk:
             return upload
 
     def profile(self, body: bytes) -> schema.ProfileAnswer:
-        asked = schema.decoded(body, schema.ProfileJson)
+        asked = schema.decode_body(body, schema.ProfileJson)
         found = self._engine.profile(asked.who, asked.budget)
         return msgspec.convert(msgspec.to_builtins(found), schema.ProfileAnswer)
 
     def search(self, body: bytes) -> schema.SearchAnswer:
-        asked = schema.decoded(body, schema.SearchJson)
+        asked = schema.decode_body(body, schema.SearchJson)
         found = self._engine.search(asked.who, asked.query, asked.k)
         return msgspec.convert({"results": msgspec.to_builtins(list(found))}, schema.SearchAnswer)
 
     def facts(self, body: bytes) -> schema.FactsAnswer:
-        asked = schema.decoded(body, schema.FactsJson)
+        asked = schema.decode_body(body, schema.FactsJson)
         begin = int(asked.after) if asked.after and asked.after.isdecimal() else 0
         found = list(self._engine.facts(asked.who))
         end = begin + limits.PAGE_SIZE_MAX
@@ -130,7 +130,7 @@ class _Desk:
         return msgspec.convert({"facts": page, **more}, schema.FactsAnswer)
 
     def forget(self, body: bytes) -> schema.ForgetAnswer:
-        asked = schema.decoded(body, schema.ForgetJson)
+        asked = schema.decode_body(body, schema.ForgetJson)
         return schema.ForgetAnswer(self._engine.forget(asked.who, asked.session_id, asked.position))
 
     def close(self) -> None:
@@ -215,9 +215,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(200, self._served())
         except errors.Error as error:
             status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
-            self._answer(status, schema.Problem(error.code, error.message))
+            self._answer(status, schema.ErrorAnswer(error.code, error.message))
         except _Refusal as refusal:
-            self._answer(refusal.status, schema.Problem("refused", str(refusal)))
+            self._answer(refusal.status, schema.ErrorAnswer("refused", str(refusal)))
 
     def _served(self) -> msgspec.Struct:
         given = self.headers.get("Authorization", "")

@@ -13,12 +13,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from limpet import errors, limits
+from limpet.admin.log import Admin, Events
 from limpet.core.values.session_state import WindowPolicy
-from limpet.engine.admin import Admin, Events
 from limpet.frames.state_index import StateIndex
-from limpet.memory.meaning.embedding import Embedder
+from limpet.llm.port import Model
 from limpet.memory.port import MemoryEngine
-from limpet.models.port import Model
+from limpet.memory.vectors.embedder import Embedder
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.window_requests import Summarizer
 from limpet.wiring.background import Background, Extras
@@ -27,9 +27,9 @@ from limpet.wiring.opened import Opened
 from limpet.wiring.stores import open_store
 
 if TYPE_CHECKING:
-    from limpet.engine.archive import Archive
-    from limpet.engine.memory import Memory
-    from limpet.engine.worker import Worker
+    from limpet.jobs.worker import Worker
+    from limpet.memory.api import Memory
+    from limpet.memory.archive import Archive
     from limpet.wiring.async_client import Connecting
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Limpet:
     @functools.cached_property
     def memory(self) -> Memory:
         """What is known of users. Loaded and opened when it is first used."""
-        from limpet.engine.memory import Memory  # noqa: PLC0415 - as said
+        from limpet.memory.api import Memory  # noqa: PLC0415 - as said
 
         return Memory(
             self._opened.engine, self._tenant, self._background.memory, archive=self.archive,

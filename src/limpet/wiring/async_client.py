@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from limpet import errors
-from limpet.engine.aio_log import AsyncAdmin, AsyncEvents
+from limpet.admin.async_log import AsyncAdmin, AsyncEvents
 from limpet.frames.async_state_index import AsyncStateIndex
 from limpet.sessions.async_sessions import AsyncSessions
 from limpet.sessions.requests import Settings
@@ -18,9 +18,8 @@ from limpet.wiring.opened import Opened
 from limpet.wiring.stores import open_store
 
 if TYPE_CHECKING:
-    from limpet.engine.aio_archive import AsyncArchive
-    from limpet.engine.aio_memory import AsyncMemory
-    from limpet.engine.worker import Worker
+    from limpet.jobs.worker import Worker
+    from limpet.memory.async_memory import AsyncArchive, AsyncMemory
 
 
 class AsyncLimpet:
@@ -46,15 +45,15 @@ class AsyncLimpet:
     @functools.cached_property
     def archive(self) -> AsyncArchive:
         """Everything that was said, to be searched. Loaded and opened when it is first used."""
-        from limpet.engine.aio_archive import AsyncArchive  # noqa: PLC0415 - as said
+        from limpet.memory.async_memory import AsyncArchive  # noqa: PLC0415 - as said
 
         return AsyncArchive(self._background.archive(self._tenant))
 
     @functools.cached_property
     def memory(self) -> AsyncMemory:
         """What is known of users. Loaded and opened when it is first used."""
-        from limpet.engine.aio_memory import AsyncMemory  # noqa: PLC0415 - as said
-        from limpet.engine.memory import Memory  # noqa: PLC0415 - as said
+        from limpet.memory.api import Memory  # noqa: PLC0415 - as said
+        from limpet.memory.async_memory import AsyncMemory  # noqa: PLC0415 - as said
 
         return AsyncMemory(
             Memory(

@@ -15,29 +15,29 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.admin.erasure.hooks import ErasureHook
+from limpet.admin.erasure.service import ErasureService, SessionHandles
 from limpet.core.values import messages
 from limpet.core.values.memory_records import Who
-from limpet.engine.bonding import BondedShelf, MendedShelf
-from limpet.engine.erasing import Erasing, Handles
-from limpet.engine.purging import PurgeTask
-from limpet.engine.telling import Hook
-from limpet.memory.meaning import embedding
-from limpet.memory.meaning.embedding import Embedder
+from limpet.jobs.cleanup import PurgeTask
+from limpet.llm.port import Model
+from limpet.memory.index_link import PairedIndexStore, RecoveringIndexStore
+from limpet.memory.index_store import IndexStore
 from limpet.memory.port import MemoryEngine
-from limpet.memory.shelf import Shelf
-from limpet.models.port import Model
+from limpet.memory.vectors import embedder as vectors_embedder
+from limpet.memory.vectors.embedder import Embedder
 from limpet.runtime.engine import Engine
 from limpet.sessions.window_requests import Summarizer
 
 if TYPE_CHECKING:
-    from limpet.engine.archive import Archive
-    from limpet.engine.bootstrapping import Bootstrap
-    from limpet.engine.offloading import Kept
-    from limpet.engine.recalling import Recall
-    from limpet.engine.retaining import Retaining
-    from limpet.engine.tasks import Task
-    from limpet.engine.worker import Worker
+    from limpet.admin.retention import Retention
+    from limpet.jobs.offload import IngestStatus
+    from limpet.jobs.tasks import Task
+    from limpet.jobs.worker import Worker
+    from limpet.memory.archive import Archive
     from limpet.memory.builtin import BuiltIn
+    from limpet.memory.profile import Bootstrap
+    from limpet.memory.vectors.semantic_search import SemanticSearch
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,13 +81,13 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
                 "idle_timeout_s is a number of seconds, 0 or more, or None."
             )
         if self.keep_ended_days is not None:
-            from limpet.engine.retaining import checked_days  # noqa: PLC0415 - only whoever asks pays for it
+            from limpet.admin.retention import checked_days  # noqa: PLC0415 - only whoever asks pays for it
 
             checked_days(self.keep_ended_days)
         if type(cast("object", self.worker)) is not bool:
             raise errors.InvalidRequest("worker is True or False.")
         if self.embedder:
-            embedding.check(self.embedder)
+            vectors_embedder.check_installed(self.embedder)
 
 
 _PARTS: Final = (
@@ -112,14 +112,14 @@ def _has(given: object, verbs: Sequence[str]) -> bool:
 class Background:
     """The extras of one open store. What they need is imported and opened when it is first asked for."""
 
-    def __init__(self, engine: Engine, shelf: Callable[[], Shelf], extras: Extras) -> None:
+    def __init__(self, engine: Engine, shelf: Callable[[], IndexStore], extras: Extras) -> None:
         self._engine = engine
         self._opened = shelf
-        self._bonded: BondedShelf | None = None
+        self._bonded: PairedIndexStore | None = None
         self._extras = extras
         self._mutex = threading.RLock()
         self._memory: BuiltIn | None = None
-        self._meaning: tuple[Embedder, Recall] | None = None
+        self._meaning: tuple[Embedder, SemanticSearch] | None = None
         # One for every worker: it knows what it has told.
         self._purge: PurgeTask | None = None
         self._stop = threading.Event()
@@ -131,7 +131,7 @@ class Background:
         extras = self._extras
         if not extras.memory:
             return None
-        from limpet.engine.bootstrapping import Bootstrap  # noqa: PLC0415 - only whoever asks pays for it
+        from limpet.memory.profile import Bootstrap  # noqa: PLC0415 - only whoever asks pays for it
 
         return Bootstrap(
             self.memory(),
@@ -140,11 +140,11 @@ class Background:
             language=extras.bootstrap_language,
         )
 
-    def _shelf(self) -> BondedShelf:
+    def _shelf(self) -> PairedIndexStore:
         with self._mutex:
             if self._bonded is None:
                 engine = self._engine
-                self._bonded = BondedShelf(engine.store, self._opened(), engine.factory.random)
+                self._bonded = PairedIndexStore(engine.store, self._opened(), engine.factory.random)
             return self._bonded
 
     def check(self) -> None:
@@ -170,55 +170,63 @@ class Background:
 
         extract = None
         if self._extras.model is not None:
-            from limpet.models.extraction import ModelExtractor  # noqa: PLC0415 - as above
+            from limpet.llm.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
             extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
         return BuiltIn(
-            MendedShelf(self._shelf()), count=messages.estimate_text_tokens, extract=extract
+            RecoveringIndexStore(self._shelf()),
+            count=messages.estimate_text_tokens,
+            extract=extract,
         )
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
-        from limpet.engine.archive import Archive  # noqa: PLC0415 - as above
+        from limpet.memory.archive import Archive  # noqa: PLC0415 - as above
 
         return Archive(self._engine, tenant, self._shelf, settle, self.meaning)
 
-    def meaning(self) -> Recall | None:
+    def meaning(self) -> SemanticSearch | None:
         """Return what searches by meaning, if there is an embedder."""
         found = self._by_meaning()
         return found[1] if found else None
 
-    def _by_meaning(self) -> tuple[Embedder, Recall] | None:
+    def _by_meaning(self) -> tuple[Embedder, SemanticSearch] | None:
         given = self._extras.embedder
         if not given:
             return None
         with self._mutex:
             if self._meaning is None:
-                from limpet.engine.recalling import Recall  # noqa: PLC0415 - only whoever has numpy
-                from limpet.memory.meaning.vectors import VectorStore  # noqa: PLC0415 - as above
+                from limpet.memory.vectors.semantic_search import SemanticSearch  # noqa: PLC0415 - only whoever has numpy
+                from limpet.memory.vectors.vector_store import VectorStore  # noqa: PLC0415 - as above
 
-                embedder = embedding.installed() if isinstance(given, bool) else given
+                embedder = (
+                    vectors_embedder.installed_embedder() if isinstance(given, bool) else given
+                )
                 self._meaning = (
                     embedder,
-                    Recall(VectorStore(MendedShelf(self._shelf()), embedder), embedder),
+                    SemanticSearch(
+                        VectorStore(RecoveringIndexStore(self._shelf()), embedder), embedder
+                    ),
                 )
             return self._meaning
 
-    def erasing(self, tenant: str, handles: Handles | None = None) -> Erasing:
+    def erasing(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
         """Return what erases, of one tenant, with all that is kept beside the store."""
-        return Erasing(self._engine, tenant, self._hooks(), handles, self, words=self._words())
+        return ErasureService(
+            self._engine, tenant, self._hooks(), handles, self, words=self._words()
+        )
 
-    def retaining(self, tenant: str, handles: Handles | None = None) -> Retaining:
+    def retaining(self, tenant: str, handles: SessionHandles | None = None) -> Retention:
         """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
-        from limpet.engine.retaining import Retaining  # noqa: PLC0415 - as above
+        from limpet.admin.retention import Retention  # noqa: PLC0415 - as above
 
         taken = True if self._extras.memory else None
-        return Retaining(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
+        return Retention(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
 
-    def _hooks(self) -> tuple[Hook, ...]:
+    def _hooks(self) -> tuple[ErasureHook, ...]:
         return self._drop_notes, self._drop_beside
 
-    def _words(self) -> tuple[Hook, ...]:
+    def _words(self) -> tuple[ErasureHook, ...]:
         return self._drop_notes, self._drop_words
 
     def _drop_words(self, who: Who, session_id: str | None, position: int | None) -> int:
@@ -239,15 +247,20 @@ class Background:
         return dropped
 
     def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from limpet.engine import jobs, summarizing  # noqa: PLC0415 - as above
+        from limpet.jobs import memory_queue, summaries  # noqa: PLC0415 - as above
 
         if position is not None:
             return 0
         states, named = self._engine.states, () if session_id is None else (session_id,)
-        return jobs.drop_gone(
+        return memory_queue.drop_notes_of_missing_sessions(
             self._engine.store,
             who.tenant,
-            (jobs.WAITING, jobs.GIVEN_UP, jobs.STAND_IN, summarizing.WANTED),
+            (
+                memory_queue.WAITING_PREFIX,
+                memory_queue.DEAD_PREFIX,
+                memory_queue.REEXTRACTION_PREFIX,
+                summaries.SUMMARY_PREFIX,
+            ),
             lambda one: one not in named and states.current(who.tenant, one) is not None,
         )
 
@@ -255,7 +268,9 @@ class Background:
         return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
 
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
-        return embedding.forget(MendedShelf(self._shelf()), who, session_id, position)
+        return vectors_embedder.forget_vectors(
+            RecoveringIndexStore(self._shelf()), who, session_id, position
+        )
 
     def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
         if not who.user_id:
@@ -267,9 +282,9 @@ class Background:
         return self.memory() is not self._memory or bool(self._others(tenant))
 
     def _others(self, tenant: str) -> frozenset[str]:
-        from limpet.engine import engines  # noqa: PLC0415 - as above
+        from limpet.jobs import memory_queue  # noqa: PLC0415 - as above
 
-        return engines.known(self._engine.store, tenant) - {self._built_in().name}
+        return memory_queue.known_engines(self._engine.store, tenant) - {self._built_in().name}
 
     def tell(self, who: Who, session_id: str | None, position: int | None) -> int:
         """Have the engine that was given forget; raise Unavailable if another one has taken something, too."""
@@ -298,16 +313,18 @@ class Background:
 
     def tasks(self) -> list[Task]:
         """Return the background work that there is for this store."""
-        from limpet.engine.expiring import Expiring  # noqa: PLC0415 - as above
-        from limpet.engine.indexing import IndexTask  # noqa: PLC0415 - as above
-        from limpet.engine.offloading import Offloading  # noqa: PLC0415 - as above
-        from limpet.engine.redoing import Redoing  # noqa: PLC0415 - as above
-        from limpet.engine.summarizing import Summarizing  # noqa: PLC0415 - as above
+        from limpet.jobs.cleanup import ExpireTask  # noqa: PLC0415 - as above
+        from limpet.jobs.index_tasks import IndexTask  # noqa: PLC0415 - as above
+        from limpet.jobs.offload import (
+            OffloadTask,  # noqa: PLC0415 - as above
+            ReextractionTask,  # noqa: PLC0415 - as above
+        )
+        from limpet.jobs.summaries import SummaryTask  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras
         made: list[Task] = [
             IndexTask(engine, self._shelf()),
-            Expiring(
+            ExpireTask(
                 engine,
                 idle_s=extras.idle_timeout_s,
                 keep_days=extras.keep_ended_days,
@@ -316,37 +333,37 @@ class Background:
             self._purging(),
         ]
         if extras.memory:
-            made.append(Offloading(engine, self.memory(), self._kept()))
+            made.append(OffloadTask(engine, self.memory(), self._kept()))
             if extras.model is not None and self.memory() is self._memory:
-                made.append(Redoing(engine, self._built_in()))
+                made.append(ReextractionTask(engine, self._built_in()))
         if summarizer := self._summarizer():
-            made.append(Summarizing(engine, summarizer))
+            made.append(SummaryTask(engine, summarizer))
         if by_meaning := self._by_meaning():
-            from limpet.engine.embedding import EmbedTask  # noqa: PLC0415 - as above
+            from limpet.jobs.index_tasks import EmbedTask  # noqa: PLC0415 - as above
 
             embedder, recall = by_meaning
             made.append(EmbedTask(engine.store, recall.vectors, embedder))
         return made
 
-    def _kept(self) -> Kept | None:
-        from limpet.engine.lessons import Lessons  # noqa: PLC0415 - as above
+    def _kept(self) -> IngestStatus | None:
+        from limpet.memory.index_link import IngestTracker  # noqa: PLC0415 - as above
 
         if self.memory() is not self._memory:
             return None
         memory = self._built_in()
-        return Lessons(self._engine.store, self._shelf(), memory.has, memory.stood_in)
+        return IngestTracker(self._engine.store, self._shelf(), memory.has, memory.stood_in)
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model
         if self._extras.summarizer is not None or model is None:
             return self._extras.summarizer
-        from limpet.models.summarizer import ModelSummarizer  # noqa: PLC0415 - as above
+        from limpet.llm.summarizer import ModelSummarizer  # noqa: PLC0415 - as above
 
         return ModelSummarizer(model, count=messages.estimate_text_tokens)
 
     def worker(self, tenants: Sequence[str] | None) -> Worker:
         """Return a worker for all of it, which runs when it is told to."""
-        from limpet.engine.worker import Worker  # noqa: PLC0415 - as above
+        from limpet.jobs.worker import Worker  # noqa: PLC0415 - as above
 
         name = f"{os.uname().nodename}.{os.getpid()}"
         return Worker(self._engine, self.tasks(), tenants=tenants, name=name)

@@ -26,7 +26,7 @@ from limpet.wiring.opened import close_both, files_of, open_engine
 from limpet.wiring.stores import open_shelf
 
 if TYPE_CHECKING:
-    from limpet.engine.bootstrapping import Bootstrap
+    from limpet.memory.profile import Bootstrap
     from limpet.sessions.session_files import SessionFiles
 
 _log = logging.getLogger("limpet.files")

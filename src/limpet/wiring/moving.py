@@ -8,9 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 from limpet import errors
-from limpet.engine import bonding, migrating
-from limpet.engine.admin import Progress
-from limpet.engine.migrating import Migrated
+from limpet.admin import migrate
+from limpet.admin.log import Progress
+from limpet.admin.migrate import Migrated
+from limpet.memory import index_link
 from limpet.stores import store_copy, urls
 from limpet.stores.port import Store
 from limpet.wiring.stores import open_store, path_of
@@ -33,13 +34,13 @@ def restore(
             _check_empty(
                 source, store, urls.without_password(backup), urls.without_password(target)
             )
-            return migrating.migrate(source, store, progress, verify=verify, follow=False)
+            return migrate.migrate(source, store, progress, verify=verify, follow=False)
 
 
 def give_up(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
     """Open what came of a copy that nobody will go on with: see `migrating.give_up`."""
     with closing(open_store(target)) as store:
-        return migrating.give_up(store, tenants, progress)
+        return migrate.abandon_copy(store, tenants, progress)
 
 
 def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
@@ -72,12 +73,12 @@ def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migr
     """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
     from limpet.stores.sqlite import verification  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
-    if verification.files_of_store(path) and not migrating.copied(source, path, progress):
+    if verification.files_of_store(path) and not migrate.copy_store_file(source, path, progress):
         # It may be a log that is on its way there; whoever has a file has refused by now.
         return None
     with store_copy.locked_staging_folder(path) as folder:
         made = verification.clear_restore_folder(folder)
-        if not migrating.copied(source, made, progress):
+        if not migrate.copy_store_file(source, made, progress):
             return None
         verification.copy_erased_list(made, path)
         came = _opened(made, progress, verify=verify)
@@ -88,11 +89,11 @@ def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migr
 def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
     with closing(open_store(path)) as store:
         if verify:
-            migrating.verify(store, progress)
+            migrate.verify_copy(store, progress)
         # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
-        bonding.unbind(store)
+        index_link.unpair(store)
         ends = {tenant: store.head(tenant) for tenant in store.tenants()}
-        heads = {tenant: migrating.link(store, tenant, end).hex() for tenant, end in ends.items()}
+        heads = {tenant: migrate.link_at(store, tenant, end).hex() for tenant, end in ends.items()}
         events = sum(ends.values())
         return Migrated(
             tenants=len(ends), events=events, copied=events, keys=0, notes=0, passes=0,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.memory.shelf import Shelf
+from limpet.memory.index_store import IndexStore
 from limpet.runtime.engine import Engine
 from limpet.stores import store_copy, urls
 from limpet.wiring.stores import documents_of, open_shelf, open_store
@@ -114,11 +114,11 @@ class Opened:
         self._shown = urls.without_password(url)
         self._looking = looking
         self._open = True
-        self._shelf: Shelf | None = None
+        self._shelf: IndexStore | None = None
         self._files: SessionFiles | None = None
         self._opening = threading.Lock()
 
-    def shelf(self) -> Shelf:
+    def shelf(self) -> IndexStore:
         """Return the shelf beside the store, opened when it is first asked for."""
         with self._opening:
             if self._shelf is None:

@@ -10,8 +10,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from limpet import errors
-from limpet.engine import stand_ins
-from limpet.memory.shelf import Shelf, VolatileShelf
+from limpet.admin.erasure import references
+from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.runtime import projections
 from limpet.stores import urls
 from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
@@ -26,12 +26,12 @@ def _sqlite(url: str) -> Store:
     path = _path(url)
     _check_above(path)
     try:
-        return sqlite.open_store(path, again=stand_ins.Again())
+        return sqlite.open_store(path, again=references.LogErasureReplay())
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
         mended = sqlite.repair_page_checksums(path, projections.derive_stream)
-    store = sqlite.open_store(path, again=stand_ins.Again())
+    store = sqlite.open_store(path, again=references.LogErasureReplay())
     store.remarks = (*mended, *store.remarks)
     return store
 
@@ -41,7 +41,7 @@ def _files(url: str) -> Store:
 
     path = _path(url, "files")
     _check_above(path)
-    return files.open_store(path, again=stand_ins.Again())
+    return files.open_store(path, again=references.LogErasureReplay())
 
 
 def _check_above(path: Path) -> None:
@@ -210,7 +210,7 @@ def path_of(url: str | Path) -> Path | None:
     return _path(str(url)).resolve() if named and not is_folder(url) else None
 
 
-def open_shelf(url: str | Path) -> Shelf:
+def open_shelf(url: str | Path) -> IndexStore:
     """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
     named, database = str(url), path_of(url)
     place = database and database.with_name(f"{database.name}-memory")
@@ -220,4 +220,8 @@ def open_shelf(url: str | Path) -> Shelf:
         from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: PLC0415 - as above
 
         return SQLiteIndexStore(place)
-    return _room(named).open_shelf(named) if urls.scheme_of(named) in _SERVERS else VolatileShelf()
+    return (
+        _room(named).open_shelf(named)
+        if urls.scheme_of(named) in _SERVERS
+        else VolatileIndexStore()
+    )

@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.engine import migrating
+from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
@@ -25,7 +25,7 @@ def stored(tenant: str, word: str) -> VolatileStore:
 
 
 def backed_up(store: Store, target: Path) -> None:
-    migrating.backup(store, target, open_store, lambda *_: None)
+    migrate.backup(store, target, open_store, lambda *_: None)
 
 
 def broken_off(store: Store, target: Path) -> None:
@@ -37,7 +37,7 @@ def broken_off(store: Store, target: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
         with pytest.raises(errors.Unavailable):
-            migrating.backup(store, target, open_store, progress)
+            migrate.backup(store, target, open_store, progress)
     with closing(sqlite.open_store(store_copy.staging_folder(target) / "state.db")) as made:
         assert made.tenants() == store.tenants()
 
@@ -51,7 +51,7 @@ def test_two_at_once_to_one_file_do_not_mix(tmp_path: Path):
             backed_up(store, target)
         refused.append(str(caught.value))
 
-    migrating.backup(store, target, open_store, progress)
+    migrate.backup(store, target, open_store, progress)
     assert len(refused) > 2
     assert [file.name for file in tmp_path.iterdir()] == ["monday.db"]
     assert kept_at(target) == kept(store)

@@ -10,9 +10,9 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
+from limpet.admin import migrate
+from limpet.admin.erasure.service import ErasureService
 from limpet.core.values import ids
-from limpet.engine import migrating
-from limpet.engine.erasing import Erasing
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
@@ -61,7 +61,7 @@ class Meanwhile:
 
 def moved(source: Meanwhile, target: str | Path) -> None:
     with closing(open_store(target)) as store:
-        migrating.migrate(source, store, lambda *_: None)  # type: ignore[arg-type]
+        migrate.migrate(source, store, lambda *_: None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_who_has_the_target_open_is_kept_out_until_it_is_there(
                 write(other)
 
         with closing(open_store(url)) as store:
-            done = migrating.migrate(source, store, progress)
+            done = migrate.migrate(source, store, progress)
             assert kept(store) == kept(source)
         assert (len(refused), done.behind) == (3, {})
         other.sessions.create_session("mine")
@@ -116,7 +116,7 @@ def test_what_is_written_first_stays_and_can_be_used(
     with OPENERS[backend](fast_dir) as url:
         if complete:
             with closing(open_store(url)) as store:
-                migrating.migrate(source, store, lambda *_: None)
+                migrate.migrate(source, store, lambda *_: None)
             said(source, "default", "t", "more", "of", "the", "same")
         with limpet.connect(url) as other:
             other.sessions.load_session("s")
@@ -154,7 +154,7 @@ def test_two_copies_at_once_do_not_open_what_the_other_has_begun(
             raise errors.Unavailable("told to.")
 
         with closing(open_store(target)) as store, pytest.raises(errors.Unavailable):
-            migrating.migrate(source, store, stopped)
+            migrate.migrate(source, store, stopped)
 
     with pytest.raises(errors.Conflict, match="somebody else"):
         moved(Meanwhile(source, "default", begin_another), target)
@@ -205,13 +205,13 @@ def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
     source = VolatileStore()
     said(source, "default", "gone", "words")
     said(source, "default", "s", "words")
-    Erasing(Engine(source, factory=ids.SYSTEM_FACTORY), "default").session("gone")
+    ErasureService(Engine(source, factory=ids.SYSTEM_FACTORY), "default").session("gone")
     page = source.copy("default", limit=4)
     with closing(open_store(fast_dir / "b.db")) as store:
         store_copy.set_note(store, "default", store_copy.COPY_NOTE, b"unfinished")
         store.paste("default", page)
         with pytest.raises(errors.Corrupt):
-            migrating.give_up(store, (), lambda *_: None)
+            migrate.abandon_copy(store, (), lambda *_: None)
         assert store_copy.is_copy_incomplete(store, "default")
     with pytest.raises(errors.UnsafeStore):
         limpet.connect(fast_dir / "b.db")
@@ -222,5 +222,5 @@ def test_a_store_that_nobody_copies_into_is_as_it_was(fast_dir: Path):
         full_store.said(lp, "s", "ada", "words")
     before = kept_at(fast_dir / "a.db")
     with closing(open_store(fast_dir / "a.db")) as store:
-        assert migrating.give_up(store, ("default", "none"), lambda *_: None) == []
+        assert migrate.abandon_copy(store, ("default", "none"), lambda *_: None) == []
     assert kept_at(fast_dir / "a.db") == before

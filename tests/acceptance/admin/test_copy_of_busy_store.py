@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, limits
-from limpet.engine import migrating
+from limpet.admin import migrate
 from limpet.stores.port import RawEvent, Store
 from limpet.wiring.stores import open_store
 from tests.acceptance import full_store
@@ -67,7 +67,7 @@ def test_what_is_erased_while_it_is_copied_to_a_moment_is_no_damage(
         filled(lp)
         store = engine_of(lp).store
         with closing(open_store(home / "b.db")) as made:
-            migrating.migrate(store, made, erasing(lp, at), follow=False)
+            migrate.migrate(store, made, erasing(lp, at), follow=False)
         same_beginning(store, home / "b.db")
     assert found(home) == {}
     with limpet.connect(home / "b.db") as lp:
@@ -113,7 +113,7 @@ def test_what_is_erased_before_its_blobs_are_asked_for_is_no_damage(fast_dir: Pa
         filled(lp)
         source = Between(lp)
         with closing(open_store(home / "b.db")) as made:
-            migrating.migrate(source, made, lambda *_: None, follow=follow)  # type: ignore[arg-type]
+            migrate.migrate(source, made, lambda *_: None, follow=follow)  # type: ignore[arg-type]
         assert source.erased
         same_beginning(engine_of(lp).store, home / "b.db")
     assert found(home) == {}

@@ -9,8 +9,8 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors
-from limpet.engine import migrating
-from limpet.engine.pending import todos
+from limpet.admin import migrate
+from limpet.admin.erasure.hooks import decode_hook_calls
 from limpet.stores.port import Store
 from limpet.testing.scribe import Scribe
 from limpet.wiring import moving
@@ -23,7 +23,7 @@ from tests.property.backends import OPENERS, opened
 
 def left_to_tell(store: Store) -> list[tuple[str, str]]:
     """Return the tenants and users of whom engines elsewhere are still to be told."""
-    return [(each.tenant, each.user_id) for each in todos(store.pending() or b"")]
+    return [(each.tenant, each.user_id) for each in decode_hook_calls(store.pending() or b"")]
 
 
 def erased_without_it(lp: Limpet, memory: Stubborn) -> None:
@@ -101,5 +101,5 @@ def test_nothing_is_pending_after_a_copy_of_a_store_that_is_through(backend: str
         said(lp, "one", "ada", "I live in Oslo.")
         said(lp, "kept", "bob", "stays")
         lp.admin.erase(user_id="ada")
-        migrating.migrate(engine_of(lp).store, store, lambda *_: None)
+        migrate.migrate(engine_of(lp).store, store, lambda *_: None)
         assert store.pending() is None

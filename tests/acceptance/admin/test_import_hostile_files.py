@@ -242,18 +242,18 @@ def test_the_files_forged_above_are_good_without_the_forgery(whole: bytes, tmp_p
 def test_a_file_that_changes_while_it_is_read_makes_no_session(
     whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from limpet.engine import importing
+    from limpet.admin import import_
 
     path = tmp_path / "changing.jsonl"
     path.write_bytes(whole)
-    choices = importing.Importer.choices
+    choices = import_.Importer.choices
 
     def changing(self: Any) -> Any:
         made = choices(self)
         path.write_bytes(whole.replace(b'"ok"', b'"no"').replace(b"go", b"no"))
         return made
 
-    monkeypatch.setattr(importing.Importer, "choices", changing)
+    monkeypatch.setattr(import_.Importer, "choices", changing)
     with limpet.connect("volatile:") as lp:
         with pytest.raises(errors.DamagedFile, match="changed"):
             lp.admin.import_(path)

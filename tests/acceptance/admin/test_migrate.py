@@ -13,8 +13,8 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
-from limpet.engine import migrating
-from limpet.engine.migrating import Migrated
+from limpet.admin import migrate
+from limpet.admin.migrate import Migrated
 from limpet.stores import sqlite, store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore
@@ -121,9 +121,9 @@ def test_through_a_store_that_has_no_file_and_back(tmp_path: Path):
     lived(source)
     between = VolatileStore()
     with closing(open_store(source)) as store:
-        migrating.migrate(store, between, lambda *_: None)
+        migrate.migrate(store, between, lambda *_: None)
     with closing(open_store(copy)) as store:
-        migrating.migrate(between, store, lambda *_: None)
+        migrate.migrate(between, store, lambda *_: None)
     assert kept_at(copy) == kept_at(source)
     assert exported(copy, tmp_path) == exported(source, tmp_path)
 
@@ -172,7 +172,7 @@ def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(
         assert 36 < engine_of(lp).store.head("default") <= 40
         source: Store = Erasing(lp, at)  # type: ignore[assignment]
         with closing(open_store(home / "b.db")) as store:
-            moved = migrating.migrate(source, store, lambda *_: None)
+            moved = migrate.migrate(source, store, lambda *_: None)
             assert store.pending() is None
         assert moved.behind == {}
     assert kept_at(home / "b.db") == kept_at(fast_dir / "a.db")
@@ -329,16 +329,16 @@ def test_a_store_without_a_file_is_backed_up_into_one(tmp_path: Path):
     lived(source)
     store = Fileless()
     with closing(open_store(source)) as origin:
-        migrating.migrate(origin, store, lambda *_: None)
+        migrate.migrate(origin, store, lambda *_: None)
     told: list[tuple[int, int]] = []
-    migrating.backup(store, copy, open_store, lambda *step: told.append(step))
+    migrate.backup(store, copy, open_store, lambda *step: told.append(step))
     assert told
     assert [file.name for file in tmp_path.glob("monday*")] == ["monday.db"]
     assert kept_at(copy) == kept_at(source)
     with limpet.connect(copy) as lp:
         assert lp.admin.verify().ok
     with pytest.raises(errors.InvalidRequest, match="exists already"):
-        migrating.backup(store, copy, open_store, lambda *_: None)
+        migrate.backup(store, copy, open_store, lambda *_: None)
 
 
 def test_a_volatile_store_can_be_backed_up_and_restored(tmp_path: Path):
@@ -421,12 +421,12 @@ def test_through_every_backend_and_back(tmp_path: Path):
             folder = tmp_path / name
             folder.mkdir()
             following = stack.enter_context(opened(name, folder))
-            moved = migrating.migrate(store, following, lambda *_: None)
+            moved = migrate.migrate(store, following, lambda *_: None)
             assert (moved.behind, moved.verified) == ({}, True), name
             assert kept(following) == kept(store), name
             store = following
         last = stack.enter_context(closing(open_store(back)))
-        migrating.migrate(store, last, lambda *_: None)
+        migrate.migrate(store, last, lambda *_: None)
     assert kept_at(back) == kept_at(source)
     for tenant in ("default", "globex"):
         assert exported(back, tmp_path, tenant) == exported(source, tmp_path, tenant)

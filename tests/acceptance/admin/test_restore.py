@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.engine import migrating
+from limpet.admin import migrate
 from limpet.stores import store_copy
 from limpet.stores.sqlite import verification
 from limpet.stores.volatile import VolatileStore
@@ -108,7 +108,7 @@ def test_onto_a_file_what_does_not_verify_is_not_put(
         raise errors.Corrupt("told to.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(migrating, "verify", verify)
+        patch.setattr(migrate, "verify_copy", verify)
         with pytest.raises(errors.Corrupt):
             restored(backup, tmp_path / "b.db")
     assert not (tmp_path / "b.db").exists()

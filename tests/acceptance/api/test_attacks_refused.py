@@ -13,10 +13,10 @@ import pytest
 import limpet
 from limpet import Message, WindowPolicy, errors
 from limpet.core.values.memory_records import Said
-from limpet.memory.archive import terms
+from limpet.llm.client import FailedAttempt, decode_answer
+from limpet.llm.openai_model import _Completion
 from limpet.memory.facts import rules
-from limpet.models.asking import Failure, decoded
-from limpet.models.openai import _Completion
+from limpet.memory.index import terms
 from limpet.testing.scribe import Scribe
 
 
@@ -90,13 +90,13 @@ def test_an_event_of_no_schema_is_refused(tmp_path: Path):
 
 def test_an_answer_that_is_nested_deep_is_no_answer():
     deep = b'{"x":' + b"[" * 200_000 + b"]" * 200_000 + b',"choices":[]}'
-    assert isinstance(decoded(deep, _Completion), Failure)
+    assert isinstance(decode_answer(deep, _Completion), FailedAttempt)
 
 
 def test_crowds_of_marks_and_letters_that_grow_cost_little():
     """Each takes minutes where it is not held down: the test would not end in its time."""
     marks = "a" + "\u0301\u0316" * 200_000
-    assert terms.counted(marks)
+    assert terms.count_terms(marks)
     message = Message("user", ("私は" + "\ufdfa" * 290 + "。") * 27)
     said = Said(position=1, session_id="s", generation=0, number=1, time_us=1, message=message)
     assert len(rules.extract([said])) <= 16

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from limpet import Limpet, errors
-from limpet.engine.admin import Events
+from limpet.admin.log import Events
 from tests.acceptance.conversation_steps import (
     Opener,
     engine_of,

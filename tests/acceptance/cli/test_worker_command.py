@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.engine import leases
+from limpet.jobs import leases
 from limpet.wiring.stores import open_store
 from tests.acceptance import memory_fixtures
 from tests.acceptance.cli import command_runs
@@ -70,7 +70,7 @@ def test_once_says_who_has_the_work(folder: Path):
     names = {one["task"] for one in document(folder, "worker", "--status")["tasks"]}
     store = open_store(folder / "state.db")
     try:
-        other = leases.Leases(store, "other-1", now_us=lambda: time.time_ns() // 1000)
+        other = leases.WorkerLeases(store, "other-1", now_us=lambda: time.time_ns() // 1000)
         assert all(other.take("default", name) for name in names)
     finally:
         store.close()

@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet import limits
 from limpet.core.values.memory_records import Who
-from limpet.engine.bonding import BondedShelf
+from limpet.memory.index_link import PairedIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.scribe import Scribe
 from tests.acceptance.full_store import has, known, opened, said, worked
@@ -68,8 +68,8 @@ def test_an_id_that_is_used_again_costs_nobody_their_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     renewed: list[int] = []
-    renew = BondedShelf.renew
-    monkeypatch.setattr(BondedShelf, "renew", lambda self: (renewed.append(1), renew(self)))
+    renew = PairedIndexStore.renew
+    monkeypatch.setattr(PairedIndexStore, "renew", lambda self: (renewed.append(1), renew(self)))
     with opened(path) as lp:
         said(lp, "one", "ada", "I live in Marmotville.")
         said(lp, "two", "ada", "I work as a baker.")

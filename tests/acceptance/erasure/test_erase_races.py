@@ -7,10 +7,10 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.admin.erasure.hooks import HookCall
+from limpet.admin.erasure.service import ErasureService
 from limpet.core.values.memory_records import ProfilePrompt, Who
-from limpet.engine.bootstrapping import Bootstrap
-from limpet.engine.erasing import Erasing
-from limpet.engine.pending import Todo
+from limpet.memory.profile import Bootstrap
 from limpet.stores.erasure import ErasureCounts, StreamErasure
 from limpet.stores.port import Stale
 
@@ -33,16 +33,16 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, does: Callable[[int], object]) -> list[int]:
     """Have something done between each look and its erasure; return the list of those looks."""
-    real, looks = Erasing._erase, list[int]()
+    real, looks = ErasureService._erase, list[int]()
 
     def erase(
-        self: Erasing, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[Todo]
+        self: ErasureService, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[HookCall]
     ) -> ErasureCounts | Stale:
         looks.append(head)
         does(len(looks))
         return real(self, head, shares, todo)
 
-    monkeypatch.setattr(Erasing, "_erase", erase)
+    monkeypatch.setattr(ErasureService, "_erase", erase)
     return looks
 
 

@@ -7,9 +7,9 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.admin.erasure.service import ErasureService
 from limpet.core.values.events import SessionErasedEvent
-from limpet.engine.erasing import Erasing
-from limpet.engine.purging import PurgeTask
+from limpet.jobs.cleanup import PurgeTask
 from limpet.stores import sqlite
 from limpet.stores.sqlite import database
 from tests.acceptance.marker_words import Canaries, fill, found
@@ -206,7 +206,7 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
 
     with limpet.connect(tmp_path / "state.db") as lp:
         told(lp, name="trip", user_id="ada")
-        erasing = Erasing(lp.sessions._engine, "default", (hook,))
+        erasing = ErasureService(lp.sessions._engine, "default", (hook,))
         with pytest.raises(errors.Unavailable) as error:
             erasing.user("ada")
         assert "'pending': True" in str(error.value.facts["receipt"])

@@ -12,10 +12,10 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Limpet, Scope, errors, limits
+from limpet.admin import retention
+from limpet.admin.erasure.service import ErasureOutcome, ErasureService
+from limpet.admin.retention import Retained
 from limpet.core.values.session_state import SessionState
-from limpet.engine import retaining
-from limpet.engine.erasing import Done, Erasing
-from limpet.engine.retaining import Retained
 from limpet.stores import sqlite
 from limpet.testing.scribe import Scribe
 from tests.acceptance import full_store
@@ -214,11 +214,14 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
         full_store.said(lp, name, "ada", "I live in Oslo.")
     full_store.worked(lp)
     later(lp, 31)
-    real = Erasing.outlived
+    real = ErasureService.outlived
 
     def outlived(
-        erasing: Erasing, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
-    ) -> Done:
+        erasing: ErasureService,
+        may_go: Callable[[], Iterable[SessionState]],
+        *,
+        finish: bool = True,
+    ) -> ErasureOutcome:
         def and_forked() -> list[SessionState]:
             found = list(may_go()) if looked else []
             if "fork" not in there(lp):
@@ -227,7 +230,7 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
 
         return real(erasing, and_forked, finish=finish)
 
-    monkeypatch.setattr(Erasing, "outlived", outlived)
+    monkeypatch.setattr(ErasureService, "outlived", outlived)
     told = lp.admin.retention(30)
     assert (told.gone, why(told)) == (others, {"old": ("forked", "fork")})
     assert told.stays["forked"] == 1
@@ -327,9 +330,11 @@ def test_files_are_scrubbed_once_for_many_batches(
 
 @pytest.mark.usefixtures("scrubs")
 def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    real, judged = retaining._Look.verdict, Counter[str]()
+    real, judged = retention._RetentionScan.verdict, Counter[str]()
 
-    def verdict(look: retaining._Look, state: SessionState) -> retaining.Kept | None:
+    def verdict(
+        look: retention._RetentionScan, state: SessionState
+    ) -> retention.KeptSession | None:
         judged[state.id] += 1
         return real(look, state)
 
@@ -341,7 +346,7 @@ def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pyte
         lp.sessions.fork_session("forked", new_id="fork")
         lp.sessions.end_session("forked")
         later(lp, 31)
-        monkeypatch.setattr(retaining._Look, "verdict", verdict)
+        monkeypatch.setattr(retention._RetentionScan, "verdict", verdict)
         full_store.worked(lp)
         assert there(lp) == {"forked", "fork"}
     assert judged["forked"] == 1

@@ -17,16 +17,15 @@ import pytest
 import limpet
 from limpet import Message, errors
 from limpet.core.values.memory_records import Who
-from limpet.engine.indexing import IndexTask
-from limpet.memory.archive import forgetting, index, indexing, searching
-from limpet.memory.archive.index import Index
-from limpet.memory.archive.indexing import Batch
-from limpet.memory.shelf import VolatileShelf
+from limpet.jobs.index_tasks import IndexTask
+from limpet.memory.index import inverted_index, search
+from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
+from limpet.memory.index_store import VolatileIndexStore
 from limpet.stores.port import StoredEvent
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (index, indexing, searching, forgetting):
+    for module in (inverted_index, inverted_index, search, inverted_index):
         monkeypatch.setattr(module, "SIZES", (2, 4, 8, 16))
 
 
@@ -159,12 +158,12 @@ def test_what_was_read_before_a_forgetting_is_not_written_after_it(tmp_path: Pat
     with limpet.connect(str(tmp_path / "state.db")) as lp:
         fill(lp, "a", "ada", 3, "walrus")
         shelf = lp._opened.shelf()
-        reading = Batch(Index(shelf), "default")
+        reading = IndexBatch(ArchiveIndex(shelf), "default")
         reading.begin("a", "ada", 0, 0)
         reading.add("a", position=2, time_us=0, role="user", terms={b"walrus0": 1}, spoken=True, calls=False)  # fmt: skip
         assert lp.archive.forget("ada") == 0
         assert not reading.write(2, b"")
-        assert shelf.scan(index.WAITING, b"", b"\xff", limit=9) == []
+        assert shelf.scan(inverted_index.PENDING, b"", b"\xff", limit=9) == []
 
 
 class Erased:
@@ -258,12 +257,12 @@ def test_searches_see_whole_states_while_others_index(
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            rows = Index(lp._opened.shelf())
+            rows = ArchiveIndex(lp._opened.shelf())
             owner = rows.owner(Who("default", "ada"))
             if owner is not None:
-                sought = searching.Sought(terms=[b"common"], k=500)
+                sought = search.ArchiveQuery(terms=[b"common"], k=500)
                 try:
-                    matches = searching.search(rows, owner, sought).matches
+                    matches = search.find_messages(rows, owner, sought).matches
                 except errors.Unavailable:
                     # It changes faster than it can be read, and says so: whoever asks again is answered.
                     continue
@@ -276,12 +275,12 @@ def test_searches_see_whole_states_while_others_index(
 
 
 def test_tenants_share_a_shelf_and_nothing_else():
-    shelf = VolatileShelf()
+    shelf = VolatileIndexStore()
     for tenant in ("one", "two"):
-        one = Batch(Index(shelf), tenant)
+        one = IndexBatch(ArchiveIndex(shelf), tenant)
         one.begin("s", "ada", 0, 0)
         one.add("s", position=1, time_us=0, role="user", terms={tenant.encode(): 1}, spoken=True, calls=False)  # fmt: skip
         assert one.write(1, b"link")
-    forgetting.forget(Index(shelf), Who("one", "ada"))
-    left = b"".join(key + value for book in (*index.OF_OWNER, index.OWNERS, index.SESSIONS) for key, value in shelf.scan(book, b"", b"\xff", limit=99))  # fmt: skip
+    inverted_index.forget(ArchiveIndex(shelf), Who("one", "ada"))
+    left = b"".join(key + value for book in (*inverted_index.OWNER_TABLES, inverted_index.OWNERS, inverted_index.SESSIONS) for key, value in shelf.scan(book, b"", b"\xff", limit=99))  # fmt: skip
     assert b"one" not in left and b"two" in left

@@ -10,8 +10,8 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
-from limpet.engine.jobs import Jobs
-from limpet.models.port import Reply
+from limpet.jobs.memory_queue import OffloadQueue
+from limpet.llm.port import Reply
 from tests.acceptance.conversation_steps import Opener, engine_of, user
 
 
@@ -46,7 +46,7 @@ def known(lp: Limpet, of: str = "ada") -> list[str]:
 
 
 def waiting(lp: Limpet) -> int:
-    return len(Jobs(engine_of(lp).store, "default").stand_ins())
+    return len(OffloadQueue(engine_of(lp).store, "default").stand_ins())
 
 
 @pytest.fixture

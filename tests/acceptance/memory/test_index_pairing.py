@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, errors
-from limpet.engine.bonding import NOBODY
+from limpet.memory.index_link import WHOLE_STORE
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.acceptance.full_store import known, opened, said, worked
 
@@ -43,7 +43,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
         put = store.put_note
 
         def noted(tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-            if tenant == NOBODY:
+            if tenant == WHOLE_STORE:
                 calls.append(1)
                 if len(calls) == gap:
                     opened(path).close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet
-from limpet.engine.worker import Worker
+from limpet.jobs.worker import Worker
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.full_store import beside, has, known, opened, said, worked
 

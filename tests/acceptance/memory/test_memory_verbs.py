@@ -13,7 +13,7 @@ import pytest
 import limpet
 from limpet import errors, limits
 from limpet.core.values.memory_records import FactKind, Hit, Recalled, Source, Who
-from limpet.engine.memory import together
+from limpet.memory.api import merge_results
 from limpet.testing.scribe import Scribe
 from tests.acceptance.conversation_steps import Opener, user
 
@@ -82,21 +82,21 @@ def known(text: str, position: int | None, *, since: int = 1, until: int | None 
 
 def test_a_fact_and_its_message_take_one_place():
     facts = [known("Lives in Oslo.", 5), known("Likes tea.", None)]
-    found = together("oslo", facts, [hit(3, "Oslo is cold"), hit(5, "I moved to Oslo")])
+    found = merge_results("oslo", facts, [hit(3, "Oslo is cold"), hit(5, "I moved to Oslo")])
     assert [one.text for one in found] == ["Likes tea.", "Oslo is cold", "Lives in Oslo."]
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
 def test_a_message_with_more_of_the_question_speaks_for_itself():
     said = [hit(5, "I moved to Oslo, pistachios make me ill")]
-    found = together("pistachios in oslo", [known("Lives in Oslo.", 5)], said)
+    found = merge_results("pistachios in oslo", [known("Lives in Oslo.", 5)], said)
     assert [one.text for one in found] == [said[0].excerpt]
 
 
 def test_what_holds_stands_ahead_of_what_it_replaced_wherever_that_is_found():
     facts = [known("Lives in Kobe.", 9, since=7), known("Lives in Oslo.", 5, until=7)]
     for said in ([hit(5, "Oslo")], [hit(5, "Oslo"), hit(9, "Kobe")], []):
-        found = together("oslo", facts, said)
+        found = merge_results("oslo", facts, said)
         assert [one.text for one in found] == ["Lives in Kobe.", "Lives in Oslo."]
 
 

@@ -12,9 +12,9 @@ from limpet import Limpet, errors, limits
 from limpet.core.rules.session_rules import is_fully_offloaded
 from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
 from limpet.core.values.memory_records import Who
-from limpet.engine.jobs import Jobs
-from limpet.engine.offloading import Offloading
-from limpet.engine.worker import Worker
+from limpet.jobs.memory_queue import OffloadQueue
+from limpet.jobs.offload import OffloadTask
+from limpet.jobs.worker import Worker
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions
 from limpet.sessions.requests import Settings
@@ -34,7 +34,7 @@ from tests.unit.job_fixtures import Clock, engine_over
 
 def offload(lp: Limpet, memory: Scribe) -> None:
     engine = engine_of(lp)
-    Worker(engine, [Offloading(engine, memory)]).run_once()
+    Worker(engine, [OffloadTask(engine, memory)]).run_once()
 
 
 def talk(lp: Limpet, session_id: str, *texts: str, user_id: str | None = "ada") -> None:
@@ -206,10 +206,10 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
         sessions.create_session(session_id, user_id="ada")
         sessions.add_messages(session_id, [user("1")])
         sessions.end_session(session_id)
-    working = Worker(engine, [Offloading(engine, memory)], monotonic=clock.monotonic)
+    working = Worker(engine, [OffloadTask(engine, memory)], monotonic=clock.monotonic)
     working.run_once()
     assert memory.offered == ["bad#0", "good#0"]
-    (waiting,) = Jobs(engine.store, "default").queue()
+    (waiting,) = OffloadQueue(engine.store, "default").queue()
     assert (waiting.key, waiting.tries, waiting.error, waiting.dead) == ("bad#0@1", 1, "unavailable", False)  # fmt: skip
     working.run_once()
     assert len(memory.offered) == 2, "it is too early"
@@ -217,7 +217,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
         clock.pass_(limits.BACKOFF_S_MAX)
         working.run_once()
     assert memory.offered.count("bad#0") == limits.OFFLOAD_TRIES_MAX
-    (dead,) = Jobs(engine.store, "default").queue()
+    (dead,) = OffloadQueue(engine.store, "default").queue()
     assert dead.dead and dead.key == "bad#0@1"
     assert working.status()[0].told == {"cursor": 7, "lag": 0, "waiting": 0, "dead": 1}
     assert not is_fully_offloaded(sessions.get_session("bad").state)
@@ -227,11 +227,11 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     working.run_once()
     assert ("default", "later#0") in memory.taken
     memory.fails_for.clear()
-    assert Jobs(engine.store, "default").replay("nobody#0") == 0
-    assert Jobs(engine.store, "default").replay("bad#0@1") == 1
+    assert OffloadQueue(engine.store, "default").replay("nobody#0") == 0
+    assert OffloadQueue(engine.store, "default").replay("bad#0@1") == 1
     working.run_once()
     assert memory.texts("default", "bad#0") == ["1"]
-    assert Jobs(engine.store, "default").queue() == []
+    assert OffloadQueue(engine.store, "default").queue() == []
 
 
 def test_what_an_engine_will_never_take_is_given_up_at_once_even_if_it_ends_again(lp: Limpet):
@@ -243,7 +243,7 @@ def test_what_an_engine_will_never_take_is_given_up_at_once_even_if_it_ends_agai
     lp.sessions.reset_session("s")
     offload(lp, memory)
     assert memory.offered == ["s#0"]
-    (dead,) = Jobs(engine_of(lp).store, "default").queue()
+    (dead,) = OffloadQueue(engine_of(lp).store, "default").queue()
     assert dead.dead
 
 
@@ -276,13 +276,13 @@ def test_a_store_that_fails_anywhere_costs_a_retry_and_no_history(fail_at: int, 
     faulty = FaultyStore(engine.store, fail_at=fail_at, before=before)
     engine.store = faulty
     memory = Scribe()
-    working = Worker(engine, [Offloading(engine, memory)], monotonic=clock.monotonic)
+    working = Worker(engine, [OffloadTask(engine, memory)], monotonic=clock.monotonic)
     for _ in range(10):
         with contextlib.suppress(errors.Unavailable):
             working.run_once()
         clock.pass_(limits.LEASE_S + limits.BACKOFF_S_MAX)
     assert {key for _, key in memory.taken} == {"a#0", "b#0"}
-    assert Jobs(engine.store, "default").queue() == []
+    assert OffloadQueue(engine.store, "default").queue() == []
 
 
 def _sessions(engine: Engine) -> Sessions:
@@ -297,7 +297,7 @@ def test_many_conversations_and_two_workers_hand_each_over_once(lp: Limpet):
             lp.sessions.end_session(f"s{number}")
     memory = Scribe()
     engine = engine_of(lp)
-    workers = [Worker(engine, [Offloading(engine, memory)], name=f"w{n}") for n in range(2)]
+    workers = [Worker(engine, [OffloadTask(engine, memory)], name=f"w{n}") for n in range(2)]
     threads = [threading.Thread(target=one.run_once) for one in workers]
     for thread in threads:
         thread.start()

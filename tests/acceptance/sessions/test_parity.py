@@ -12,21 +12,19 @@ import pytest
 
 import limpet
 from limpet import AsyncLimpet, AsyncSession, Limpet, Session, SessionManager, errors
-from limpet.engine.admin import Admin, Events
-from limpet.engine.aio_archive import AsyncArchive, AsyncArchiveTool
-from limpet.engine.aio_log import (
+from limpet.admin.async_log import (
     AsyncAdmin,
     AsyncBetween,
     AsyncEvents,
     AsyncMoment,
     AsyncPastSession,
 )
-from limpet.engine.aio_memory import AsyncMemory
-from limpet.engine.archive import Archive
-from limpet.engine.archive_tool import ArchiveTool
-from limpet.engine.memory import Memory
+from limpet.admin.log import Admin, Events
 from limpet.frames.async_state_index import AsyncStateIndex
 from limpet.frames.state_index import StateIndex
+from limpet.memory.api import Memory
+from limpet.memory.archive import Archive, ArchiveTool
+from limpet.memory.async_memory import AsyncArchive, AsyncArchiveTool, AsyncMemory
 from limpet.sessions.async_sessions import AsyncSessions
 from limpet.sessions.manager import Sessions
 from limpet.sessions.time_travel import Between, Moment, PastSession

@@ -9,8 +9,8 @@ import pytest
 
 from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
 from limpet.core.values.context import Fate
-from limpet.engine.summarizing import Summarizing
-from limpet.engine.worker import Worker
+from limpet.jobs.summaries import SummaryTask
+from limpet.jobs.worker import Worker
 from limpet.sessions.manager import Sessions
 from limpet.sessions.requests import Settings
 from tests.acceptance.conversation_steps import Opener, answer, engine_of, neighbour, user
@@ -44,7 +44,7 @@ class Writer:
 
 
 def work(lp: Limpet, writer: Writer) -> Worker:
-    made = Worker(engine_of(lp), [Summarizing(engine_of(lp), writer)])
+    made = Worker(engine_of(lp), [SummaryTask(engine_of(lp), writer)])
     made.run_once()
     return made
 
@@ -106,7 +106,7 @@ def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays
     session = filled(sessions.create_session("s", policy=POLICY))
     writer = Writer()
     writer.during = lambda: None if len(writer.calls) > 1 else _grow(sessions)
-    working = Worker(engine, [Summarizing(engine, writer)], monotonic=clock.monotonic)
+    working = Worker(engine, [SummaryTask(engine, writer)], monotonic=clock.monotonic)
     working.run_once()
     working.run_once()
     assert len(writer.calls) == 1, "what is paid for is not asked for again at once"
@@ -169,7 +169,7 @@ def test_a_failing_model_leaves_the_stand_in_and_is_asked_again_later(failure: E
     sessions = Sessions(engine, Settings(), engine.factory)
     session = filled(sessions.create_session("s", policy=POLICY))
     writer = Writer(failure, failure)
-    working = Worker(engine, [Summarizing(engine, writer)], monotonic=clock.monotonic)
+    working = Worker(engine, [SummaryTask(engine, writer)], monotonic=clock.monotonic)
     working.run_once()
     working.run_once()
     assert len(writer.calls) == 1, "it is too early"

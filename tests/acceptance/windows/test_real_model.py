@@ -12,8 +12,8 @@ import pytest
 
 import limpet
 from limpet import WindowPolicy, errors
-from limpet.models.openai import OpenAIModel
-from limpet.models.summarizer import ModelSummarizer
+from limpet.llm.openai_model import OpenAIModel
+from limpet.llm.summarizer import ModelSummarizer
 
 pytestmark = pytest.mark.slow
 

@@ -22,9 +22,9 @@ from limpet.core.values import ids
 from limpet.core.values.frame_state import FrameStatus, SuspensionStatus
 
 if TYPE_CHECKING:
+    from limpet.admin.log import Fact
     from limpet.core.values.frame_state import Frame, Suspension
     from limpet.core.values.json_values import Json
-    from limpet.engine.admin import Fact
     from limpet.wiring import Limpet
 
 

@@ -23,9 +23,9 @@ from limpet.core.values.events import FramePushedEvent, MessageAddedEvent
 from limpet.runtime.state_cache import TreeEvent
 
 if TYPE_CHECKING:
+    from limpet.admin.log import Fact
     from limpet.core.values.frame_state import Frame
     from limpet.core.values.json_values import Json
-    from limpet.engine.admin import Fact
     from limpet.wiring import Limpet
 
 POLL_S: Final = 0.2

@@ -9,7 +9,7 @@ from limpet.cli.showing import flat
 from limpet.core.values import events as s
 
 if TYPE_CHECKING:
-    from limpet.engine.admin import Fact
+    from limpet.admin.log import Fact
 
 
 Naming = Callable[[str], str]

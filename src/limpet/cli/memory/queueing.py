@@ -13,7 +13,7 @@ from limpet.core.values import ids
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from limpet.engine.jobs import QueuedOffload
+    from limpet.jobs.memory_queue import QueuedOffload
 
 
 def run(replay: str | None, common: Common) -> int:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from limpet.core.values.json_values import Json
-    from limpet.engine.worker import Done, TaskStatus, Worker
-    from limpet.models.port import Model
+    from limpet.jobs.worker import Done, TaskStatus, Worker
+    from limpet.llm.port import Model
     from limpet.wiring import Limpet
 
 
@@ -105,10 +105,10 @@ def _model(wanted: Wanted) -> Model | None:
     if wanted.model is None:
         return None
     if wanted.provider == "anthropic":
-        from limpet.models.anthropic import AnthropicModel  # noqa: PLC0415 - only whoever asks one
+        from limpet.llm.anthropic_model import AnthropicModel  # noqa: PLC0415 - only whoever asks one
 
         return AnthropicModel(wanted.model, base_url=wanted.base_url)
-    from limpet.models.openai import OpenAIModel  # noqa: PLC0415 - as above
+    from limpet.llm.openai_model import OpenAIModel  # noqa: PLC0415 - as above
 
     return OpenAIModel(wanted.model, base_url=wanted.base_url)
 

@@ -12,7 +12,7 @@ from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
 
 if TYPE_CHECKING:
-    from limpet.engine.retaining import Retained
+    from limpet.admin.retention import Retained
     from limpet.wiring import Limpet
 
 _SHOWN = 20
@@ -67,13 +67,13 @@ def _show(surface: Surface, told: Retained) -> None:
             f"{figures.count(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay."
         )
         return
-    from limpet.engine.retaining import REASONS, Stays  # noqa: PLC0415 - only a terminal shows them
+    from limpet.admin.retention import KEEP_REASON_TEXTS, KeepReason  # noqa: PLC0415 - only a terminal shows them
 
     surface.say(f"{surface.glyphs.good} {figures.count(len(told.gone), 'session')} {word}")
     for session_id in told.gone[:_SHOWN]:
         surface.say(f"  {surface.glyphs.dot} {session_id}")
     for why, count in told.stays.items():
-        surface.say(f"{figures.count(count, 'session')} stay: {REASONS[Stays(why)]}")
+        surface.say(f"{figures.count(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}")
         named = [kept for kept in told.kept if kept.why == why]
         for kept in named[:_SHOWN]:
             because = f" ({kept.other})" if kept.other else ""

@@ -16,7 +16,7 @@ from limpet.cli.surface import Face, Surface
 from limpet.stores import urls
 
 if TYPE_CHECKING:
-    from limpet.engine.migrating import Migrated
+    from limpet.admin.migrate import Migrated
 
 
 def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:

@@ -48,16 +48,16 @@ class Language(msgspec.Struct, frozen=True):
     unsure: re.Pattern[str]
 
 
-def any_case(pattern: str) -> re.Pattern[str]:
+def case_insensitive(pattern: str) -> re.Pattern[str]:
     """Return a pattern that does not look at case."""
     return re.compile(pattern, re.IGNORECASE)
 
 
 def rule(pattern: str, kind: FactKind, about: str, *, weak: bool = False) -> Rule:
     """Return a rule for sentences that have the pattern somewhere."""
-    return Rule(any_case(pattern), kind, about, weak)
+    return Rule(case_insensitive(pattern), kind, about, weak)
 
 
 def topics(*named: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
     """Return topics by the words that name them."""
-    return tuple((any_case(words), topic) for words, topic in named)
+    return tuple((case_insensitive(words), topic) for words, topic in named)

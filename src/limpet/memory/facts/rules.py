@@ -9,42 +9,165 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, cast
 
 from limpet import limits
 from limpet.core.values.memory_records import Fact, FactKind, Said, Source
-from limpet.memory.facts import clauses, guard
+from limpet.core.values.messages import Message
+from limpet.memory.facts import sanitizer
+from limpet.memory.facts.chinese import CHINESE
+from limpet.memory.facts.english import ENGLISH
+from limpet.memory.facts.japanese import JAPANESE
 from limpet.memory.facts.patterns import TOPIC, Language, Rule
-from limpet.memory.facts.rules_en import ENGLISH
-from limpet.memory.facts.rules_ja import JAPANESE
-from limpet.memory.facts.rules_zh import CHINESE
+
+_QUOTATION_MARK: Final = "\x1a"
+_BLANKS: Final = re.compile(r"[^\S\n]+")
+_LINE_BREAKS: Final = re.compile(r" ?\n[ \n]*")
+_QUOTATION: Final = re.compile(
+    r"""
+      ```.*?(?:```|\Z) | ^\s*[>|].*$ | `[^`\n]{1,400}`
+    | (?<!\w)"[^"\n]{16,800}"? | “[^”\n]{16,800}”? | «[^»\n]{16,800}»? | (?<!\w)'[^'\n]{24,400}'(?!\w)
+    | (?<!\w)["“«](?=[^"”»\n]{0,200}\b(?:I|I['’]m|my|we)\b)[^"”»\n]{1,800}["”»]?
+    | (?<!\w)['‘](?:I|My|We)\b[^\n]{0,400}?['’](?!\w)
+    | 「[^」\n]{12,800}」? | 『[^』\n]{12,800}』? | ‘[^’\n]{24,400}’
+    """,
+    re.VERBOSE | re.DOTALL | re.MULTILINE,
+)
+"""Code, quoted lines, and quotations that are longer than a name or a word."""
+
+_RELAYED_TEXT: Final = re.compile(
+    r"""
+      \b(?:translat|proofread|summari[sz]|rewrit|rephras|paraphras|repl(?:y|ies)|respond|correct|edit|explain|classif|analy[sz]|read
+        |email|e-mail|letter|transcript|quot|sa(?:id|ys)|told|tells|wrote|writes|asked|asks|user|bot|human|customer|he|she|they)
+      \w*\b[^.!?:\n]{0,80}:\s*(?=\S)
+    | (?:翻译|翻譯|校对|校對|总结|總結|改写|改寫|回复|回覆|说|說|訳|翻訳|要約|校正|添削|返信|言って|言った)[^。！？:：\n]{0,24}[:：]
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Where somebody else's words begin, or a text to work on: what follows is not stated."""
+
+_SENTENCE_END: Final = re.compile(
+    r"(?<![.\s]\b[A-Za-z])(?<!\b[DMS]r)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<!\bNo)(?<!\b[a-z]\.[a-z])"
+    r"[.!?…]+[\"'”’)]*(?=\s|$)|[。！？!?…]+[」』”]?|\n+"
+)
+_CLAUSE_BREAK: Final = re.compile(
+    r";\s+|\s+[–—]\s+|；"
+    r"|,?\s+(?:and|but)\s+(?=(?:i|i'm|i’m|i've|i’ve|we|we're|my)\b(?!\s+(?:wife|husband|partner)\b\s+(?:and|are)))"
+    r"|,\s+(?=(?:i|we)(?:'m|’m|'re|’re|'ve|’ve)?\s+(?:live|prefer|moved|hate|love|like|always|never|am|are|have)\b)",
+    re.IGNORECASE,
+)
+"""Where a sentence falls into parts that can stand alone."""
+
+_QUESTION: Final = re.compile(
+    r"""
+      [?？]\s*$
+    | ^(?:(?:so|and|but|ok|okay|hey|hi|hello|also|well|oh|then)[,\s]+)*
+      (?:who|what|which|where|when|why|how|whose|is|are|am|was|were|do|does|did|can|could|will|would|shall|should|may|has|have)
+      (?:'s|n't)?\s+(?:i|you|we|he|she|it|they|there|this|that|the|a|my|your|our|any|some|many|much|is|are|do|does|did|can|should)\b
+    | (?:でしょう|です|ます|ました|ません|だろう|の)か[。\s]*$ | (?:かな|っけ|かしら)[ぁあー。…\s]*$
+    | (?:吗|嗎|呢|吧|么)[。！!…\s]*$ | ^(?:请问|請問|什么|怎么|为什么|哪|谁|多少|几点)
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_HYPOTHESIS: Final = re.compile(
+    r"""
+      \b(?:if|suppose|imagine|pretend|assume|assuming|let'?s\s+say|say\s+that|hypothetically|for\s+example|for\s+instance|e\.g\.
+        |what\s+if|as\s+though|wish|would\s+have|could\s+have|used\s+to|dreamt|dreamed|in\s+the\s+story|fictional|character)\b
+      (?!\s+(?:possible|you\s+(?:can|could|need|want|must|ring|order|book)|they|anyone|there|the\s+power))
+    | もし|たとえば|例えば|仮に|だったら|としたら|ふりをして|の役 | 如果|假如|假设|假设|比如|例如|要是|假装|扮演
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_FILLER: Final = re.compile(
+    r"^(?:(?:sure(?: thing)?|yes|yeah|no|well|ok(?:ay)?|oh|ah|hi|hello|hey|so|and|but|also|of course|certainly|absolutely|right|great|thanks|by the way|fyi)"
+    r"\b(?:,|!|\.)?\s+)+(?=\S)|^(?:えっと|あの|はい|うん|そういえば|ちなみに|嗯|好的|对了|對了|那个|顺便说一下)[、，,]?\s*",
+    re.IGNORECASE,
+)
+_DATA_LINE: Final = re.compile(
+    r"https?://|www\.|[{}<>\\|=_#]{2}|\w\(\)|^\s*[\[{<#|]|^\s*\w+\s*=|[;{]\s*$"
+)
+
+
+def stated_clauses(message: Message) -> list[str]:
+    """Return what a message states, in order, each as one clean line; nothing if it gives orders to the model."""
+    # Runs of blanks tell nothing, and patterns would look at each of them many times.
+    said = "\n".join(_text_parts(message))[: limits.FACT_SCAN_CHARS_MAX]
+    text = _LINE_BREAKS.sub("\n", _BLANKS.sub(" ", said))
+    if not text or sanitizer.reads_as_instruction(text):
+        return []
+    own = _QUOTATION.sub(_QUOTATION_MARK, text)
+    relayed = _RELAYED_TEXT.search(own)
+    if relayed:
+        own = own[: relayed.start()] + _QUOTATION_MARK
+    return [line for sentence in _sentences(own) for line in _clauses(sentence)]
+
+
+def _sentences(text: str) -> Iterator[str]:
+    begin = 0
+    for end in _SENTENCE_END.finditer(text):
+        yield text[begin : end.end()]
+        begin = end.end()
+    yield text[begin:]
+
+
+def _text_parts(message: Message) -> Iterator[str]:
+    if isinstance(message.content, str):
+        yield message.content
+    elif isinstance(message.content, list):
+        for part in cast("list[object]", message.content):
+            if isinstance(part, Mapping) and cast("Mapping[str, object]", part).get("type") in (
+                "text",
+                "input_text",
+            ):
+                said = cast("Mapping[str, object]", part).get("text")
+                if isinstance(said, str):
+                    yield said
+
+
+def _clauses(sentence: str) -> Iterator[str]:
+    if _QUOTATION_MARK in sentence or not _is_statement(sentence):
+        return
+    for part in _CLAUSE_BREAK.split(sentence):
+        line = sanitizer.clean(part, limits.FACT_CHARS_MAX + 1).strip(" ,;:-–—*•·、，")
+        line = _FILLER.sub("", line)
+        short = 3 <= len(line) <= limits.FACT_CHARS_MAX
+        if short and _is_statement(line) and not sanitizer.is_secret(line):
+            yield line
+
+
+def _is_statement(sentence: str) -> bool:
+    line = sentence.strip()
+    return not (_QUESTION.search(line) or _HYPOTHESIS.search(line) or _DATA_LINE.search(line))
+
 
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
-_LIST: Final = re.compile(r"\s*(?:,|\band\b|\bor\b|/|&|、|と|和|及|跟|以及)\s*", re.IGNORECASE)
+_LIST_SEPARATOR: Final = re.compile(
+    r"\s*(?:,|\band\b|\bor\b|/|&|、|と|和|及|跟|以及)\s*", re.IGNORECASE
+)
 _EMPTY_WORDS: Final = re.compile(
     r"^(?:the|a|an|any|all|some|both|my|our|to|of|only|very|really)\s+"
     r"|\s+(?:any ?more|anymore|now|at all|a lot|very much|too|as well|again|so much|these days|though|best|most|either|either)$",
     re.IGNORECASE,
 )
-_CJK_ENDS: Final = re.compile(r"^(?:私は|僕は|実は|我)|(?:の方|のほう|类|類|都|也|了|的)$")
+_CJK_AFFIXES: Final = re.compile(r"^(?:私は|僕は|実は|我)|(?:の方|のほう|类|類|都|也|了|的)$")
 
 
 def extract(said: Sequence[Said]) -> list[Fact]:
     """Return the facts that a user states of themself in these messages, in the order in which they are said."""
-    return [fact for one in said if one.message.role == "user" for fact in _of(one)]
+    return [fact for one in said if one.message.role == "user" for fact in _message_facts(one)]
 
 
-def _of(said: Said) -> list[Fact]:
+def _message_facts(said: Said) -> list[Fact]:
     source = Source(said.session_id, said.message.id, said.position)
     found = dict[tuple[str, str], Fact]()
-    for clause in clauses.stated(said.message):
+    for clause in stated_clauses(said.message):
         if len(found) >= limits.FACTS_PER_MESSAGE_MAX:
             break
-        if guard.reads_as_order(clause):
+        if sanitizer.reads_as_instruction(clause):
             continue
-        for kind, about in _facts(clause):
+        for kind, about in _clause_facts(clause):
             found.setdefault(
                 (clause, about),
                 Fact(
@@ -59,7 +182,7 @@ def _of(said: Said) -> list[Fact]:
     return list(found.values())[: limits.FACTS_PER_MESSAGE_MAX]
 
 
-def _facts(clause: str) -> Iterator[tuple[FactKind, str]]:
+def _clause_facts(clause: str) -> Iterator[tuple[FactKind, str]]:
     """Yield kind and topic of each fact in a clause: by the first rule that fits, else by what it mentions."""
     # Some characters become eighteen.
     plain = (
@@ -67,13 +190,13 @@ def _facts(clause: str) -> Iterator[tuple[FactKind, str]]:
         .replace("’", "'")
         .replace("‘", "'")
     )
-    language = _language(plain)
+    language = _language_of(plain)
     if not language.hint.search(plain):
         return
     unsure = language.unsure.search(plain) is not None
     for each in language.rules:
         if not (each.weak and unsure) and (match := each.pattern.search(plain)):
-            yield from ((each.kind, about) for about in _abouts(each, match, language))
+            yield from ((each.kind, about) for about in _subjects(each, match, language))
             return
     if unsure:
         return
@@ -83,13 +206,13 @@ def _facts(clause: str) -> Iterator[tuple[FactKind, str]]:
             return
 
 
-def _language(text: str) -> Language:
+def _language_of(text: str) -> Language:
     if _KANA.search(text):
         return JAPANESE
     return CHINESE if _HAN.search(text) else ENGLISH
 
 
-def _abouts(rule: Rule, match: re.Match[str], language: Language) -> list[str]:
+def _subjects(rule: Rule, match: re.Match[str], language: Language) -> list[str]:
     about = rule.about
     if about.startswith(TOPIC):
         for words, topic in language.topics:
@@ -102,24 +225,26 @@ def _abouts(rule: Rule, match: re.Match[str], language: Language) -> list[str]:
     name = about[about.index("{") + 1 : about.index("}")]
     values = [groups[name]] if name in groups else list(groups.values())
     if name == "items":
-        values = _LIST.split(values[0])[: limits.FACTS_PER_MESSAGE_MAX]
-    heads = {key: _head(value) for key, value in groups.items()}
-    return [_filled(about, name, heads, head) for value in values if (head := _head(value))]
+        values = _LIST_SEPARATOR.split(values[0])[: limits.FACTS_PER_MESSAGE_MAX]
+    heads = {key: _head_words(value) for key, value in groups.items()}
+    return [
+        _fill_subject(about, name, heads, head) for value in values if (head := _head_words(value))
+    ]
 
 
-def _filled(about: str, name: str, heads: dict[str, str], head: str) -> str:
+def _fill_subject(about: str, name: str, heads: dict[str, str], head: str) -> str:
     filled = about.replace(f"{{{name}}}", head)
     for other, value in heads.items():
         filled = filled.replace(f"{{{other}}}", value)
-    return guard.clean(filled, limits.FACT_ABOUT_CHARS_MAX)
+    return sanitizer.clean(filled, limits.FACT_ABOUT_CHARS_MAX)
 
 
-def _head(words: str) -> str:
+def _head_words(words: str) -> str:
     """Return what a group of words is about: without articles and adverbs, in the singular, cut short."""
     text = " ".join(words.casefold().split()).strip(" .,'\"!?。、")
     before = ""
     while before != text:
-        before, text = text, _CJK_ENDS.sub("", _EMPTY_WORDS.sub("", text)).strip()
+        before, text = text, _CJK_AFFIXES.sub("", _EMPTY_WORDS.sub("", text)).strip()
     first = " ".join(
         re.split(r"\b(?:because|since|when|if|that|which|so|for|with|in|on|at|from|but)\b", text)[
             0

@@ -1,0 +1,1 @@
+"""Administration: the log, checks, backup, migration, export, import, retention and erasure."""

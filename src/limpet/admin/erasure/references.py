@@ -1,0 +1,704 @@
+"""Finds where the content of a message or session is: copies, summaries, forks, prompts, packs.
+
+It also decides which sessions can be erased whole (a fork reads its source's events) and makes the
+redacted events. Text that a model or a caller wrote in its own words is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.admin.erasure.hooks import HookCall, encode_hook_calls
+from limpet.core.formats import codec
+from limpet.core.rules import redaction, session_rules
+from limpet.core.rules.session_rules import message_preview
+from limpet.core.values import events, ids
+from limpet.core.values.context import ContextHandle, HandleType, WindowSelection
+from limpet.core.values.events import (
+    MessageAddedEvent,
+    SessionErasedEvent,
+    SessionEvent,
+    SessionForkedEvent,
+    SessionResetEvent,
+    TreeErasedEvent,
+    WindowCutEvent,
+    WindowRecordedEvent,
+)
+from limpet.core.values.memory_records import MEMORY_METADATA_KEY, source_messages, source_positions
+from limpet.core.values.messages import Message
+from limpet.core.values.pack_parts import PackSelection
+from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
+from limpet.runtime import planner, projections, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
+from limpet.runtime.state_cache import (
+    SESSION_STREAM_PREFIX,
+    decode_session_event,
+    referenced_texts,
+    session_stream,
+)
+from limpet.stores import port
+from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
+from limpet.stores.port import BlobLoader, StoredEvent
+
+
+def erased_message_id(cause: StoredEvent) -> str:
+    """Return what a message is called once it is erased: nothing that anybody could have known before."""
+    return f"erased_{cause.link.hex()[:16]}"
+
+
+def notice_kind(stream: str) -> str:
+    """Return the kind of a stream's notice."""
+    return (
+        TreeErasedEvent.kind
+        if stream.startswith(state_cache.TREE_STREAM_PREFIX)
+        else SessionErasedEvent.kind
+    )
+
+
+def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
+    """Return what stands in for an event that goes because of another, or for itself."""
+    if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
+        return _redact_frame_event(stored, cause)
+    own = cause.position == stored.position
+    said = None if own else _cause_message(cause, fetch)
+    event = decode_session_event(stored, referenced_texts((stored,), fetch)).event
+    return _redacted_session_event(
+        stored, redaction.redacted_session_event(event, erased_message_id(cause), said), cause
+    )
+
+
+def _cause_message(cause: StoredEvent, fetch: BlobLoader) -> Message:
+    event = decode_session_event(cause, referenced_texts((cause,), fetch)).event
+    if not isinstance(event, MessageAddedEvent):
+        raise errors.Corrupt("what an erasure is said to be because of is no message.")
+    return event.message
+
+
+def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
+    event, texts = redaction.redacted_frame_event(state_cache.decode_tree_event(stored).event)
+    return RedactedPayload(
+        stored.position,
+        codec.encode_frame_event(event),
+        cause.position,
+        tuple(text.encode() for text in texts),
+    )
+
+
+def _redacted_session_event(
+    stored: StoredEvent, event: SessionEvent, cause: StoredEvent
+) -> RedactedPayload:
+    payload = codec.encode_session_event(event)
+    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
+        payload = codec.payload_without_texts(payload)
+    return RedactedPayload(stored.position, payload, cause.position)
+
+
+class LogErasureReplay:
+    """Erases again in a copy of the log what was erased since it was made."""
+
+    now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
+    derive = staticmethod(projections.derive_stream)
+    kind = staticmethod(notice_kind)
+
+    def todo(self, tenant: str) -> bytes:
+        """Return what is pending then: of whom it was, nobody can say, so that it is about the whole tenant."""
+        return encode_hook_calls((HookCall(tenant, ""),))
+
+    def stand_ins(
+        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader
+    ) -> list[RedactedPayload]:
+        """Return what is read in place of events, each given with the one because of which it goes."""
+        return [redact_event(stored, cause, blobs) for stored, cause in gone]
+
+
+_TEXTLESS_KINDS = (SessionResetEvent.kind, WindowCutEvent.kind)
+
+
+class ForkGraph:
+    """Sessions that are to go, with the deleted ones that go along: `going` now, `waiting` for forks of theirs.
+
+    `earlier` are ids of which only what was deleted goes: all, or what came before the session that has the id now.
+    """
+
+    def __init__(
+        self, engine: Engine, tenant: str, whole: Collection[str], earlier: Collection[str]
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._states: dict[str, SessionState | None] = {}
+        self._damaged: dict[str, errors.Corrupt] = {}
+        wanted = {each for each in whole if self._is_there(each)}
+        wanted |= {each for each in earlier if self._deleted(each)}
+        self._recreated = sorted(
+            each for each in earlier if self._is_there(each) and not self._deleted(each)
+        )
+        self.going = sorted(self._free(self._closed(wanted)))
+        self.waiting = sorted(wanted - set(self.going))
+
+    def _state(self, session_id: str) -> SessionState | None:
+        if session_id not in self._states:
+            self._states[session_id] = None
+            try:
+                self._states[session_id] = self._engine.states.current(self._tenant, session_id)
+            except errors.Corrupt as error:
+                # What can't be read any more can go all the same: there are rows that say enough of it.
+                self._damaged[session_id] = error
+        return self._states[session_id]
+
+    def _is_there(self, session_id: str) -> bool:
+        return self._state(session_id) is not None or session_id in self._damaged
+
+    def _deleted(self, session_id: str) -> bool:
+        state = self._state(session_id)
+        if session_id in self._damaged:
+            return self._store.find(self._tenant, SESSION_KIND, session_id) is None
+        return state is not None and state.status is SessionStatus.DELETED
+
+    def _forks(self, session_id: str) -> list[tuple[str, int]]:
+        found = self._store.forks(self._tenant, session_stream(session_id))
+        return [
+            (n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)
+        ]
+
+    def _closed(self, wanted: set[str]) -> set[str]:
+        """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
+        found, fresh = set(wanted), set(wanted)
+        while fresh:
+            near = {name for each in fresh for name, _ in self._forks(each)}
+            states = filter(None, map(self._state, fresh))
+            near |= {state.forked_from[0] for state in states if state.forked_from}
+            fresh = {each for each in near - found if self._deleted(each)}
+            found |= fresh
+        return found
+
+    def _free(self, found: set[str]) -> set[str]:
+        """Return those that nothing goes on from that stays."""
+        while True:
+            free = {each for each in found if all(name in found for name, _ in self._forks(each))}
+            if free == found:
+                return found
+            found = free
+
+    def earlier(self) -> dict[str, list[RedactedPayload]]:
+        """Return what stands in for what was deleted before a session that has the id again now, by stream."""
+        found = {session_stream(each): self._before(each) for each in self._recreated}
+        return {stream: gone for stream, gone in found.items() if gone}
+
+    def _before(self, session_id: str) -> list[RedactedPayload]:
+        state = self._state(session_id)
+        if session_id in self._damaged:
+            raise self._damaged[session_id]
+        assert state is not None, "it was there when it was looked for"
+        floor = SessionEventSearch(self._store, self._tenant, state).floor()
+        going = set(self.going)
+        read = [at for name, at in self._forks(session_id) if name not in going]
+        kept = max(read, default=0)
+        return [
+            redact_event(event, event, self._blobs)
+            for event in own_events(self._store, self._tenant, session_stream(session_id), floor)
+            if event.version > kept and not event.erased and event.kind not in _TEXTLESS_KINDS
+        ]
+
+    def _blobs(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        return self._store.blobs(self._tenant, hashes)
+
+
+def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[port.StoredEvent]:
+    """Return the events that a stream has itself up to a version, those that a rewind has left out included."""
+    found: dict[int, port.StoredEvent] = {}
+    begin, at = 1, until
+    while at >= begin:
+        page = _read_path(store, tenant, stream, at)
+        if not page:
+            break
+        forked = [event.version for event in page if event.kind == SessionForkedEvent.kind]
+        begin = max([begin, *forked])
+        found |= {event.version: event for event in page if event.version >= begin}
+        missing = (v for v in range(at, begin - 1, -1) if v not in found)
+        at = next(missing, 0)
+    return [found[v] for v in sorted(found) if v >= begin and not is_notice(found[v].kind)]
+
+
+def all_events(
+    store: port.Store, tenant: str, stream: str, until: int
+) -> Iterator[port.StoredEvent]:
+    """Yield the events that a stream shows, those of what it is forked from included, and those that it has itself."""
+    seen: set[int] = set()
+    for event in (
+        *_read_path(store, tenant, stream, until),
+        *own_events(store, tenant, stream, until),
+    ):
+        if event.position not in seen and not is_notice(event.kind):
+            seen.add(event.position)
+            yield event
+
+
+def _read_path(store: port.Store, tenant: str, stream: str, at: int) -> list[port.StoredEvent]:
+    found: list[port.StoredEvent] = []
+    while page := store.read(
+        tenant, stream, after=found[-1].version if found else 0, until=at, at=at,
+        limit=limits.READ_CHUNK,
+    ):  # fmt: skip
+        found += page
+    return found
+
+
+class MessageReach(msgspec.Struct):
+    """What a session has of the message: from which version on, by which ordinals, and whether its summary has it.
+
+    Numbers count from `began`.
+    """
+
+    version: int
+    ordinals: set[int]
+    began: int = 0
+    told: bool = False
+
+    def covers(self, first: int, last: int, began: int | None = None) -> bool:
+        """Whether messages with these numbers have it among them."""
+        base = self.began if began is None else began
+        return any(first <= ordinal - base <= last for ordinal in self.ordinals)
+
+
+CoverageCheck = Callable[[str, int, int, int | None], bool]
+"""Whether messages of a session, by their first and last numbers, and by what those count from, are meant."""
+
+
+class FrameTreeSearch:
+    """Looks through events of frame trees for content of some sessions' messages."""
+
+    def __init__(
+        self, covered: CoverageCheck, positions: Collection[int] | None, sessions: Collection[str]
+    ) -> None:
+        self._covered = covered
+        self._positions = positions
+        self._sessions = sessions
+        self._handles: set[tuple[str, str]] = set()
+
+    def concerns(self, stored: port.StoredEvent) -> bool:
+        """Whether an event holds some of it."""
+        event = state_cache.decode_tree_event(stored).event
+        match event:
+            case events.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
+                return self._in_pack(pack)
+            case events.HandleAddedEvent(handle=handle):
+                if not self._points(handle):
+                    return False
+                self._handles.add((stored.stream, handle.handle_id))
+                # A pointer has no words; with the whole session, the pointer goes too.
+                return self._positions is None
+            case events.FrameCompactedEvent():
+                names = (*event.removed, *(handle.handle_id for handle in event.replaced))
+                if not any((stored.stream, name) in self._handles for name in names):
+                    return False
+                self._handles |= {(stored.stream, h.handle_id) for h in event.replaced}
+                return True
+            case _:
+                return False
+
+    def _points(self, handle: ContextHandle) -> bool:
+        target = handle.target
+        if handle.handle_type is HandleType.MESSAGE_RANGE and "session_id" in target:
+            return self._covered(target["session_id"], target["first"], target["last"], None)
+        at = target.get("position")
+        return self._positions is not None and at in self._positions
+
+    def _in_pack(self, pack: PackSelection) -> bool:
+        talked = pack.about.get("talked")
+        moment = msgspec.convert(talked, ConversationMoment) if talked is not None else None
+        if any(name in self._sessions for name, _ in pack.sessions):
+            return True
+        if moment is None or moment.session_id not in self._sessions:
+            return False
+        for part in pack.parts:
+            if part.get("kind") == SOURCE_SUMMARY:
+                return True
+            if part.get("kind") == SOURCE_MESSAGE:
+                first = part.get("first", part.get("number", 0))
+                last = part.get("last", first)
+                if self._covered(moment.session_id, first, last, moment.began):
+                    return True
+        return False
+
+
+def redact_frame_mentions(
+    store: port.Store, tenant: str, sessions: Collection[str], known: Collection[str]
+) -> dict[str, list[RedactedPayload]]:
+    """Return what stands in for what frame trees hold of sessions' messages, by stream; `known` ones go anyway."""
+    found: dict[str, list[RedactedPayload]] = {}
+
+    def covered(session_id: str, _first: int, _last: int, _began: int | None) -> bool:
+        return session_id in sessions
+
+    looking = FrameTreeSearch(covered, None, sessions)
+    for stream in _tree_streams(store, tenant):
+        for stored in _stream_events(store, tenant, stream) if stream not in known else ():
+            if stored.payload is not None and looking.concerns(stored):
+                made = redact_event(stored, stored, lambda hashes: store.blobs(tenant, hashes))
+                found.setdefault(stream, []).append(made)
+    return found
+
+
+def _tree_streams(store: port.Store, tenant: str) -> Iterator[str]:
+    query = port.Query(kind=state_cache.TREE_KIND, limit=limits.PAGE_SIZE_MAX)
+    while page := store.query(tenant, query):
+        yield from (state_cache.tree_stream(row.id) for row in page)
+        query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
+
+
+def _stream_events(store: port.Store, tenant: str, stream: str) -> Iterator[port.StoredEvent]:
+    after = 0
+    while page := store.read(tenant, stream, after=after, limit=limits.READ_CHUNK):
+        yield from page
+        after = page[-1].version
+
+
+def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[port.StoredEvent]:
+    while page := store.feed(tenant, after=after, limit=limits.READ_CHUNK):
+        yield from page
+        after = page[-1].position
+
+
+def advance_past_unrelated(
+    store: port.Store, tenant: str, head: int, streams: Collection[str]
+) -> int | None:
+    """Return where the feed is now if since `head` plain messages were added to other streams only; None if not.
+
+    Whatever takes words from one stream to another is more than that: it begins a stream, or names their origin.
+    """
+    for stored in _feed_events(store, tenant, head):
+        payload = stored.payload or b""
+        if stored.kind != events.MessageAddedEvent.kind or stored.stream in streams:
+            return None
+        if any(f'"{name}"'.encode() in payload for name in (MEMORY_METADATA_KEY, "origin")):
+            return None
+        head = stored.position
+    return head
+
+
+def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str) -> MessageTrace:
+    """Return where a message went; raise SessionNotFound, MessageNotFound."""
+    state = session_rules.existing_state(engine.states.current(tenant, session_id), session_id)
+    events = list(_message_events(engine.store, tenant, state, message_id))
+    causes = [event for event in events if not event.erased]
+    if events and not causes:
+        # The id that stands in for its own means nothing to anybody.
+        raise errors.MessageNotFound(
+            f"that message of the session {session_id!r} is erased already.",
+            hint="There is nothing left of it to erase.",
+            facts={"session": session_id},
+        )
+    if not causes:
+        raise errors.MessageNotFound(
+            f"the session {session_id!r} has no message {message_id!r}.",
+            facts={"session": session_id, "message": message_id},
+        )
+    found = MessageTrace(engine, tenant, state, causes)
+    found.go_on()
+    return found
+
+
+def _message_events(
+    store: port.Store, tenant: str, state: SessionState, message_id: str
+) -> Iterator[port.StoredEvent]:
+    """Give the events of a message in a session, erased or not, where they really are: a rewind may have left some out."""
+    stream = session_stream(state.id)
+    floor = SessionEventSearch(store, tenant, state).floor()
+    version = store.find_claim(tenant, stream, message_id, at=state.version)
+    found = {version} if version > floor else set[int]()
+    for event in own_events(store, tenant, stream, state.version):
+        if event.kind == events.MessageAddedEvent.kind and event.version > floor and event.payload:
+            said = decode_session_event(
+                event, referenced_texts((event,), lambda hashes: store.blobs(tenant, hashes))
+            )
+            if (
+                isinstance(said.event, events.MessageAddedEvent)
+                and said.event.message.id == message_id
+            ):
+                found.add(event.version)
+    for each in sorted(found):
+        (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
+        (there,) = store.feed(tenant, after=here.position - 1, limit=1)
+        yield there
+
+
+class MessageTrace:
+    """Looks through the log from a message on for all that has its words."""
+
+    def __init__(
+        self, engine: Engine, tenant: str, state: SessionState, causes: list[port.StoredEvent]
+    ) -> None:
+        self.state = state
+        self.cause = causes[0]
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._after = self.cause.position - 1
+        self._causes = {event.position: event for event in causes}
+        self._said = self._message(self.cause)
+        self._reach: dict[str, MessageReach] = {}
+        for event in causes:
+            owner = event.stream.removeprefix(SESSION_STREAM_PREFIX)
+            there = engine.states.at(tenant, owner, event.version)
+            began = there.ordinal_began if there else 0
+            known = self._reach.setdefault(owner, MessageReach(event.version, set(), began))
+            known.ordinals.add(event.ordinal)
+        self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach)
+        self._found: dict[int, port.StoredEvent] = dict(self._causes)
+
+    def _message(self, stored: port.StoredEvent) -> Message:
+        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
+        assert isinstance(event, events.MessageAddedEvent), "a claim is made by a message"
+        return event.message
+
+    def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
+        return self._store.blobs(self._tenant, hashes)
+
+    def _covered(self, session_id: str, first: int, last: int, began: int | None) -> bool:
+        reach = self._reach.get(session_id)
+        return reach is not None and reach.covers(first, last, began)
+
+    def go_on(self) -> None:
+        """Look through what was written since this was last done."""
+        for stored in _feed_events(self._store, self._tenant, self._after):
+            self._after = stored.position
+            if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
+                continue
+            if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
+                if self._trees.concerns(stored):
+                    self._found[stored.position] = stored
+            elif self._concerns(stored):
+                self._found[stored.position] = stored
+
+    def copies(self) -> dict[int, str]:
+        """Return by their positions which sessions have it as a message."""
+        said = (each for each in self._found.values() if each.kind == events.MessageAddedEvent.kind)
+        return {each.position: each.stream.removeprefix(SESSION_STREAM_PREFIX) for each in said}
+
+    def stand_ins(self) -> dict[str, list[RedactedPayload]]:
+        """Return what stands in for all of it, by stream."""
+        made: dict[str, list[RedactedPayload]] = {}
+        for position, stored in sorted(self._found.items()):
+            cause = self._causes.get(position, self.cause)
+            found = redact_event(stored, cause, self._blobs)
+            made.setdefault(stored.stream, []).append(found)
+        return made
+
+    def _concerns(self, stored: port.StoredEvent) -> bool:
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
+        reach = self._reach.get(session_id)
+        begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
+        if reach is None and not begins and stored.kind != events.MessageAddedEvent.kind:
+            return False
+        if stored.kind == events.MessageAddedEvent.kind and not self._may_be_a_copy(stored):
+            return False
+        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
+        match event:
+            case events.MessageAddedEvent():
+                return self._is_a_copy(event.message, stored)
+            case events.SessionCreatedEvent():
+                return self._continued(event, stored)
+            case events.SessionForkedEvent():
+                return self._forked(event)
+            case events.SessionRewoundEvent() if reach:
+                reach.began = event.state.ordinal_began
+                return self._in_state(event.state, reach)
+            case events.SessionResetEvent() if reach:
+                reach.began, reach.told = stored.ordinal, False
+                return False
+            case events.SessionSummarizedEvent() if reach:
+                summary = event.summary
+                reach.told = reach.told or reach.covers(summary.first, summary.last)
+                return reach.told
+            case events.WindowRecordedEvent():
+                return self._in_window(event.selection)
+            case _:
+                return False
+
+    def _may_be_a_copy(self, stored: port.StoredEvent) -> bool:
+        # Cheaper than to read it: its id stands in every message's payload.
+        return self._said.id.encode() in (stored.payload or b"") or not self._said.id.isascii()
+
+    def _is_a_copy(self, message: Message, stored: port.StoredEvent) -> bool:
+        if message.id != self._said.id or message.origin is None:
+            return False
+        if not planner.is_same_message(message, self._said):
+            return False
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
+        reach = self._reach.setdefault(session_id, MessageReach(stored.version, set()))
+        reach.ordinals.add(stored.ordinal)
+        return True
+
+    def _continued(self, event: events.SessionCreatedEvent, stored: port.StoredEvent) -> bool:
+        source = self._reach.get(event.continued_from or "")
+        if source is None:
+            known = self._reach.get(event.id)
+            if known is not None:
+                # Created anew under the id of one that was deleted.
+                known.began, known.told = stored.ordinal, False
+            return False
+        told = source.told and event.summary is not None
+        self._reach[event.id] = MessageReach(stored.version, set(), stored.ordinal, told)
+        return told
+
+    def _forked(self, event: events.SessionForkedEvent) -> bool:
+        source = self._reach.get(event.source)
+        if source is None or event.version < source.version:
+            return False
+        state = event.state
+        reach = MessageReach(source.version, set(source.ordinals), state.ordinal_began, source.told)
+        self._reach[event.id] = reach
+        return self._in_state(state, reach)
+
+    def _in_state(self, state: SessionState, reach: MessageReach) -> bool:
+        summaries = [each for each in (state.summary, state.written) if each is not None]
+        told = bool(summaries) and (
+            reach.told or any(reach.covers(each.first, each.last) for each in summaries)
+        )
+        reach.told = told
+        shown = state.preview is not None and state.preview == message_preview(self._said)
+        waits = any(call.message_id == self._said.id for call in state.open_calls)
+        return told or shown or waits
+
+    def _in_window(self, chosen: WindowSelection) -> bool:
+        reach = self._reach.get(chosen.session_id)
+        if reach is None or not chosen.digest:
+            return False
+        for part in chosen.parts:
+            if isinstance(part, Mapping):
+                number = part.get("number")
+                first = last = number if isinstance(number, int) else 0
+                if number is None and reach.told:
+                    return True
+            else:
+                first, last = part
+            if first and reach.covers(first, last, chosen.began):
+                return True
+        return False
+
+
+ErasurePredicate = Callable[[port.StoredEvent], bool]
+"""Whether an event is erased."""
+
+
+class PromptReferences:
+    """Looks through a user's sessions for prompts that say what memory knew from messages that go.
+
+    A prompt loses that part of it, and windows that were recorded with it are not kept as they were.
+    """
+
+    def __init__(self, engine: Engine, tenant: str, goes: ErasurePredicate) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._goes = goes
+        self._known: dict[int, port.StoredEvent | None] = {}
+        self._going: dict[str, dict[str, port.StoredEvent]] = {}
+        self.prompts: dict[int, str] = {}
+        """By position, the sessions whose prompts lose something."""
+
+    def stand_ins(self, user_id: str, without: Collection[str]) -> dict[str, list[RedactedPayload]]:
+        """Return what stands in for what a user's sessions have of it, by stream; but for some sessions."""
+        sessions = [name for name in self._sessions(user_id) if name not in without]
+        told: dict[str, port.StoredEvent] = {}
+        found: dict[str, dict[int, RedactedPayload]] = {}
+        while True:
+            before = len(told)
+            for name in sessions:
+                if made := dict(self._in(name, told)):
+                    found[session_stream(name)] = made
+            # A fork shows what its source was told.
+            if len(told) == before:
+                return {stream: list(made.values()) for stream, made in found.items()}
+
+    def _sessions(self, user_id: str) -> list[str]:
+        found: dict[str, None] = {}
+        for kind in (SESSION_KIND, DELETED_KIND):
+            for row in iter_rows(self._store, self._tenant, port.Query(kind=kind, owner=user_id)):
+                found[row.lookup if kind == DELETED_KIND else row.id] = None
+        return list(found)
+
+    def _in(
+        self, session_id: str, told: dict[str, port.StoredEvent]
+    ) -> Iterator[tuple[int, RedactedPayload]]:
+        state = self._engine.states.current(self._tenant, session_id)
+        if state is None:
+            return
+        source = state.forked_from[0] if state.forked_from else ""
+        cause = told.get(session_id) or told.get(source)
+        for event in own_events(
+            self._store, self._tenant, session_stream(session_id), state.version
+        ):
+            if event.payload is None or event.erased:
+                continue
+            if event.kind == MessageAddedEvent.kind and (found := self._cause(event)):
+                cause = found
+                self.prompts[event.position] = session_id
+            elif event.kind != WindowRecordedEvent.kind or cause is None:
+                continue
+            yield event.position, redact_event(event, cause, self._blobs)
+        if cause is not None:
+            told[session_id] = cause
+
+    def _cause(self, event: port.StoredEvent) -> port.StoredEvent | None:
+        """Return a message that goes, and that a prompt was made from."""
+        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
+            return None
+        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
+        if not isinstance(said, MessageAddedEvent) or said.message.role != "system":
+            return None
+        return next(filter(self._goes, self._sources(said.message)), None)
+
+    def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
+        """Yield the messages that a prompt was made from: by place, and by name, as an import gives them other places."""
+        told = source_messages(prompt)
+        names = {one.message_id for one in told}
+        for position in source_positions(prompt):
+            found = self._at(position)
+            if found is not None and ("" in names or self._name(found) in names):
+                yield found
+        for one in told:
+            if one.session_id not in self._going:
+                self._going[one.session_id] = dict(self._going_of(one.session_id))
+            if found := self._going[one.session_id].get(one.message_id):
+                yield found
+
+    def _going_of(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
+        """Yield the messages of a session that go, by name."""
+        state = self._engine.states.current(self._tenant, session_id) if session_id else None
+        if state is None:
+            return
+        for event in all_events(
+            self._store, self._tenant, session_stream(session_id), state.version
+        ):
+            if self._goes(event) and (name := self._name(event)):
+                yield name, event
+
+    def _name(self, event: port.StoredEvent) -> str | None:
+        if event.kind != MessageAddedEvent.kind or event.payload is None or event.erased:
+            return None
+        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
+        return said.message.id if isinstance(said, MessageAddedEvent) else None
+
+    def _at(self, position: int) -> port.StoredEvent | None:
+        if position not in self._known:
+            found = self._store.feed(self._tenant, after=position - 1, limit=1)
+            there = found[0] if found and found[0].position == position else None
+            usable = there is not None and there.payload is not None and not there.erased
+            self._known[position] = there if usable else None
+        return self._known[position]
+
+    def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
+        return self._store.blobs(self._tenant, hashes)
+
+
+def session_id_of(event: port.StoredEvent) -> str:
+    """Return the session that an event is of."""
+    return event.stream.removeprefix(SESSION_STREAM_PREFIX)

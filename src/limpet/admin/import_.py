@@ -1,0 +1,644 @@
+"""Import: reads sessions from an export file or another program's file into a tenant.
+
+The whole file is checked before anything is written: first lines, counts and digest, then each
+session against the rules and the store. A session that takes several commits stays hidden until
+the last one. An interrupted import continues when it is repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.admin import export, foreign_files
+from limpet.admin.export import Exported, Exporter, Sink, TimedEvent, begin_version
+from limpet.admin.foreign_files import ImportNotes, SkippedSource
+from limpet.core.formats import codec, export_format
+from limpet.core.rules.import_rules import ImportedEvent, ImportTerms, SessionReplay
+from limpet.core.rules.session_rules import duplicate_session_error
+from limpet.core.values import events
+from limpet.core.values.commands import CommandRequest, ReplaySession
+from limpet.core.values.messages import checked_id
+from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.runtime.engine import Engine
+from limpet.sessions.requests import checked_policy
+from limpet.stores import urls
+
+if TYPE_CHECKING:
+    from limpet.admin.log import Progress
+
+
+ReadCallback = Callable[[int], None]
+"""Called with the bytes that were gone through since the last time."""
+
+
+class FileSession(msgspec.Struct):
+    """A session of a file: where its events are, how many, and to which numbers it goes back."""
+
+    id: str
+    line: int
+    offset: int
+    events: int = 0
+    messages: int = 0
+    bytes: int = 0
+    targets: set[int] = msgspec.field(default_factory=set[int])
+    sha256: bytes = b""
+
+    @property
+    def steps(self) -> bool:
+        """Whether it takes more than one step to write it."""
+        many = self.events > limits.IMPORT_STEP_EVENTS or self.bytes > limits.IMPORT_STEP_BYTES
+        return many or bool(self.targets)
+
+
+class ImportFileReader:
+    """The lines of an open file, from a place on; none is longer than its limit."""
+
+    def __init__(self, file: BinaryIO, told: ReadCallback) -> None:
+        self._file = file
+        self._told = told
+        self.number = 0
+        self.hash = hashlib.sha256()
+        self.part = hashlib.sha256()
+
+    def each(self, offset: int = 0, number: int = 0) -> Iterator[bytes]:
+        """Yield lines; raise DamagedFile for one that is too long, or has no end."""
+        self._file.seek(offset)
+        self.number = number
+        while data := self._file.readline(limits.EXPORT_LINE_BYTES_MAX + 1):
+            self.number += 1
+            if not data.endswith(b"\n"):
+                raise self.damaged("it is cut off, or longer than any line may be.")
+            yield data
+            self._told(len(data))
+
+    def damaged(self, what: str) -> errors.DamagedFile:
+        """Return the error for the present line."""
+        return errors.DamagedFile(
+            f"line {self.number:,}: {what}",
+            hint="Export again, or copy the file again.",
+            facts={"line": self.number},
+        )
+
+
+def read_outline(lines: ImportFileReader) -> list[FileSession]:
+    """Go through the whole file; return its sessions. Raises DamagedFile, NewerStore."""
+    parts: list[FileSession] = []
+    names: set[str] = set()
+    offset, closing = 0, None
+    for data in lines.each():
+        if closing is not None:
+            raise lines.damaged("it comes after the closing line.")
+        line = _decode_line(lines, data)
+        offset += len(data)
+        if isinstance(line, export_format.HeaderLine) != (lines.number == 1):
+            raise lines.damaged("a file has one header, as its first line.")
+        if isinstance(line, export_format.ClosingLine):
+            _check_closing(lines, line, parts)
+            closing = line
+            continue
+        lines.hash.update(data)
+        if isinstance(line, export_format.SessionLine):
+            lines.part = hashlib.sha256()
+            if line.id in names:
+                raise lines.damaged(f"the session {line.id!r} comes twice.")
+            names.add(line.id)
+            parts.append(FileSession(line.id, lines.number, offset))
+        elif isinstance(line, export_format.EventLine):
+            _count_event(lines, parts, line, data)
+    if closing is None:
+        lines.number += 1
+        raise lines.damaged("the closing line is missing: the file is cut off.")
+    return parts
+
+
+def _decode_line(lines: ImportFileReader, data: bytes) -> export_format.ExportLine:
+    try:
+        line = export_format.decode_line(data)
+    except errors.DamagedFile as error:
+        raise lines.damaged(error.message) from error
+    if isinstance(line, export_format.HeaderLine) and line.version != export_format.FORMAT_VERSION:
+        raise errors.NewerStore(
+            f"the file has version {line.version} of the format; this Limpet reads {export_format.FORMAT_VERSION}.",
+            hint="Nothing was written. In an up-to-date clone of Limpet: pip install .",
+            facts={"version": line.version},
+        )
+    return line
+
+
+def _check_closing(
+    lines: ImportFileReader, line: export_format.ClosingLine, parts: list[FileSession]
+) -> None:
+    events, messages = sum(p.events for p in parts), sum(p.messages for p in parts)
+    if (line.sessions, line.events, line.messages) != (len(parts), events, messages):
+        raise lines.damaged("its counts are not those of the file: something is missing.")
+    if line.sha256 != lines.hash.hexdigest():
+        raise lines.damaged("the file is not what was written: its SHA-256 is another.")
+
+
+def _count_event(
+    lines: ImportFileReader, parts: list[FileSession], line: export_format.EventLine, data: bytes
+) -> None:
+    if not parts:
+        raise lines.damaged("an event comes before the first session.")
+    part = parts[-1]
+    part.events += 1
+    part.bytes += len(data)
+    lines.part.update(data)
+    part.sha256 = lines.part.digest()
+    part.messages += line.kind == events.MessageAddedEvent.kind
+    if line.kind == export_format.ExportedRewind.kind:
+        to = getattr(_decode_event(lines, line), "to", 0)
+        if to != part.events - 1:
+            part.targets.add(to)
+
+
+def _decode_event(
+    lines: ImportFileReader, line: export_format.EventLine
+) -> export_format.ExportedEvent:
+    try:
+        return export_format.decode_exported_event(line)
+    except errors.DamagedFile as error:
+        raise lines.damaged(error.message) from error
+
+
+class SessionImportPlan(msgspec.Struct, frozen=True):
+    """What is to be done with a session: written from an event on, after a version; or nothing, it is here."""
+
+    part: FileSession
+    begin: int = 0
+    done: int = 0
+    here: bool = False
+
+
+class Importer:
+    """Takes the sessions of one file into a tenant."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        file: BinaryIO,
+        *,
+        told: ReadCallback,
+        user_id: str | None = None,
+        suffix: str = "",
+        loosely: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._lines = ImportFileReader(file, told)
+        self._user_id = user_id
+        self._suffix = suffix
+        self._loosely = loosely
+        self._policies: set[bytes] = set()
+        self.parts = read_outline(self._lines)
+        self._names = {part.id: part.id + suffix for part in self.parts}
+
+    def choices(self) -> tuple[list[SessionImportPlan], list[tuple[FileSession, errors.Error]]]:
+        """Check every session; return what is to be done, and which are refused, because others have their ids."""
+        chosen: list[SessionImportPlan] = []
+        refused: list[tuple[FileSession, errors.Error]] = []
+        for part in self.parts:
+            self._engine.check()
+            self._checked(part)
+            try:
+                chosen.append(self._choice(part))
+            except errors.DuplicateSession as error:
+                refused.append((part, error))
+        return chosen, refused
+
+    def _terms(self, begins: Mapping[str, int]) -> ImportTerms:
+        ahead = self._engine.now_us() + limits.IMPORT_CLOCK_SKEW_S * 1_000_000
+        return ImportTerms(
+            latest_us=ahead,
+            policy=self._policy,
+            names=self._names,
+            begins=begins,
+            user_id=self._user_id,
+        )
+
+    def _policy(self, policy: WindowPolicy | None) -> object:
+        key = codec.canonical_json(policy)
+        if key not in self._policies:
+            checked_policy(policy)
+            self._policies.add(key)
+        return policy
+
+    def _facts(self, part: FileSession) -> Iterator[TimedEvent]:
+        left, digest = part.events, hashlib.sha256()
+        for data in self._lines.each(part.offset, part.line):
+            line = _decode_line(self._lines, data)
+            digest.update(data)
+            left -= 1
+            changed = not left and digest.digest() != part.sha256
+            if changed or not isinstance(line, export_format.EventLine):
+                raise self._lines.damaged("the file was changed while it was read.")
+            yield _decode_event(self._lines, line), line.time_us
+            if not left:
+                return
+
+    def _steps(
+        self, part: FileSession, terms: ImportTerms
+    ) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
+        """Yield a session's events as they would be written; raise DamagedFile for one that may not be."""
+        replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
+        for fact, time_us in self._facts(part) if part.events else ():
+            try:
+                step = replay.take(fact, time_us, hidden=part.steps)
+                if isinstance(step.event, events.MessageAddedEvent):
+                    codec.encode_message(step.event.message)
+            except (errors.Refused, errors.Conflict) as error:
+                raise self._lines.damaged(f"in {part.id!r}, {error.message}") from error
+            yield replay, step
+        try:
+            replay.end()
+        except errors.DamagedFile as error:
+            raise self._lines.damaged(f"in {part.id!r}, {error.message}") from error
+
+    def _checked(self, part: FileSession) -> None:
+        try:
+            checked_id("a session's id", self._names[part.id])
+        except errors.Refused as error:
+            raise self._lines.damaged(error.message) from error
+        for _ in self._steps(part, self._terms({})):
+            pass
+
+    def _choice(self, part: FileSession) -> SessionImportPlan:
+        state = self._engine.states.current(self._tenant, self._names[part.id])
+        if state is None:
+            return SessionImportPlan(part)
+        if not state.gone:
+            if self._same(part, state) < part.events:
+                raise duplicate_session_error(state.id)
+            return SessionImportPlan(
+                part, begin_version(self._engine, self._tenant, state), here=True
+            )
+        if state.until:
+            begin, done = state.until - part.events, state.version + part.events - state.until
+            if 0 < done <= part.events and self._same(part, state, done) == done:
+                return SessionImportPlan(part, begin, done)
+        return SessionImportPlan(part, state.version)
+
+    def _same(self, part: FileSession, state: SessionState, most: int | None = None) -> int:
+        """Return with how many of its first events, at most, a session of the file is as the one here."""
+        exporter = Exporter(self._engine, self._tenant, self._here)
+        theirs = self._as_here(part)
+        if self._loosely:
+            return part.events if _begins_with_same_messages(exporter.facts(state), theirs) else 0
+        count = 0
+        for mine in exporter.facts(state):
+            if count == most or next(theirs, None) != _encode_line(mine):
+                break
+            count += 1
+            if count == part.events:
+                break
+        return count
+
+    def _here(self, session_id: str) -> SessionState | None:
+        named = session_id in self._names.values()
+        return self._engine.states.current(self._tenant, session_id) if named else None
+
+    def _as_here(self, part: FileSession) -> Iterator[bytes]:
+        """Yield the lines that a session of the file would have if it were exported from here."""
+        terms = self._terms({})
+        replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
+        for fact, time_us in self._facts(part):
+            event = replay.take(fact, time_us, hidden=False).event
+            if isinstance(event, events.SessionForkedEvent):
+                there = event.state
+                made: export_format.ExportedEvent = export_format.ExportedFork(
+                    event.source, event.version, there.title, there.metadata
+                )
+            elif isinstance(event, events.SessionRewoundEvent):
+                made = export_format.ExportedRewind(event.to)
+            else:
+                assert not isinstance(
+                    event, events.SessionOffloadedEvent | events.SessionErasedEvent
+                ), "no file tells of it"
+                made = event
+            yield _encode_line((made, time_us))
+
+    def write(self, chosen: list[SessionImportPlan]) -> None:
+        """Write the sessions that are not here; each is whole, or goes on at the next import."""
+        terms = self._terms({choice.part.id: choice.begin for choice in chosen})
+        for choice in chosen:
+            if not choice.here:
+                self._write(choice, terms)
+
+    def _write(self, choice: SessionImportPlan, terms: ImportTerms) -> None:
+        part, batch = choice.part, ImportBatch(choice)
+        for replay, step in self._steps(part, terms):
+            assert replay.state is not None, "an event leads to a state"
+            if replay.number <= choice.done:
+                batch.version = replay.state.version
+                continue
+            if batch.steps and (step.base is not None or batch.full):
+                self._commit(batch, batch.state, whole=False)
+            batch.add(step, replay.state)
+        self._commit(batch, batch.state, whole=True)
+
+    def _commit(self, batch: ImportBatch, state: SessionState | None, *, whole: bool) -> None:
+        if state is None:
+            return
+        command = ReplaySession(
+            session_id=self._names[batch.choice.part.id],
+            expected=batch.version,
+            events=tuple((step.event, step.time_us) for step in batch.steps),
+            state=state,
+            base=batch.steps[0].base,
+            whole=whole,
+        )
+        self._engine.run(CommandRequest(tenant=self._tenant, command=command))
+        batch.begin(state.version)
+
+
+class ImportBatch:
+    """Events that are committed together."""
+
+    def __init__(self, choice: SessionImportPlan) -> None:
+        self.choice = choice
+        self.begin(choice.begin)
+
+    def begin(self, version: int) -> None:
+        """Begin anew, after a version."""
+        self.version = version
+        self.steps: list[ImportedEvent] = []
+        self.state: SessionState | None = None
+        self.bytes = 0
+
+    def add(self, step: ImportedEvent, state: SessionState) -> None:
+        """Take one more."""
+        self.steps.append(step)
+        self.state = state
+        if isinstance(step.event, events.MessageAddedEvent):
+            self.bytes += len(codec.encode_message(step.event.message))
+
+    @property
+    def full(self) -> bool:
+        """Whether it is time to commit."""
+        many = len(self.steps) >= limits.IMPORT_STEP_EVENTS
+        return many or self.bytes >= limits.IMPORT_STEP_BYTES
+
+
+def _encode_line(timed: TimedEvent) -> bytes:
+    return export_format.encode_line(export_format.event_line(*timed))
+
+
+def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[bytes]) -> bool:
+    """Whether a session begins with the same messages, whenever they were said."""
+    said = (codec.canonical_json([f.message.id, codec.comparable_message(f.message)]) for f, _ in mine if isinstance(f, events.MessageAddedEvent))  # fmt: skip
+    for data in theirs:
+        line = export_format.decode_line(data)
+        fact = (
+            export_format.decode_exported_event(line)
+            if isinstance(line, export_format.EventLine)
+            else None
+        )
+        if isinstance(fact, events.MessageAddedEvent):
+            key = codec.canonical_json([fact.message.id, codec.comparable_message(fact.message)])
+            if next(said, None) != key:
+                return False
+    return True
+
+
+def file_size(file: BinaryIO) -> int:
+    """Return how many bytes an open file has."""
+    file.seek(0, os.SEEK_END)
+    return file.tell()
+
+
+Format = Literal["auto", "limpet", "penguin", "openai"]
+FORMATS: Final = ("auto", "limpet", "penguin", "openai")
+
+
+class Imported(msgspec.Struct, frozen=True):
+    """What an import did: sessions and messages that are new, sessions that were here already, and the rest.
+
+    `skipped` is what was left out, and why; `notes` tell of what is not as it was in the file, `more_notes` how many
+    more of these there would be. With `dry_run` nothing was done: it is what would be.
+    """
+
+    format: str
+    sessions: int
+    messages: int
+    already: int
+    skipped: tuple[SkippedSource, ...] = ()
+    notes: tuple[str, ...] = ()
+    more_notes: int = 0
+    dry_run: bool = False
+
+
+def export_sessions(
+    engine: Engine,
+    tenant: str,
+    target: str | Path | Sink,
+    *,
+    session_id: str | None,
+    user_id: str | None,
+    progress: Progress,
+) -> Exported:
+    """Write sessions to a new file, or to something that takes bytes."""
+    engine.check()
+    if session_id is not None and user_id is not None:
+        raise errors.InvalidRequest("export a session or a user, not both.")
+    if session_id is not None:
+        checked_id("a session's id", session_id)
+    if user_id is not None:
+        checked_id("a user's id", user_id)
+    if isinstance(target, str | Path):
+        place = _checked_path(target).absolute()
+        _check_absent(place)
+        states = export.select_sessions(engine, tenant, session_id, user_id)
+        with _new_file(place) as file:
+            return export.write_sessions(engine, tenant, states, file, progress)
+    if not callable(getattr(cast("object", target), "write", None)):
+        raise errors.InvalidRequest("an export goes to the path of a new file, or an open one.")
+    if isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
+        raise errors.InvalidRequest(
+            "an export is bytes, and this takes text.",
+            hint="Give what takes bytes: sys.stdout.buffer, or a file that was opened with 'wb'.",
+        )
+    states = export.select_sessions(engine, tenant, session_id, user_id)
+    return export.write_sessions(engine, tenant, states, target, progress)
+
+
+def _checked_path(value: str | Path) -> Path:
+    if not isinstance(cast("object", value), str | Path) or "\0" in str(value):
+        raise errors.InvalidRequest("a file is named by its path.")
+    if not str(value):
+        raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
+    return urls.local_path(value)
+
+
+def _check_absent(place: Path) -> None:
+    if place.exists() or place.is_symlink():
+        raise errors.InvalidRequest(
+            f"{place} exists already.",
+            hint="Name a new file; an export never overwrites.",
+            facts={"exists": str(place)},
+        )
+
+
+def _publish_file(made: Path, place: Path) -> None:
+    """Give a file its name, unless somebody has taken that meanwhile."""
+    try:
+        place.hardlink_to(made)
+    except FileExistsError:
+        _check_absent(place)
+    except OSError:
+        # Not every file system has links.
+        made.rename(place)
+    else:
+        made.unlink()
+
+
+@contextlib.contextmanager
+def _new_file(place: Path) -> Iterator[BinaryIO]:
+    """Give a file beside the place, for its owner only, which takes the name when it is whole and on disk."""
+    # A file of this kind is made for its owner only.
+    try:
+        fd, name = tempfile.mkstemp(prefix=f"{place.name[:100]}.", suffix=".part", dir=place.parent)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise errors.InvalidRequest(
+            f"no file can be made in {place.parent}: {error.strerror}.",
+            hint="Name a file in a folder that is there and may be written to.",
+        ) from error
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _publish_file(Path(name), place)
+        folder = os.open(place.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
+def import_sessions(
+    engine: Engine,
+    tenant: str,
+    source: str | Path,
+    *,
+    format: Format,  # noqa: A002 - what it is called everywhere
+    user_id: str | None,
+    rename: str,
+    dry_run: bool,
+    progress: Progress,
+) -> Imported:
+    """Take sessions in from a file, or from a folder of Penguin's."""
+    engine.check()
+    path = _checked_path(source)
+    if format not in FORMATS:
+        raise errors.InvalidRequest(f"format is one of {', '.join(FORMATS)}.")
+    if user_id is not None:
+        checked_id("a user's id", user_id)
+    if not isinstance(cast("object", rename), str):
+        raise errors.InvalidRequest("rename is text that is put behind each id.")
+    _check_source(path, format)
+    kind = foreign_files.detect_format(path) if format == "auto" else format
+    options = ImportOptions(kind, user_id, rename, dry_run)
+    if kind == "limpet":
+        with path.open("rb") as file:
+            return _run_import((engine, tenant), file, options, ImportNotes(), progress)
+    notes = ImportNotes()
+    with tempfile.TemporaryFile() as made:
+        file_us = path.stat().st_mtime_ns // 1000
+        found = foreign_files.READERS[kind](path, notes)
+        out = export.ExportWriter(made)
+        foreign_files.convert(found, out, notes, now_us=engine.now_us(), file_us=file_us)
+        made.flush()
+        return _run_import((engine, tenant), cast("BinaryIO", made), options, notes, progress)
+
+
+def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it is called everywhere
+    pipe = "It is read more than once: save what comes from a pipe to a file first, and name that."
+    if not path.exists():
+        hint = pipe if str(path) == "-" else "Check the path."
+        raise errors.InvalidRequest(f"there is no file {path}.", hint=hint)
+    if path.is_dir():
+        if format not in ("auto", "penguin"):
+            raise errors.InvalidRequest(
+                f"{path} is a folder.", hint="Only Penguin's sessions are read from folders."
+            )
+    elif not path.is_file():
+        raise errors.InvalidRequest(f"{path} is not a file on a disk.", hint=pipe)
+
+
+class ImportOptions(msgspec.Struct, frozen=True):
+    """What a caller wants of an import."""
+
+    format: str
+    user_id: str | None
+    rename: str
+    dry_run: bool
+
+
+def _run_import(
+    into: tuple[Engine, str],
+    file: BinaryIO,
+    options: ImportOptions,
+    notes: ImportNotes,
+    progress: Progress,
+) -> Imported:
+    passes, size = 2 if options.dry_run else 3, file_size(file)
+    told, ours = _byte_progress(progress, passes * size), options.format == "limpet"
+    importer = Importer(
+        *into, file, told=told, user_id=options.user_id, suffix=options.rename, loosely=not ours
+    )  # fmt: skip
+    chosen, refused = importer.choices()
+    for part, error in refused:
+        if ours:
+            raise _duplicate_error(error, part, len(refused))
+        notes.skip(part.id, "another session here has its id.")
+    new = [choice.part for choice in chosen if not choice.here]
+    if not options.dry_run:
+        importer.write(chosen)
+    progress(passes * size, passes * size)
+    return Imported(
+        options.format,
+        len(new),
+        sum(part.messages for part in new),
+        len(chosen) - len(new),
+        tuple(notes.skipped),
+        tuple(notes.told),
+        notes.more,
+        options.dry_run,
+    )
+
+
+def _duplicate_error(error: errors.Error, part: FileSession, count: int) -> errors.DuplicateSession:
+    more = f" (and {count - 1:,} more)" if count > 1 else ""
+    return errors.DuplicateSession(
+        f"another session here has the id {part.id!r}{more}. Nothing was written.",
+        hint="Import under other ids, with rename, or into another tenant.",
+        facts={**error.facts, "sessions": count},
+    )
+
+
+def _byte_progress(progress: Progress, total: int) -> Callable[[int], None]:
+    done = 0
+
+    def told(size: int) -> None:
+        nonlocal done
+        before, done = done, min(done + size, total)
+        # A call for each line would take longer than the lines.
+        if before >> 16 != done >> 16:
+            progress(done, total)
+
+    return told

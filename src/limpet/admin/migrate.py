@@ -1,0 +1,431 @@
+"""Migration and backup: copies the log of a store into another store and rebuilds the projections.
+
+Positions and chain links are kept. The target's head tells how far a copy has come, so an
+interrupted copy is continued. A note in the target marks a tenant as unusable until its copy is
+complete.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
+from limpet.jobs import leases
+from limpet.runtime import projections
+from limpet.stores import chain, store_copy
+from limpet.stores.erasure import is_notice
+from limpet.stores.port import RawEvent, Report, Store
+
+if TYPE_CHECKING:
+    from limpet.admin.log import Progress
+
+_REBUILD_PASSES: Final = 2
+"""A rebuild goes through each event twice."""
+
+
+class Migrated(msgspec.Struct, frozen=True, kw_only=True):
+    """What was moved. `events` is what the target has of these tenants, `copied` how many of them came just now.
+
+    `heads` has the last link of each tenant's log. `behind` are events that the source has got since, by tenant:
+    stop who writes there, and migrate again.
+    """
+
+    tenants: int
+    events: int
+    copied: int
+    keys: int
+    notes: int
+    passes: int
+    verified: bool
+    heads: Mapping[str, str]
+    behind: Mapping[str, int]
+
+
+def migrate(
+    source: Store,
+    target: Store,
+    progress: Progress,
+    *,
+    verify: bool = True,
+    follow: bool = True,
+) -> Migrated:
+    """Copy every tenant of a store into another; return what was moved.
+
+    `follow`: what is written meanwhile is copied, too. Raises Conflict, before anything is written, if the target
+    has other events of one of the tenants, or as soon as somebody else writes to one; Corrupt if the source is not as
+    it was written.
+    """
+    tenants = source.tenants()
+    for tenant in tenants:
+        store_copy.refuse_incomplete_copy(source, tenant)
+        _check_same_log(source, target, tenant)
+    moving = _Migration(source, target, progress, verify=verify)
+    try:
+        passes = moving.run(follow=follow)
+        heads = {tenant: _verified_head(source, target, tenant) for tenant in moving.tenants}
+    except errors.Conflict:
+        moving.step_back()
+        raise
+    if verify:
+        moving.verify()
+    # Before anybody can write there: then the target has what came, and no more.
+    ends = {tenant: target.head(tenant) for tenant in moving.tenants}
+    late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
+    moving.marks.clear()
+    return Migrated(
+        tenants=len(ends), events=sum(ends.values()), copied=moving.copied, keys=moving.keys,
+        notes=moving.notes, passes=passes, verified=verify, heads=heads,
+        behind={tenant: count for tenant, count in late.items() if count > 0 and follow},
+    )  # fmt: skip
+
+
+def backup(
+    source: Store, target: Path, opener: Callable[[str | Path], Store], progress: Progress
+) -> None:
+    """Copy a store to a new file; one that can't do so itself, into one of SQLite that is made beside it first.
+
+    A backup that was broken off leaves a folder beside the file, and the next one to the same file goes on with it.
+    """
+    if copy_store_file(source, target, progress):
+        return
+    if target.exists():
+        raise errors.InvalidRequest(
+            f"{target} exists already.",
+            hint="Name a new file; nothing is ever overwritten.",
+            facts={"exists": str(target)},
+        )
+    with (
+        store_copy.locked_staging_folder(target) as part,
+        closing(opener(part / "state.db")) as made,
+    ):
+        _check_same_store(source, made, part)
+        migrate(source, made, progress, verify=False, follow=False)
+        for done, total in made.backup(str(target)):
+            progress(done, total)
+
+
+def _check_same_store(source: Store, made: Store, part: Path) -> None:
+    """Raise Conflict if a backup that was broken off is of another store: neither is to have what the other has."""
+    for tenant in made.tenants():
+        head = made.head(tenant)
+        if link_at(source, tenant, head) != link_at(made, tenant, head):
+            raise errors.Conflict(
+                f"{part} has a backup of another store in it, which was broken off.",
+                hint=f"Name another file; or remove {part}, if nobody will go on with that backup.",
+                facts={"tenant": tenant, "path": str(part)},
+            )
+
+
+def copy_store_file(source: Store, target: Path, progress: Progress) -> bool:
+    """Have a store copy its own file to a new one; False, and nothing is written, if it has none."""
+    try:
+        for done, total in source.backup(str(target)):
+            progress(done, total)
+    except errors.NoBackup:
+        return False
+    return True
+
+
+def _check_same_log(source: Store, target: Store, tenant: str) -> None:
+    head = target.head(tenant)
+    if head and link_at(source, tenant, head) != link_at(target, tenant, head):
+        raise errors.Conflict(
+            f"the target has other events of tenant {tenant!r}.",
+            hint="Name a target that has none of this tenant, or only a part of the same log.",
+            facts={"tenant": tenant, "events": head},
+        )
+
+
+def link_at(store: Store, tenant: str, position: int) -> bytes:
+    """Return the link of the event at a position; nothing if there is none."""
+    found = store.copy(tenant, after=position - 1, limit=1) if position else []
+    return found[0].link if found else b""
+
+
+def _verified_head(source: Store, target: Store, tenant: str) -> str:
+    head = target.head(tenant)
+    last = link_at(target, tenant, head)
+    if head and last != link_at(source, tenant, head):
+        # Each page was compared as it was put: what differs has come since.
+        raise _in_use_error(tenant)
+    return last.hex()
+
+
+def _in_use_error(tenant: str) -> errors.Conflict:
+    return errors.Conflict(
+        f"somebody else writes to tenant {tenant!r} of the target.",
+        hint="Stop who uses it. What it has of its own stays there: then migrate into a store that has none of this tenant.",
+        facts={"tenant": tenant},
+    )
+
+
+def abandon_copy(target: Store, tenants: Iterable[str], progress: Progress) -> list[str]:
+    """Open what came of a copy that nobody will go on with; return the tenants that were closed, these and others.
+
+    It is the beginning of the source's log, and is proved and derived first. Raises Corrupt, and they stay closed,
+    if that can't be used: something came erased, and not the notice that says so. No copy may be under way.
+    """
+    every = dict.fromkeys((*target.tenants(), *tenants))
+    closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
+    if closed:
+        projections.rebuild_store(target, lambda done: progress(done, done))
+        if (pending := target.pending()) is not None:
+            target.scrub(pending, encode_hook_calls(decode_hook_calls(pending)))
+        verify_copy(target, progress)
+        for tenant in closed:
+            store_copy.set_note(target, tenant, store_copy.COPY_NOTE, None)
+    return closed
+
+
+class _Migration:
+    """One copy on its way, of all tenants."""
+
+    def __init__(self, source: Store, target: Store, progress: Progress, *, verify: bool) -> None:
+        self._source, self._target = source, target
+        self._progress = progress
+        self._steps = 1 + _REBUILD_PASSES + verify
+        self._before = self._done = self._events = 0
+        self._logs: dict[str, _TenantLogCopy] = {}
+        self.marks = store_copy.CopyMarks(source, target)
+        self.copied = self.keys = self.notes = 0
+
+    @property
+    def tenants(self) -> list[str]:
+        """Those that are on their way."""
+        return list(self._logs)
+
+    def run(self, *, follow: bool) -> int:
+        """Copy and derive until the source has nothing new, or it grows too fast; return how often it was derived."""
+        rounds, passes = 0, 0
+        for tenant in self._source.tenants():
+            self.marks.put(tenant)
+        while True:
+            self._round()
+            rounds += 1
+            more = follow and rounds < limits.MIGRATE_ROUNDS_MAX
+            if more and self._grown():
+                continue
+            # Making it usable takes a while, in which the source may grow again.
+            self._rebuild()
+            passes += 1
+            if not more or not self._grown():
+                return passes
+
+    def _grown(self) -> bool:
+        source, target = self._source, self._target
+        return any(source.head(tenant) > target.head(tenant) for tenant in source.tenants())
+
+    def step_back(self) -> None:
+        """Let tenants be used again that could be before, and to which nothing came."""
+        self.marks.take_back(tenant for tenant, log in self._logs.items() if log.has_come())
+
+    def _round(self) -> None:
+        source, target, logs = self._source, self._target, self._logs
+        for tenant in source.tenants():
+            if tenant not in logs:
+                self.marks.put(tenant)
+                _check_same_log(source, target, tenant)
+                logs[tenant] = _TenantLogCopy(source, target, tenant)
+        self._events = sum(map(source.head, logs))
+        self._before = sum(map(target.head, logs))
+        for tenant, log in logs.items():
+            # Before the end of the log is looked up: no note is about what is not copied.
+            notes = dict(_notes_to_copy(source, tenant))
+            for count in log.copy(source.head(tenant)):
+                self.copied += count
+                self._tell(self._before + self.copied)
+            self.notes += self._put_notes(tenant, notes)
+            self.keys += self._copy_keys(tenant)
+
+    def _tell(self, done: int) -> None:
+        self._done = max(self._done, done)
+        self._progress(self._done, max(self._done, self._events * self._steps))
+
+    def _put_notes(self, tenant: str, notes: Mapping[str, bytes]) -> int:
+        gone = dict.fromkeys(
+            name for name, _ in _notes_to_copy(self._target, tenant) if name not in notes
+        )
+        every = {**notes, **gone}
+        put = store_copy.set_note
+        return sum(put(self._target, tenant, name, value) for name, value in every.items())
+
+    def _copy_keys(self, tenant: str) -> int:
+        target, after, copied = self._target, "", 0
+        end = target.head(tenant)
+        while page := self._source.keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
+            after = page[-1].key
+            # A key of what was written since comes with that.
+            there = [key for key in page if key.last <= end]
+            target.paste(tenant, [], keys=there)
+            copied += len(there)
+        return copied
+
+    def _rebuild(self) -> None:
+        before = self._done
+        projections.rebuild_store(self._target, lambda done: self._tell(before + done))
+        self._scrub()
+
+    def _scrub(self) -> None:
+        """Leave nothing of what was erased in the target's files; what the source has still to tell of it is pending here, too."""
+        target, moved = self._target, frozenset(self.tenants)
+        pending = target.pending()
+        own = (each for each in decode_hook_calls(pending or b"") if each.tenant not in moved)
+        # After the log: whatever came erased was told by now, or is among these. Nobody was told who keeps something here.
+        came = (
+            each
+            for each in decode_hook_calls(self._source.pending() or b"")
+            if each.tenant in moved
+        )
+        left = encode_hook_calls(
+            [*own, *(msgspec.structs.replace(each, here=False) for each in came)]
+        )
+        if pending is not None or left:
+            target.scrub(pending or b"", left)
+
+    def verify(self) -> None:
+        """Check everything that the target has."""
+        before = self._done
+        verify_copy(self._target, lambda done, _: self._tell(before + done))
+
+
+def verify_copy(store: Store, progress: Progress) -> None:
+    """Check everything that a copy has; raise Corrupt if something is not as it was written."""
+    for step in store.verify():
+        if not isinstance(step, Report):
+            progress(step, step)
+        elif not step.ok:
+            raise errors.Corrupt(
+                f"the copy is not as it was written: {step.faults[0]}",
+                hint="It is not to be used. `limpet verify` lists all damage; begin again with an empty store.",
+                facts={"faults": len(step.faults)},
+            )
+
+
+def _notes_to_copy(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the notes of a tenant; who works on what is a store's own affair."""
+    after = ""
+    while page := store.notes(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
+        for after, note in page:
+            if after != store_copy.COPY_NOTE and not after.startswith(leases.LEASE_PREFIX):
+                yield after, note.value
+
+
+class _TenantLogCopy:
+    """The log of one tenant on its way. What was erased in the source since it was copied is erased again."""
+
+    def __init__(self, source: Store, target: Store, tenant: str) -> None:
+        self._source, self._target, self._tenant = source, target, tenant
+        self._old = target.head(tenant)
+        """What somebody copied before: it may have been erased at any time since."""
+        self._began = source.head(tenant)
+        """What the log had when this copy began: nothing that was erased by then is copied with its content."""
+        self._told = 0
+        """The last notice that something which came erased names."""
+        self._came = False
+
+    def copy(self, until: int) -> Iterator[int]:
+        """Copy what is missing up to a position, or to the end of an erasure that came since; yield how much came.
+
+        What is erased meanwhile comes without content, and is damage unless the notice that says so comes, too.
+        """
+        source, target, tenant = self._source, self._target, self._tenant
+        while (head := target.head(tenant)) < until:
+            limit = min(limits.IMPORT_STEP_EVENTS, until - head)
+            page = source.copy(tenant, after=head, limit=limit)
+            if not page:
+                raise errors.Corrupt(
+                    f"the source lacks the event at position {head + 1:,} of tenant {tenant!r}.",
+                    facts={"tenant": tenant, "position": head + 1},
+                )
+            for part in self._parts(self._erased_before(page, head)):
+                self._paste(*part)
+            for part in self._parts(page):
+                self._paste(*part)
+                yield len(part[0])
+            if self._told > until:
+                # An erasure has a notice for each stream, and goes along whole or not at all.
+                until = source.head(tenant)
+
+    def has_come(self) -> bool:
+        """Whether anything came since this copy began, by it or by another of the same source."""
+        source, target, tenant = self._source, self._target, self._tenant
+        head = target.head(tenant)
+        same = head > self._old and link_at(source, tenant, head) == link_at(target, tenant, head)
+        return self._came or same
+
+    def _paste(self, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes]) -> None:
+        try:
+            self._target.paste(self._tenant, events, blobs=blobs)
+        except errors.Conflict as error:
+            raise _in_use_error(self._tenant) from error
+        self._came = True
+
+    def _parts(
+        self, events: Sequence[RawEvent]
+    ) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
+        """Yield events with their blobs, no more at a time than fits into memory."""
+        part: list[RawEvent] = []
+        blobs: dict[bytes, bytes] = {}
+        size = 0
+        for known in events:
+            raw, came = self._with_blobs(known, blobs)
+            size += sum(map(len, came.values()))
+            blobs |= came
+            part.append(raw)
+            if raw.erased is not None:
+                self._told = max(self._told, raw.erased[0])
+            if size >= limits.IMPORT_STEP_BYTES or len(part) >= limits.IMPORT_STEP_EVENTS:
+                yield part, blobs
+                part, blobs, size = [], {}, 0
+        if part:
+            yield part, blobs
+
+    def _with_blobs(
+        self, raw: RawEvent, there: Mapping[bytes, bytes]
+    ) -> tuple[RawEvent, dict[bytes, bytes]]:
+        """Return an event with those of its blobs that are not there yet; as it is now, if it was erased since it was read."""
+        came: dict[bytes, bytes] = {}
+        for _ in range(limits.RETRIES_MAX):
+            wanted = [hash_ for hash_ in raw.blobs if hash_ not in there]
+            came = self._source.blobs(self._tenant, wanted) if wanted else {}
+            if len(came) == len(wanted):
+                break
+            (now,) = self._source.copy(self._tenant, after=raw.position - 1, limit=1)
+            if now == raw:
+                break
+            raw = now
+        return raw, came
+
+    def _erased_before(self, page: Sequence[RawEvent], head: int) -> list[RawEvent]:
+        """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
+        told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
+        if any(raw.position > self._began for raw in told):
+            gone = self._erased(head)
+        else:
+            gone = self._erased_of_old if told and self._old else {}
+        streams = {raw.number for raw in told}
+        return [raw for number in streams for raw in gone.get(number, ())]
+
+    @functools.cached_property
+    def _erased_of_old(self) -> dict[int, list[RawEvent]]:
+        return self._erased(self._old)
+
+    def _erased(self, until: int) -> dict[int, list[RawEvent]]:
+        """Return what the source has erased up to a position, by stream."""
+        found: dict[int, list[RawEvent]] = {}
+        after = 0
+        while after < until:
+            limit = min(limits.IMPORT_STEP_EVENTS, until - after)
+            events = self._source.copy(self._tenant, after=after, limit=limit)
+            for raw in events:
+                if raw.erased:
+                    found.setdefault(raw.number, []).append(raw)
+            after += len(events) or until
+        return found

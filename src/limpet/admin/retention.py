@@ -1,0 +1,294 @@
+"""Retention: which ended sessions are erased after a number of days, and why the others are kept.
+
+A session is erased if it has ended, has been idle long enough, long-term memory has received it,
+no frame about it is open, and all its forks and continuations can be erased, too. What memory has
+learnt from it stays.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.admin.erasure.service import ErasureOutcome, ErasureService
+from limpet.core.rules import session_rules
+from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.jobs import memory_queue
+from limpet.jobs.tasks import Heartbeat
+from limpet.runtime import state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.projections import SESSION_KIND, iter_rows
+from limpet.runtime.state_cache import session_stream
+from limpet.stores import port
+from limpet.stores.erasure import is_erased_stream
+
+RetentionPosition = tuple[int, str]
+"""Where a look at ended sessions has come to: the time and the id of the last one."""
+
+
+class KeepReason(StrEnum):
+    """Why a session is kept."""
+
+    ACTIVE = "active"
+    YOUNG = "young"
+    NOT_TAKEN = "not taken"
+    FRAMES = "open frames"
+    FORKED = "forked"
+    CONTINUED = "continued"
+
+
+KEEP_REASON_TEXTS: Mapping[KeepReason, str] = {
+    KeepReason.ACTIVE: "has not ended",
+    KeepReason.YOUNG: "somebody was active in it too lately",
+    KeepReason.NOT_TAKEN: "long-term memory has not taken it yet",
+    KeepReason.FRAMES: "frames about it are open",
+    KeepReason.FORKED: "a fork of it stays",
+    KeepReason.CONTINUED: "it is continued in one that stays",
+}
+
+
+class KeptSession(msgspec.Struct, frozen=True):
+    """A session that ended and stays, why, and because of which other one."""
+
+    session_id: str
+    why: str
+    other: str | None = None
+
+
+class Retained(msgspec.Struct, frozen=True, kw_only=True):
+    """What went, or would go, and what stays: how many for each reason, and the first that ended.
+
+    `events` and `keys` are what went with them.
+    """
+
+    dry_run: bool
+    keep_days: float
+    gone: tuple[str, ...]
+    stays: Mapping[str, int]
+    kept: tuple[KeptSession, ...]
+    events: int = 0
+    keys: int = 0
+
+
+class Retention:
+    """Decides for one tenant, and has what goes erased. `taken`: only what long-term memory has; None: if there is any."""
+
+    def __init__(
+        self, engine: Engine, tenant: str, erasing: ErasureService, *, taken: bool | None = None
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._tenant = tenant
+        self._erasing = erasing
+        self._taken = taken
+
+    def run(self, keep_days: float, *, dry_run: bool) -> Retained:
+        """Let everything go that may; return what went, and why the rest stays."""
+        self._engine.check()
+        look, staying = self._look(keep_days), _KeptTally()
+        for _, state in self._ended(look.cutoff_us):
+            if state.id not in look.going:
+                staying.note(look.verdict(state))
+        active = port.Query(kind=SESSION_KIND, status=SessionStatus.ACTIVE)
+        young = port.Query(
+            kind=SESSION_KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1
+        )
+        for query, why in ((active, KeepReason.ACTIVE), (young, KeepReason.YOUNG)):
+            found = (row.id for row in iter_rows(self._store, self._tenant, query))
+            if count := sum(each not in look.going for each in found):
+                staying.count[why.value] = count
+        gone, events, keys = look.going, 0, 0
+        if not dry_run:
+            gone, events, keys = self._let_go(keep_days, sorted(look.going))
+            # Somebody may have come to need one meanwhile.
+            after = self._look(keep_days)
+            for state in filter(None, map(after.state, sorted(look.going - gone))):
+                staying.note(after.verdict(state))
+        return Retained(
+            dry_run=dry_run, keep_days=keep_days, gone=tuple(sorted(gone)),
+            stays=dict(staying.count), kept=tuple(staying.kept), events=events, keys=keys,
+        )  # fmt: skip
+
+    def _let_go(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
+        """Have sessions erased in batches; return which went, and how many events and keys with them."""
+        gone, events, keys = set[str](), 0, 0
+        for begin in range(0, len(sessions), limits.PURGE_BATCH_SESSIONS):
+            end = begin + limits.PURGE_BATCH_SESSIONS
+            full = end >= len(sessions) or end % limits.SCRUB_INTERVAL_SESSIONS == 0
+            receipt, went = self._erased(keep_days, sessions[begin:end], finish=full)
+            gone |= went
+            events, keys = events + receipt.events, keys + receipt.keys
+        return gone, events, keys
+
+    def step(
+        self, keep_days: float, beat: Heartbeat, after: RetentionPosition | None = None
+    ) -> RetentionPosition | None:
+        """Let sessions go, those after a place; return the place to go on from, None if that were all.
+
+        They go in batches, and what is left of all of them is done after the last one.
+        """
+        look, went = self._look(keep_days), 0
+        for place, state in self._ended(look.cutoff_us, after):
+            look.verdict(state)
+            if len(look.going) < limits.PURGE_BATCH_SESSIONS:
+                continue
+            beat()
+            went += len(look.going)
+            full = went >= limits.SCRUB_INTERVAL_SESSIONS
+            self._erased(keep_days, sorted(look.going), finish=full)
+            if full:
+                return place
+            look = self._look(keep_days)
+        if went or look.going:
+            beat()
+            self._erased(keep_days, sorted(look.going), finish=True)
+        return None
+
+    def _look(self, keep_days: float) -> _RetentionScan:
+        taken = self._taken
+        if taken is None:
+            taken = bool(memory_queue.known_engines(self._store, self._tenant))
+        cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
+        return _RetentionScan(self._engine, self._tenant, cutoff_us, taken=taken)
+
+    def _erased(self, keep_days: float, sessions: list[str], *, finish: bool) -> ErasureOutcome:
+        """Erase what may still go by the time that nothing can change it any more."""
+
+        def may_go() -> list[SessionState]:
+            look = self._look(keep_days)
+            for session_id in sessions:
+                state = look.state(session_id)
+                if state is not None:
+                    look.verdict(state)
+            return [state for each in sorted(look.going) if (state := look.state(each)) is not None]
+
+        return self._erasing.outlived(may_go, finish=finish)
+
+    def _ended(
+        self, cutoff_us: int, after: RetentionPosition | None = None
+    ) -> Iterator[tuple[RetentionPosition, SessionState]]:
+        query = port.Query(
+            kind=SESSION_KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after
+        )
+        for row in iter_rows(self._store, self._tenant, query):
+            state = self._engine.states.current(self._tenant, row.id)
+            if state is not None:
+                yield (row.time_us, row.id), state
+
+
+class _KeptTally:
+    """Why sessions stay: how many for each reason, and the first of them."""
+
+    def __init__(self) -> None:
+        self.count = Counter[str]()
+        self.kept: list[KeptSession] = []
+
+    def note(self, reason: KeptSession | None) -> None:
+        """Count one, if it stays."""
+        if reason is not None:
+            self.count[reason.why] += 1
+            if len(self.kept) < limits.PAGE_SIZE_MAX:
+                self.kept.append(reason)
+
+
+class _RetentionScan:
+    """One look at a tenant's sessions: which may go, each with all that goes on from it."""
+
+    def __init__(self, engine: Engine, tenant: str, cutoff_us: int, *, taken: bool) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._taken = taken
+        self.cutoff_us = cutoff_us
+        self.going: set[str] = set()
+
+    def state(self, session_id: str) -> SessionState | None:
+        """Return a session that is there, hidden or not."""
+        return self._engine.states.current(self._tenant, session_id)
+
+    def verdict(self, state: SessionState) -> KeptSession | None:
+        """Return why a session stays. None: it goes, with all that goes on from it, and what it goes on from if that may."""
+        kept, group = self._group(state)
+        if kept is not None:
+            return kept
+        source: SessionState | None = state
+        while source is not None and group:
+            self.going |= group
+            source = self.state(source.continued_from) if source.continued_from else None
+            if source is not None:
+                group = set[str]() if source.gone else self._group(source)[1]
+        return None
+
+    def _group(self, state: SessionState) -> tuple[KeptSession | None, set[str]]:
+        """Return what keeps a session, or it and all that goes on from it, however far."""
+        found, fresh = {state.id}, [(state, KeepReason.FORKED)]
+        while fresh:
+            each, how = fresh.pop()
+            why = self._why(each)
+            if why is not None and each.id == state.id:
+                return KeptSession(state.id, why.value), set()
+            if why is not None:
+                return KeptSession(state.id, how.value, each.id), set()
+            for after, link in self._after(each):
+                if after.id not in found:
+                    found.add(after.id)
+                    fresh.append((after, link))
+        return None, found
+
+    def _why(self, state: SessionState) -> KeepReason | None:
+        if state.status is SessionStatus.DELETED:
+            return None
+        if state.status is not SessionStatus.ENDED and not state.continuations:
+            return KeepReason.ACTIVE
+        if state.active_us > self.cutoff_us:
+            return KeepReason.YOUNG
+        if self._taken and not _is_offloaded(state):
+            return KeepReason.NOT_TAKEN
+        term = f"session:{state.id}"
+        query = port.Query(
+            kind=state_cache.TREE_KIND, status=state_cache.ROW_OPEN, terms=(term,), limit=1
+        )
+        return KeepReason.FRAMES if self._engine.store.query(self._tenant, query) else None
+
+    def _after(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
+        """Yield the sessions that go on from one."""
+        stream = session_stream(state.id)
+        for name, _ in self._engine.store.forks(self._tenant, stream):
+            fork = (
+                None
+                if is_erased_stream(name)
+                else self.state(name.removeprefix(session_stream("")))
+            )
+            if fork is not None:
+                yield fork, KeepReason.FORKED
+        for session_id in state.continuations:
+            after = self.state(session_id)
+            if after is not None and not after.gone and after.continued_from == state.id:
+                yield after, KeepReason.CONTINUED
+
+
+def _is_offloaded(state: SessionState) -> bool:
+    if not session_rules.is_fully_offloaded(state):
+        return False
+    # One that is continued has not ended, and is handed over with the one that it goes on in.
+    return state.user_id is None or session_rules.is_offloaded(state, state.generation)
+
+
+def checked_days(keep_days: object) -> float:
+    """Return for how many days ended sessions are kept; raise InvalidRequest if it is no such number.
+
+    At least as long as idempotency keys are: a session takes those along that led to it.
+    """
+    least = limits.IDEMPOTENCY_KEEP_S / 86_400
+    days = keep_days if isinstance(keep_days, (int, float)) else -1.0
+    most = limits.RETENTION_DAYS_MAX
+    if isinstance(keep_days, bool) or not least <= days <= most:
+        raise errors.InvalidRequest(
+            f"ended sessions are kept for {least:g} days or more, and at most {most:,}.",
+            hint="For so long a repeated call with the same idempotency key has one effect. Use delete_session for less.",
+            facts={"days_min": least, "days_max": most},
+        )
+    return float(days)

@@ -1,1 +1,0 @@
-"""Joins the rooms: loads, decides, appends, answers. Start with `engine.py`."""

@@ -1,0 +1,137 @@
+"""Tasks that expire idle sessions and frames, apply retention, and erase deleted sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from limpet import limits
+from limpet.admin.erasure.hooks import (
+    ErasureHook,
+    ExternalEngines,
+    decode_hook_calls,
+    has_local_work,
+)
+from limpet.admin.erasure.service import ErasureService
+from limpet.frames.state_index import StateIndex
+from limpet.jobs.tasks import Heartbeat, Task
+from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions
+from limpet.sessions.requests import Settings
+
+if TYPE_CHECKING:
+    from limpet.admin.retention import Retention, RetentionPosition
+
+
+class ExpireTask:
+    """Ends sessions that were idle for `idle_s` seconds (None: none), and frames whose time is up.
+
+    Sessions that ended are let go after `keep_days` days (None: never), by what `retaining` gives for a tenant.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        idle_s: float | None = limits.IDLE_TIMEOUT_S,
+        keep_days: float | None = None,
+        retaining: Callable[[str], Retention] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._idle_s = idle_s
+        self._keep_days = keep_days
+        self._retaining = retaining
+        self._looked_us: dict[str, int] = {}
+        self._retained_us: dict[str, int] = {}
+        self._came_to: dict[str, RetentionPosition] = {}
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "expire"
+
+    def due(self, tenant: str) -> bool:
+        """Whether the last look is a while ago."""
+        return self._ago(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
+
+    def _ago(self, looked_us: int | None, every_s: float) -> bool:
+        every_us = int(every_s * 1_000_000)
+        return looked_us is None or abs(self._engine.now_us() - looked_us) >= every_us
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """End what is over."""
+        beat()
+        settings = Settings(tenant=tenant)
+        if self._idle_s is not None:
+            Sessions(self._engine, settings, self._engine.factory).expire(idle_s=self._idle_s)
+        StateIndex(self._engine, settings).expire()
+        more = self._let_go(tenant, beat)
+        if not more:
+            self._looked_us[tenant] = self._engine.now_us()
+        return more
+
+    def _let_go(self, tenant: str, beat: Heartbeat) -> bool:
+        """Let some of what ended long ago go; return whether there may be more."""
+        due = self._ago(self._retained_us.get(tenant), limits.RETAIN_EVERY_S)
+        if self._keep_days is None or self._retaining is None or not due:
+            return False
+        beat()
+        came = self._came_to.pop(tenant, None)
+        place = self._retaining(tenant).step(self._keep_days, beat, came)
+        if place is not None:
+            self._came_to[tenant] = place
+            return True
+        self._retained_us[tenant] = self._engine.now_us()
+        return False
+
+
+_: type[Task] = ExpireTask
+
+
+class PurgeTask:
+    """Erases in the background what delete_session has hidden."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        hooks: Sequence[ErasureHook] = (),
+        elsewhere: ExternalEngines | None = None,
+        words: Sequence[ErasureHook] = (),
+    ) -> None:
+        self._engine = engine
+        self._hooks = hooks
+        self._elsewhere = elsewhere
+        self._words = words
+        self._seen: dict[str, int] = {}
+        self._waiting: dict[str, set[str]] = {}
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "purge"
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, or something is left of an erasure."""
+        pending = self._engine.store.pending()
+        if pending is not None and (
+            has_local_work(pending)
+            or any(each.tenant == tenant for each in decode_hook_calls(pending))
+        ):
+            return True
+        seen = self._seen.get(tenant, -1)
+        return seen < 0 or self._engine.store.wait(tenant, seen, 0)
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
+        beat()
+        head = self._engine.store.head(tenant)
+        erasing = ErasureService(
+            self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
+        )
+        before = self._waiting.get(tenant, set[str]())
+        receipt = erasing.deleted(limits.PURGE_BATCH_SESSIONS, before)
+        self._waiting[tenant] = erasing.waiting(before)
+        if receipt.sessions or self._waiting[tenant] - before:
+            return True
+        self._seen[tenant] = head
+        return False

@@ -1,0 +1,338 @@
+"""Tasks that keep the search indexes up to date with the log: full text and embedding vectors."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values import events, ids
+from limpet.core.values.events import MessageAddedEvent, RecordedEvent
+from limpet.core.values.json_values import Json
+from limpet.core.values.messages import Message
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
+from limpet.jobs import tasks
+from limpet.jobs.tasks import Heartbeat
+from limpet.memory.index import inverted_index, terms
+from limpet.memory.index.inverted_index import ROW_FORMAT, ArchiveIndex, IndexBatch, IndexCursor
+from limpet.memory.index.terms import count_terms
+from limpet.memory.index_store import IndexStore
+from limpet.memory.vectors.embedder import Embedder, embedding_text, is_short, passages
+from limpet.memory.vectors.vector_index import MessageVector, unit_vectors
+from limpet.memory.vectors.vector_store import VectorStore
+from limpet.runtime import projections, state_cache
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import decode_session_events
+from limpet.stores import port
+from limpet.stores.port import StoredEvent
+
+_INDEXED_KINDS: Final = frozenset(
+    kind.kind
+    for kind in (
+        events.SessionCreatedEvent,
+        events.MessageAddedEvent,
+        events.SessionForkedEvent,
+        events.SessionRewoundEvent,
+        events.SessionResetEvent,
+        events.SessionEndedEvent,
+    )
+)
+
+
+def no_heartbeat() -> None:
+    """Nobody else does this work."""
+
+
+class IndexTask:
+    """Follows the log and keeps the archive up to it. Safe in company: of two that do it, one has the effect.
+
+    `notes` says what had to be made anew, and why.
+    """
+
+    def __init__(self, engine: Engine, shelf: IndexStore) -> None:
+        self._engine = engine
+        self._shelf = shelf
+        self.notes: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "archive"
+
+    def step(self, tenant: str, beat: Heartbeat = no_heartbeat) -> bool:
+        """Take the next events of a tenant's log into the archive; return whether there may be more at once.
+
+        Raises Corrupt if the log is damaged. An index that is damaged is thrown away and begun anew.
+        """
+        try:
+            batch = IndexBatch(ArchiveIndex(self._shelf), tenant)
+        except errors.Corrupt as error:
+            return self.begin_anew(error)
+        new = self._new(tenant, batch.cursor)
+        if new is None:
+            return self._reset(tenant)
+        if not new:
+            return False
+        beat()
+        said = self._read(tenant, new)
+        try:
+            batch.look({fact.session_id for fact in said})
+        except errors.Corrupt as error:
+            return self.begin_anew(error)
+        states = {
+            name: self._engine.states.current(tenant, name)
+            for name in _sessions_without_start(said)
+            if batch.known(name) is None
+        }
+        try:
+            last = _add_events(batch, said, states) or new[-1]
+            written = batch.write(last.position, _link_at(new, last.position))
+        except errors.Corrupt as error:
+            return self.begin_anew(error)
+        # What came since can wait a moment: taken in together it costs less.
+        return not written or last is not new[-1] or len(new) >= limits.ARCHIVE_BATCH
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was taken in, if that can be read; a damaged index counts as none: it is made anew."""
+        try:
+            at = ArchiveIndex(self._shelf).cursor(tenant)[0].position
+        except errors.Corrupt:
+            at = 0
+        except errors.Unavailable:
+            return {}
+        return {"cursor": at, "lag": tasks.feed_lag(self._engine.store, tenant, at)}
+
+    def begin_anew(self, error: errors.Corrupt) -> bool:
+        """Throw a damaged shelf away: everything on it is made again from the log."""
+        self.notes.append(f"the archive was damaged and is made anew: {error}")
+        self._shelf.renew()
+        return True
+
+    def _reset(self, tenant: str) -> bool:
+        if ArchiveIndex(self._shelf).cursor(tenant)[0].format != ROW_FORMAT:
+            self.notes.append(
+                f"the archive of tenant {tenant!r} was of another kind; it is made anew."
+            )
+            inverted_index.reset_tenant(ArchiveIndex(self._shelf), tenant)
+            return True
+        self.notes.append(f"the archive of tenant {tenant!r} was not of this log and is made anew.")
+        # Nor is anything else beside it: what was learnt of events that are not there is nobody's.
+        self._shelf.renew()
+        return True
+
+    def _new(self, tenant: str, cursor: IndexCursor) -> list[StoredEvent] | None:
+        """Return the events after a cursor; None if it is not one of this log."""
+        feed, at = self._engine.store.feed, cursor.position
+        page = feed(tenant, after=max(0, at - 1), limit=limits.READ_CHUNK)
+        if at and (not page or page[0].link != cursor.link):
+            return None
+        if cursor.format != ROW_FORMAT:
+            return None
+        new = page[1:] if at else page
+        while len(page) == limits.READ_CHUNK and len(new) < limits.ARCHIVE_BATCH:
+            page = feed(tenant, after=page[-1].position, limit=limits.READ_CHUNK)
+            new += page
+        return new
+
+    def _read(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
+        """Return the events that matter to the archive; those that were erased do not."""
+        kept = [
+            stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None
+        ]
+        read = decode_session_events(self._engine.store, tenant, kept)
+        return [
+            _IndexedEvent(
+                fact.session_id, stored.position, stored.ordinal, stored.version, fact.event
+            )
+            for stored, fact in zip(kept, read, strict=True)
+        ]
+
+
+class _IndexedEvent(msgspec.Struct, frozen=True):
+    session_id: str
+    position: int
+    ordinal: int
+    version: int
+    event: events.SessionEvent
+
+    @property
+    def begins(self) -> bool:
+        """Whether it is the first that ever happened in its session."""
+        return self.version == 1 or isinstance(self.event, events.SessionForkedEvent)
+
+
+def _sessions_without_start(said: Sequence[_IndexedEvent]) -> Iterator[str]:
+    """Yield the sessions that these events say something about, but not from their beginning."""
+    seen = set[str]()
+    for fact in said:
+        if fact.session_id not in seen:
+            seen.add(fact.session_id)
+            if not fact.begins:
+                yield fact.session_id
+
+
+def _link_at(new: Sequence[StoredEvent], position: int) -> bytes:
+    return new[position - new[0].position].link
+
+
+def _add_events(
+    batch: IndexBatch, said: Sequence[_IndexedEvent], states: Mapping[str, SessionState | None]
+) -> _IndexedEvent | None:
+    """Take events into a batch; return the last one taken if some are left for the next."""
+    before = None
+    messages = hidden = False
+    for fact in said:
+        match fact.event:
+            case events.MessageAddedEvent(message=message):
+                if hidden:
+                    return before
+                messages |= _add_message(batch, fact, message, states.get(fact.session_id))
+            case events.SessionEndedEvent(reason=EndReason.DELETED):
+                if messages:
+                    return before
+                batch.hide(fact.session_id)
+                hidden = True
+            case _:
+                _update_session(batch, fact, states.get(fact.session_id))
+        before = fact
+    return None
+
+
+def _add_message(
+    batch: IndexBatch, fact: _IndexedEvent, message: Message, state: SessionState | None
+) -> bool:
+    """Take a message, unless it is a copy of one in another session, or nobody knows whose it is."""
+    if message.origin is not None:
+        return False
+    if batch.known(fact.session_id) is None:
+        if state is None or state.status is SessionStatus.DELETED:
+            return False
+        batch.begin(fact.session_id, state.user_id, state.generation, state.ordinal_began)
+    batch.add(
+        fact.session_id,
+        position=fact.position,
+        time_us=ids.microseconds(message.timestamp),
+        role=message.role,
+        terms=count_terms(terms.archive_text(message)),
+        spoken=terms.has_words(message),
+        calls=bool(message.tool_calls),
+    )
+    return True
+
+
+def _update_session(batch: IndexBatch, fact: _IndexedEvent, state: SessionState | None) -> None:
+    """Keep up with whose a session is, and with its generation."""
+    known = batch.known(fact.session_id)
+    match fact.event:
+        case events.SessionCreatedEvent(user_id=user_id):
+            generation = known.generation + 1 if known else 0
+            if known is None and state is not None and state.ordinal_began == fact.ordinal:
+                # One with this id was forgotten.
+                generation = state.generation
+            batch.begin(fact.session_id, user_id, generation, fact.ordinal)
+        case events.SessionForkedEvent(state=state) | events.SessionRewoundEvent(state=state):
+            batch.begin(fact.session_id, state.user_id, state.generation, state.ordinal_began)
+        case events.SessionResetEvent() if known is not None:
+            batch.again(fact.session_id, known.generation + 1, fact.ordinal)
+        case _:
+            pass
+
+
+_LOOKBACK_EVENTS: Final = 4
+"""Events that are looked at for what a short answer answers."""
+
+
+class _EmbeddingInput(msgspec.Struct, frozen=True):
+    user_id: str
+    said: RecordedEvent
+    role: str
+    text: str
+
+
+class EmbedTask:
+    """Follows a tenant's log and keeps vectors of what users and assistants said."""
+
+    def __init__(self, store: port.Store, vectors: VectorStore, embedder: Embedder) -> None:
+        self._store = store
+        self._vectors = vectors
+        self._embedder = embedder
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "embed"
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """Embed what the next events of the log say; return whether there may be more at once.
+
+        Progress and vectors are kept together: a step that is broken off, or overtaken, has not been.
+        """
+        mark = self._vectors.mark(tenant)
+        page = self._store.feed(tenant, after=mark.position, limit=limits.EMBED_EVENTS)
+        if not page:
+            return False
+        found: dict[str, list[MessageVector]] = {}
+        waiting = self._passages(tenant, page)
+        while some := list(itertools.islice(waiting, limits.EMBED_TEXTS)):
+            beat()
+            for passage, vector in zip(some, self._embedded(some), strict=True):
+                found.setdefault(passage.user_id, []).append(vector)
+        beat()
+        kept = self._vectors.add(tenant, mark, found, page[-1].position)
+        return not kept or len(page) == limits.EMBED_EVENTS
+
+    def _embedded(self, some: Sequence[_EmbeddingInput]) -> Iterator[MessageVector]:
+        answer = self._embedder.embed([passage.text for passage in some])
+        rows = unit_vectors(answer, len(some), self._embedder.dimensions)
+        for passage, row in zip(some, rows, strict=True):
+            yield MessageVector(
+                position=passage.said.position,
+                session_id=passage.said.session_id,
+                role=passage.role,
+                time_us=passage.said.time_us,
+                row=row,
+            )
+
+    def _passages(self, tenant: str, page: Sequence[port.StoredEvent]) -> Iterator[_EmbeddingInput]:
+        """Yield what is worth embedding. Sessions that are deleted have no owner; those of nobody have an empty one."""
+        added = [stored for stored in page if _has_message(stored)]
+        owners = self._owners(tenant, {stored.stream for stored in added})
+        owned = [stored for stored in added if stored.stream in owners]
+        texts = state_cache.referenced_texts(owned, partial(self._store.blobs, tenant))
+        for stored in owned:
+            said = state_cache.decode_session_event(stored, texts)
+            assert isinstance(said.event, MessageAddedEvent)
+            text = embedding_text(said.event.message)
+            answered = self._answered(tenant, stored) if is_short(text) else ""
+            for passage in passages(text, answered):
+                yield _EmbeddingInput(owners[stored.stream], said, said.event.message.role, passage)
+
+    def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
+        found = {
+            stream: self._store.find(
+                tenant,
+                projections.SESSION_KIND,
+                stream.removeprefix(state_cache.SESSION_STREAM_PREFIX),
+            )
+            for stream in streams
+        }
+        return {stream: row.owner for stream, row in found.items() if row is not None}
+
+    def _answered(self, tenant: str, stored: port.StoredEvent) -> str:
+        """Return what was last said in a session before an event of it."""
+        before = self._store.read(
+            tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True
+        )
+        there = [event for event in before if _has_message(event)]
+        for message in reversed(state_cache.messages_of(self._store, tenant, there)):
+            if text := embedding_text(message):
+                return text
+        return ""
+
+
+def _has_message(stored: port.StoredEvent) -> bool:
+    return stored.kind == MessageAddedEvent.kind and stored.payload is not None

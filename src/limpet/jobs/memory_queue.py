@@ -1,0 +1,298 @@
+"""The queue of histories for long-term memory, kept in notes.
+
+A history waits, was given up, or is to be extracted again with a model. The module also reads the
+messages of a history and keeps the list of memory engines that have received any.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values import events
+from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.session_state import SessionState
+from limpet.jobs import tasks
+from limpet.jobs.tasks import Heartbeat, LeaseLost
+from limpet.runtime.state_cache import decode_session_events, session_stream
+from limpet.stores import port
+
+OFFLOAD_TASK = "offload"
+"""What the work of handing them over is called."""
+WAITING_PREFIX = "offload/job/"
+DEAD_PREFIX = "offload/dead/"
+REEXTRACTION_PREFIX = "offload/stand-in/"
+
+
+class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A generation of a session that ended: its history up to `version` is to be handed over.
+
+    `position` is that of the event that ended it: who ended first is handed over first. `begin` is that of
+    the event that began it, 0 in notes of versions that did not write it.
+    """
+
+    session_id: str
+    generation: int
+    version: int
+    position: int
+    ended_us: int
+    begin: int = 0
+    tries: int = 0
+    retry_us: int = 0
+    error: str = ""
+
+    @property
+    def key(self) -> str:
+        """The same whenever it is handed over again; no other conversation of the tenant has it."""
+        named = f"{self.session_id}#{self.generation}"
+        # A session that was erased may be there again, with its generations counted from 0.
+        return f"{named}@{self.begin}" if self.begin else named
+
+    @property
+    def name(self) -> str:
+        """The name of its note."""
+        return f"{WAITING_PREFIX}{self.position:016x}.{short_digest(self.key)}"
+
+
+class StoredJob(msgspec.Struct, frozen=True):
+    """A job as it stands in a note."""
+
+    name: str
+    version: int
+    job: OffloadJob
+
+
+class QueuedOffload(msgspec.Struct, frozen=True, kw_only=True):
+    """A history that long-term memory has not taken yet: what is tried again, and what was given up (`dead`)."""
+
+    key: str
+    session_id: str
+    generation: int
+    tries: int
+    error: str | None
+    retry_us: int | None
+    dead: bool
+
+
+def short_digest(key: str) -> str:
+    """Return a short name for a key of any length."""
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+class _SessionNote(msgspec.Struct):
+    session_id: str = ""
+
+
+def _decode_session_note(value: bytes) -> _SessionNote:
+    try:
+        return msgspec.json.decode(value, type=_SessionNote)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a note about a session can't be read.") from error
+
+
+def drop_notes_of_missing_sessions(
+    store: port.Store, tenant: str, prefixes: Sequence[str], is_there: Callable[[str], bool]
+) -> int:
+    """Drop notes that are about sessions which are not there any more; return how many."""
+    dropped = 0
+    for prefix in prefixes:
+        after = ""
+        while page := store.notes(tenant, prefix, after=after, limit=limits.READ_CHUNK):
+            for name, note in page:
+                if not is_there(_decode_session_note(note.value).session_id):
+                    dropped += store.put_note(tenant, name, None, expected=note.version)
+            after = page[-1][0]
+    return dropped
+
+
+class OffloadQueue:
+    """The jobs of one tenant."""
+
+    def __init__(self, store: port.Store, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+
+    def add(self, job: OffloadJob) -> None:
+        """Note a job, unless it is noted."""
+        self._store.put_note(self._tenant, job.name, msgspec.json.encode(job), expected=0)
+
+    def due(self, now_us: int) -> StoredJob | None:
+        """Return the first job whose time has come."""
+        found = self._noted(WAITING_PREFIX)
+        return next((one for one in found if tasks.retry_is_due(one.job.retry_us, now_us)), None)
+
+    def done(self, noted: StoredJob) -> None:
+        """Forget a job; raise LeaseLost if somebody else has changed it."""
+        self._put(noted.name, None, noted.version)
+
+    def again(self, noted: StoredJob, code: str, now_us: int, *, useless: bool) -> bool:
+        """Note that a job has failed; return whether it is given up, because that was too often or it is `useless`."""
+        job, tries = noted.job, noted.job.tries + 1
+        failed = msgspec.structs.replace(
+            job, tries=tries, retry_us=now_us + tasks.backoff_us(tries), error=code
+        )
+        if not useless and tries < limits.OFFLOAD_TRIES_MAX:
+            self._put(noted.name, failed, noted.version)
+            return False
+        name = DEAD_PREFIX + short_digest(job.key)
+        self._put(name, failed, self._version(name))
+        self.done(noted)
+        return True
+
+    def given_up(self, job: OffloadJob) -> bool:
+        """Whether somebody has to look at a job before it is tried again."""
+        return bool(self._version(DEAD_PREFIX + short_digest(job.key)))
+
+    def stood_in(self, job: OffloadJob) -> None:
+        """Note that rules stood in for a model when a history was taken, unless that is noted."""
+        anew = msgspec.structs.replace(job, tries=0, retry_us=0, error="")
+        name = REEXTRACTION_PREFIX + short_digest(job.key)
+        self._store.put_note(self._tenant, name, msgspec.json.encode(anew), expected=0)
+
+    def stand_ins(self, limit: int | None = None) -> list[StoredJob]:
+        """Return the histories, or some, in which rules stand in for a model."""
+        return list(itertools.islice(self._noted(REEXTRACTION_PREFIX), limit))
+
+    def stands_still(self, noted: StoredJob, code: str) -> None:
+        """Note that a model has failed at a history again; after too many times what stands in is left to stand."""
+        tries = noted.job.tries + 1
+        failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
+        kept = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
+        self._put(noted.name, kept, noted.version)
+
+    def replay(self, key: str | None = None) -> int:
+        """Have a job, or all, that was given up tried again from the beginning; return how many."""
+        count = 0
+        for noted in list(self._noted(DEAD_PREFIX)):
+            job = noted.job
+            if key not in (None, job.key):
+                continue
+            self.add(msgspec.structs.replace(job, tries=0, retry_us=0, error=""))
+            count += self._store.put_note(self._tenant, noted.name, None, expected=noted.version)
+        return count
+
+    def queue(self) -> list[QueuedOffload]:
+        """Return every job, those given up last."""
+        return [
+            QueuedOffload(
+                key=job.key,
+                session_id=job.session_id,
+                generation=job.generation,
+                tries=job.tries,
+                error=job.error or None,
+                retry_us=None if dead else job.retry_us or None,
+                dead=dead,
+            )
+            for dead, prefix in ((False, WAITING_PREFIX), (True, DEAD_PREFIX))
+            for job in (one.job for one in self._noted(prefix))
+        ]
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many jobs wait, and how many were given up."""
+        return sum(1 for _ in self._noted(WAITING_PREFIX)), sum(1 for _ in self._noted(DEAD_PREFIX))
+
+    def _noted(self, prefix: str) -> Iterator[StoredJob]:
+        after = ""
+        while page := self._store.notes(self._tenant, prefix, after=after, limit=limits.READ_CHUNK):
+            for name, note in page:
+                yield StoredJob(name, note.version, _decode_job(note.value))
+            after = page[-1][0]
+
+    def _version(self, name: str) -> int:
+        found = self._store.note(self._tenant, name)
+        return found.version if found else 0
+
+    def _put(self, name: str, job: OffloadJob | None, version: int) -> None:
+        value = None if job is None else msgspec.json.encode(job)
+        if not self._store.put_note(self._tenant, name, value, expected=version):
+            raise LeaseLost("another worker has this history in hand")
+
+
+def _decode_job(value: bytes) -> OffloadJob:
+    try:
+        return msgspec.json.decode(value, type=OffloadJob)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a noted offload can't be read.") from error
+
+
+def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
+    """Return what a generation is called that somebody owns, in the state in which it ended."""
+    return History(
+        key=job.key,
+        who=Who(tenant, state.user_id or ""),
+        session_id=job.session_id,
+        generation=job.generation,
+        messages=state.own_count,
+        ended_us=job.ended_us,
+        title=state.title or state.preview,
+    )
+
+
+def read_history(
+    store: port.Store, tenant: str, state: SessionState, beat: Heartbeat
+) -> Iterator[list[Said]]:
+    """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
+    stream, after, number = session_stream(state.id), state.began, 0
+    while after < state.version:
+        beat()
+        page = store.read(
+            tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK,
+            at=state.version,
+        )  # fmt: skip
+        if not page:
+            raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
+        after = page[-1].version
+        added = [stored for stored in page if stored.kind == events.MessageAddedEvent.kind]
+        numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
+        number += len(added)
+        # What was erased is nobody's any more.
+        whole = [stored for stored in added if stored.payload is not None]
+        chunk = [
+            Said(
+                position=fact.position,
+                session_id=state.id,
+                generation=state.generation,
+                number=numbers[fact.version],
+                time_us=fact.time_us,
+                message=fact.event.message,
+            )
+            for fact in decode_session_events(store, tenant, whole)
+            if isinstance(fact.event, events.MessageAddedEvent)
+            and fact.event.message.origin is None
+        ]
+        if chunk:
+            yield chunk
+
+
+ENGINES_NOTE = "memory/engines"
+
+
+def known_engines(store: port.Store, tenant: str) -> frozenset[str]:
+    """Return the names of the engines that have taken a history."""
+    return _read_engines(store, tenant)[0]
+
+
+def remember_engine(store: port.Store, tenant: str, name: str) -> None:
+    """Note that an engine is about to be given a history; raise Unavailable if others are always faster."""
+    for _ in range(limits.RETRIES_MAX):
+        names, version = _read_engines(store, tenant)
+        if name in names:
+            return
+        value = msgspec.json.encode(sorted({*names, name}))
+        if store.put_note(tenant, ENGINES_NOTE, value, expected=version):
+            return
+    raise errors.Unavailable("others note the same at the same time; try again.")
+
+
+def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
+    note = store.note(tenant, ENGINES_NOTE)
+    if note is None:
+        return frozenset(), 0
+    try:
+        return frozenset(msgspec.json.decode(note.value, type=list[str])), note.version
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("the note of the memory engines can't be read.") from error

@@ -1,0 +1,325 @@
+"""Tasks that hand ended histories to long-term memory.
+
+`OffloadTask` queues a history before it advances its cursor, and removes the job after the log
+records the offload. A crash leads to a repetition, which the engine recognises by its key.
+`ReextractionTask` repeats extractions that used rules while the model was unavailable.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from limpet import errors
+from limpet.core.rules import session_rules
+from limpet.core.rules.session_rules import is_continuation_of
+from limpet.core.values import commands, events
+from limpet.core.values.json_values import Json
+from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
+from limpet.jobs import memory_queue
+from limpet.jobs.memory_queue import OFFLOAD_TASK, OffloadJob, OffloadQueue, StoredJob
+from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt
+from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_events, session_stream
+from limpet.stores import port
+
+_ENDING_KINDS = (events.SessionEndedEvent.kind, events.SessionResetEvent.kind)
+
+_log = logging.getLogger("limpet.memory")
+
+
+class IngestStatus(Protocol):
+    """Whether an engine still has what it has taken."""
+
+    def lost(self, tenant: str) -> bool:
+        """Whether something of a tenant's may be gone."""
+        ...
+
+    def begin(self, tenant: str) -> None:
+        """Note that it is handed over again from the beginning."""
+        ...
+
+    def learnt(self, tenant: str) -> None:
+        """Note that one more was taken."""
+        ...
+
+    def has(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether a history was taken and is not gone."""
+        ...
+
+    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+        """Whether rules stood in for a model when a history was taken."""
+        ...
+
+
+class OffloadTask:
+    """The task that hands over every generation that ended of every session that somebody owns."""
+
+    def __init__(
+        self, engine: Engine, memory: MemoryEngine, kept: IngestStatus | None = None
+    ) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._memory = memory
+        self._kept = kept
+        self._feed = FeedFollower(engine.store, self.name)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return OFFLOAD_TASK
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, a job's time has come, or what was taken is lost."""
+        if self._feed.news(tenant):
+            return True
+        if self._kept is not None and self._kept.lost(tenant):
+            return True
+        return OffloadQueue(self._store, tenant).due(self._engine.now_us()) is not None
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was read, and how many histories wait or were given up."""
+        waiting, dead = OffloadQueue(self._store, tenant).counts()
+        return {**self._feed.told(tenant), "waiting": waiting, "dead": dead}
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """Read on in the log, or hand one history over."""
+        if self._kept is not None and self._kept.lost(tenant):
+            self._feed.begin_again(tenant)
+            self._kept.begin(tenant)
+            return True
+        if self._feed.follow(tenant, lambda page: self._note(tenant, page)):
+            return True
+        jobs = OffloadQueue(self._store, tenant)
+        noted = jobs.due(self._engine.now_us())
+        if noted is None:
+            return False
+        if jobs.given_up(noted.job) or not self._waits(tenant, noted.job):
+            jobs.done(noted)
+            return True
+        outcome = attempt(lambda: self._hand_over(tenant, jobs, noted.job, beat))
+        if isinstance(outcome, AttemptFailure):
+            self._failed(tenant, jobs, noted, outcome)
+        else:
+            jobs.done(noted)
+        return True
+
+    def _note(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note what ended in a part of the log."""
+        jobs = OffloadQueue(self._store, tenant)
+        for stored in page:
+            job = None
+            if stored.kind in _ENDING_KINDS:
+                job = self._job(tenant, stored)
+            elif stored.kind == events.SessionOffloadedEvent.kind and self._kept is not None:
+                job = self._lost(tenant, stored, self._kept)
+            if job is not None:
+                jobs.add(job)
+
+    def _job(self, tenant: str, stored: port.StoredEvent) -> OffloadJob | None:
+        """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
+        state = self._engine.states.current(tenant, session_id)
+        if state is None or state.user_id is None or stored.payload is None:
+            return None
+        (fact,) = decode_session_events(self._store, tenant, [stored])
+        if (
+            isinstance(fact.event, events.SessionEndedEvent)
+            and fact.event.reason is EndReason.DELETED
+        ):
+            return None
+        ended = self._ended(tenant, state, stored)
+        if ended is None or session_rules.is_offloaded(state, ended.generation):
+            return None
+        return OffloadJob(
+            session_id=session_id,
+            generation=ended.generation,
+            begin=self._begin(tenant, ended),
+            version=stored.version - 1,
+            position=stored.position,
+            ended_us=stored.time_us,
+        )
+
+    def _lost(self, tenant: str, stored: port.StoredEvent, kept: IngestStatus) -> OffloadJob | None:
+        """Return the job of a generation that was taken, and is not there any more."""
+        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
+        now = self._engine.states.current(tenant, session_id)
+        if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
+            return None
+        (fact,) = decode_session_events(self._store, tenant, [stored])
+        if not isinstance(fact.event, events.SessionOffloadedEvent):
+            return None
+        if stored.version <= SessionEventSearch(self._store, tenant, now).floor():
+            # Another had the id then, and was deleted.
+            return None
+        state = self._engine.states.at(tenant, session_id, stored.version - 1)
+        while state is not None and state.generation > fact.event.generation:
+            state = self._engine.states.at(tenant, session_id, state.began - 1)
+        if state is None or state.user_id is None or not state.own_count:
+            return None
+        job = OffloadJob(
+            session_id=session_id,
+            generation=fact.event.generation,
+            begin=self._begin(tenant, state),
+            version=state.version,
+            position=stored.position,
+            ended_us=state.active_us,
+        )
+        return None if kept.has(Who(tenant, state.user_id), session_id, job.key) else job
+
+    def _ended(
+        self, tenant: str, now: SessionState, stored: port.StoredEvent
+    ) -> SessionState | None:
+        """Return a state in the generation that an event has ended."""
+        if stored.version > now.began:
+            return now
+        return self._engine.states.at(tenant, now.id, stored.version - 1)
+
+    def _begin(self, tenant: str, state: SessionState) -> int:
+        """Return the position at which the session's own part of a generation begins: no other has the same."""
+        forked = state.forked_from[1] if state.forked_from else 0
+        after = max(state.began - 1, forked)
+        found = self._store.read(
+            tenant, session_stream(state.id), after=after, until=state.version, limit=1,
+            at=state.version,
+        )  # fmt: skip
+        if not found:
+            raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
+        return found[0].position
+
+    def _waits(self, tenant: str, job: OffloadJob) -> bool:
+        state = self._engine.states.current(tenant, job.session_id)
+        if state is None or state.status is SessionStatus.DELETED:
+            return False
+        if not session_rules.is_offloaded(state, job.generation):
+            return True
+        # The log says that it was taken: it is only here if that is lost.
+        return (
+            self._kept is not None
+            and state.user_id is not None
+            and not self._kept.has(Who(tenant, state.user_id), job.session_id, job.key)
+        )
+
+    def _hand_over(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, beat: Heartbeat) -> None:
+        state = self._engine.states.at(tenant, job.session_id, job.version)
+        if state is None or state.generation != job.generation or state.user_id is None:
+            raise errors.Corrupt(
+                "the log does not have a history that ended.", facts={"key": job.key}
+            )
+        self._before(tenant, jobs, job, state)
+        if state.own_count:
+            history = memory_queue.history_of(tenant, job, state)
+            memory_queue.remember_engine(self._store, tenant, self._memory.name)
+            self._memory.ingest(
+                history, memory_queue.read_history(self._store, tenant, state, beat)
+            )
+            if self._kept is not None:
+                self._kept.learnt(tenant)
+                if self._kept.stood_in(history.who, history.session_id, history.key):
+                    jobs.stood_in(job)
+        beat()
+        command = commands.OffloadSession(
+            session_id=job.session_id, generation=job.generation, engine=self._memory.name
+        )
+        try:
+            self._engine.run(commands.CommandRequest(tenant=tenant, command=command))
+        except errors.SessionNotFound:
+            # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
+            self._memory.forget(Who(tenant, state.user_id), job.session_id)
+
+    def _before(
+        self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState
+    ) -> None:
+        """Note the session that this one goes on from: its part of the conversation is over too."""
+        if state.continued_from is None:
+            return
+        source = self._engine.states.current(tenant, state.continued_from)
+        if source is not None and is_continuation_of(state, source):
+            jobs.add(
+                OffloadJob(
+                    session_id=source.id,
+                    generation=source.generation,
+                    begin=self._begin(tenant, source),
+                    version=source.version,
+                    position=job.position,
+                    ended_us=job.ended_us,
+                )
+            )
+
+    def _failed(
+        self, tenant: str, jobs: OffloadQueue, noted: StoredJob, failed: AttemptFailure
+    ) -> None:
+        useless = isinstance(failed.error, errors.Refused)
+        dead = jobs.again(noted, failed.code, self._engine.now_us(), useless=useless)
+        _log.warning(
+            "a history was not taken",
+            extra={
+                "action": "offload.dead" if dead else "offload.failed", "tenant": tenant,
+                "session": noted.job.session_id, "generation": noted.job.generation,
+                "tries": noted.job.tries + 1, "error": failed.code,
+            },
+        )  # fmt: skip
+
+
+_OFFLOAD_IS_TASK: type[Task] = OffloadTask
+
+
+class SupportsReextraction(Protocol):
+    """A memory that can take a history again."""
+
+    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+        """Have the model look where rules stood in; return whether nothing stands in any more."""
+        ...
+
+
+class ReextractionTask:
+    """The task that has a model find the facts for which rules stand in."""
+
+    def __init__(self, engine: Engine, memory: SupportsReextraction) -> None:
+        self._engine = engine
+        self._store = engine.store
+        self._memory = memory
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "redo"
+
+    def due(self, tenant: str) -> bool:
+        """Whether rules stand in somewhere."""
+        return bool(OffloadQueue(self._store, tenant).stand_ins(limit=1))
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return in how many histories rules stand in."""
+        return {"waiting": len(OffloadQueue(self._store, tenant).stand_ins())}
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """Have the model look at one history: one that it has failed at least often."""
+        jobs = OffloadQueue(self._store, tenant)
+        noted = min(jobs.stand_ins(), key=lambda one: one.job.tries, default=None)
+        if noted is None:
+            return False
+        outcome = attempt(lambda: self._redo(tenant, noted.job, beat))
+        if isinstance(outcome, AttemptFailure):
+            jobs.stands_still(noted, outcome.code)
+            raise outcome.error
+        jobs.done(noted)
+        return True
+
+    def _redo(self, tenant: str, job: OffloadJob, beat: Heartbeat) -> None:
+        now = self._engine.states.current(tenant, job.session_id)
+        if now is None or now.status is SessionStatus.DELETED:
+            return
+        state = self._engine.states.at(tenant, job.session_id, job.version)
+        if state is None or state.generation != job.generation or state.user_id is None:
+            return
+        said = memory_queue.read_history(self._store, tenant, state, beat)
+        if not self._memory.redo(memory_queue.history_of(tenant, job, state), said):
+            raise errors.Unavailable("the model finds no facts now; what rules have found stands.")
+
+
+_REEXTRACTION_IS_TASK: type[Task] = ReextractionTask

@@ -1,0 +1,179 @@
+"""The task that writes summaries of messages which cuts removed from the window.
+
+The summarizer is called outside any transaction. Its text is used only if the range that it
+summarises has not changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values import events as e
+from limpet.core.values.json_values import Json
+from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.jobs import tasks
+from limpet.jobs.memory_queue import short_digest
+from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt
+from limpet.runtime.engine import Engine
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
+from limpet.sessions import window_requests
+from limpet.sessions.session_view import MessageReader
+from limpet.sessions.window_requests import Summarizer
+from limpet.stores import port
+
+SUMMARY_PREFIX = "summary/todo/"
+
+_TRIGGER_KINDS = (
+    e.WindowCutEvent.kind, e.SessionSummarizedEvent.kind, e.SessionForkedEvent.kind, e.SessionRewoundEvent.kind,
+)  # fmt: skip
+"""Events after which messages may be out that no written summary stands for."""
+
+_log = logging.getLogger("limpet.summaries")
+
+
+class PendingSummary(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A session to be summarised, since the event at a position."""
+
+    session_id: str
+    position: int
+    tries: int = 0
+    retry_us: int = 0
+    error: str = ""
+
+
+class SummaryTask:
+    """The task that has summaries written by a summariser, one for each session that needs one."""
+
+    def __init__(self, engine: Engine, summarizer: Summarizer) -> None:
+        window_requests.checked_summary_language(summarizer, "en")
+        self._engine = engine
+        self._store = engine.store
+        self._summarizer = summarizer
+        self._feed = FeedFollower(engine.store, self.name)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return "summarize"
+
+    def due(self, tenant: str) -> bool:
+        """Whether the log has gone on, or a summary's time has come."""
+        return self._feed.news(tenant) or self._next(tenant) is not None
+
+    def told(self, tenant: str) -> Mapping[str, Json]:
+        """Return how far the log was read, and how many sessions wait."""
+        waiting = list(self._waiting(tenant))
+        failing = sum(1 for _, _, one in waiting if one.tries)
+        return {**self._feed.told(tenant), "waiting": len(waiting), "failing": failing}
+
+    def step(self, tenant: str, beat: Heartbeat) -> bool:
+        """Read on in the log, or have one summary written."""
+        if self._feed.follow(tenant, lambda page: self._look(tenant, page)):
+            return True
+        found = self._next(tenant)
+        if found is None:
+            return False
+        name, version, one = found
+        beat()
+        outcome = attempt(lambda: self._summarize(tenant, one.session_id))
+        conflict = isinstance(outcome, AttemptFailure) and isinstance(
+            outcome.error, errors.Conflict
+        )
+        wanted = self._wanted(tenant, one.session_id)
+        if isinstance(outcome, AttemptFailure) and (wanted or not conflict):
+            self._failed(tenant, name, version, one, outcome)
+        elif not wanted:
+            # If that fails, somebody has noted it anew since it was read.
+            self._store.put_note(tenant, name, None, expected=version)
+        return True
+
+    def _look(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+        """Note the sessions that a part of the log leaves without a written summary."""
+        touched = {
+            stored.stream.removeprefix(SESSION_STREAM_PREFIX): stored.position
+            for stored in page
+            if stored.kind in _TRIGGER_KINDS
+        }
+        for session_id, position in touched.items():
+            if self._wanted(tenant, session_id):
+                self._note(tenant, PendingSummary(session_id, position))
+
+    def _note(self, tenant: str, one: PendingSummary) -> None:
+        """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
+        name = SUMMARY_PREFIX + short_digest(one.session_id)
+        before = self._store.note(tenant, name)
+        if before is not None:
+            old = _decode_pending(before.value)
+            one = msgspec.structs.replace(
+                one, tries=old.tries, retry_us=old.retry_us, error=old.error
+            )
+        version = before.version if before else 0
+        self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
+
+    def _wanted(self, tenant: str, session_id: str) -> SessionState | None:
+        """Return a session of which messages are out that no written summary stands for."""
+        state = self._engine.states.current(tenant, session_id)
+        if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
+            return None
+        return state if window_requests.needs_written_summary(state) else None
+
+    def _summarize(self, tenant: str, session_id: str) -> None:
+        state = self._wanted(tenant, session_id)
+        out = window_requests.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
+        if state is None or out is None:
+            return
+        language = window_requests.checked_summary_language(self._summarizer, None, state.policy)
+        text = window_requests.checked_summary_text(self._summarizer(out.messages, out.before))
+        author = window_requests.author_of(self._summarizer)
+        try:
+            self._engine.run(out.summarized(tenant, text, language, author))
+        except (errors.SessionEnded, errors.SessionNotFound):
+            # There is nobody left to read it.
+            return
+
+    def _failed(
+        self, tenant: str, name: str, version: int, one: PendingSummary, failed: AttemptFailure
+    ) -> None:
+        tries = one.tries + 1
+        retry = self._engine.now_us() + tasks.backoff_us(tries)
+        noted = msgspec.structs.replace(one, tries=tries, retry_us=retry, error=failed.code)
+        self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
+        if isinstance(failed.error, errors.Conflict):
+            # The session went on meanwhile: nobody's fault, but paid for, so it is not asked for again at once.
+            return
+        _log.warning(
+            "a summary was not written",
+            extra={
+                "action": "summary.failed", "tenant": tenant, "session": one.session_id,
+                "tries": tries, "error": failed.code,
+            },
+        )  # fmt: skip
+
+    def _next(self, tenant: str) -> tuple[str, int, PendingSummary] | None:
+        now = self._engine.now_us()
+        return next(
+            (one for one in self._waiting(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None
+        )
+
+    def _waiting(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
+        after = ""
+        while page := self._store.notes(
+            tenant, SUMMARY_PREFIX, after=after, limit=limits.READ_CHUNK
+        ):
+            for name, note in page:
+                yield name, note.version, _decode_pending(note.value)
+            after = page[-1][0]
+
+
+def _decode_pending(value: bytes) -> PendingSummary:
+    try:
+        return msgspec.json.decode(value, type=PendingSummary)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a noted summary can't be read.") from error
+
+
+_: type[Task] = SummaryTask

@@ -1,0 +1,136 @@
+"""Models of OpenAI, and of any endpoint compatible with its Chat Completions API."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from limpet import limits
+from limpet.core.values.json_values import checked_text
+from limpet.llm import client
+from limpet.llm.port import Reply
+
+if TYPE_CHECKING:
+    import openai  # noqa: F401 - named in the base below
+
+API_KEY_VARIABLE: str = "OPENAI_API_KEY"
+TokensField = Literal["max_tokens", "max_completion_tokens"]
+
+
+class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
+    """A model of an OpenAI-compatible endpoint. See Model.
+
+    Without `base_url` it is OpenAI's own. The key is `api_key`, or OPENAI_API_KEY of the environment; with
+    a `base_url` there need be none. `window` is how many tokens the model takes, question and answer
+    together. One try takes `timeout_s` at most; `retries` more follow if the endpoint can't be reached or
+    asks for patience. `tokens_field` names the field for the longest answer, where an endpoint takes only
+    one of the two. Raises NotInstalled without the library `openai`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        window: int = limits.MODEL_WINDOW_TOKENS,
+        timeout_s: float = limits.MODEL_TIMEOUT_S,
+        retries: int = limits.MODEL_RETRIES,
+        temperature: float | None = None,
+        tokens_field: TokensField | None = None,
+        pauses: client.Backoff | None = None,
+    ) -> None:
+        try:
+            import openai  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            raise client.not_installed(
+                "a model of an OpenAI-compatible endpoint", "openai"
+            ) from error
+        library = client.ClientLibrary(
+            timeout=openai.APITimeoutError,
+            connection=openai.APIConnectionError,
+            status=openai.APIStatusError,
+            base=openai.OpenAIError,
+            provider="OpenAI",
+            variable=API_KEY_VARIABLE,
+        )
+        super().__init__(
+            model,
+            library,
+            openai.OpenAI,
+            base_url=base_url,
+            api_key=api_key,
+            window=window,
+            timeout_s=timeout_s,
+            retries=retries,
+            temperature=temperature,
+            pauses=pauses,
+        )
+        own: TokensField = "max_completion_tokens" if base_url is None else "max_tokens"
+        self._field = tokens_field or own
+
+    def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
+        """Return the model's answer. Raises Unavailable or ModelRefused."""
+        messages = [
+            {"role": "system", "content": checked_text(system)},
+            {"role": "user", "content": checked_text(prompt)},
+        ]
+        create = self._client.chat.completions.with_streaming_response.create
+        limit = {self._field: client.checked_number("tokens_max", tokens_max)}
+        request = partial(create, model=self._name, messages=messages, **limit, **self._fixed)
+        return self._ask(request, self._read)
+
+    def _read(self, body: bytes) -> Reply | client.FailedAttempt:
+        found = client.decode_answer(body, _Completion)
+        if isinstance(found, client.FailedAttempt):
+            return found
+        if not found.choices:
+            return client.transient_failure("the endpoint gives no answer at all.")
+        choice, usage = found.choices[0], found.usage or _ChatUsage()
+        if choice.message.refusal or choice.finish_reason == "content_filter":
+            return client.refusal_failure()
+        if choice.message.tool_calls and not _content_text(choice.message.content):
+            return client.FailedAttempt("the model has called a tool instead of answering.")
+        reply = Reply(
+            _content_text(choice.message.content),
+            found.model or self._name,
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            choice.finish_reason == "length",
+        )
+        return client.check_not_empty(reply)
+
+
+class _ChoicePart(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+
+
+class _ChoiceMessage(msgspec.Struct):
+    content: str | list[_ChoicePart] | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _ChoiceMessage
+    finish_reason: str | None = None
+
+
+class _ChatUsage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Completion(msgspec.Struct):
+    choices: list[_Choice]
+    model: str | None = None
+    usage: _ChatUsage | None = None
+
+
+def _content_text(content: str | list[_ChoicePart] | None) -> str:
+    if isinstance(content, list):
+        return "".join(part.text or "" for part in content if part.type in ("text", ""))
+    return content or ""

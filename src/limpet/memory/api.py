@@ -1,0 +1,166 @@
+"""Long-term memory for blocking callers (`lp.memory`): profile, search, facts, forget, queue.
+
+Search merges the facts of the memory engine with the messages of the archive into one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.admin.erasure.service import ErasureService
+from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.json_values import checked_text
+from limpet.core.values.memory_records import Fact, Hit, Profile, Recalled, Source, Who
+from limpet.core.values.messages import checked_id
+from limpet.jobs import tasks
+from limpet.jobs.memory_queue import OFFLOAD_TASK, OffloadQueue, QueuedOffload
+from limpet.memory.archive import Archive
+from limpet.memory.facts.fact_store import search_terms
+from limpet.memory.port import MemoryEngine
+from limpet.memory.vectors.fusion import Ranking
+from limpet.runtime.engine import Engine
+
+
+class Memory:
+    """What is known of the users of one tenant, each by itself."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        tenant: str,
+        memory: Callable[[], MemoryEngine],
+        *,
+        archive: Archive,
+        erasing: ErasureService,
+    ) -> None:
+        self._engine = engine
+        self._tenant = tenant
+        self._memory = memory
+        self._archive = archive
+        self._erasing = erasing
+
+    def profile(self, user_id: str, budget: int = limits.BOOTSTRAP_TOKENS) -> Profile:
+        """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
+        if type(cast("object", budget)) is not int or budget < 1:
+            raise errors.InvalidRequest("budget is a number of tokens, 1 or more.")
+        return self._asked().profile(self._who(user_id), budget)
+
+    def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
+        """Return up to k things that fit a query, the best first: what is known, and what was said."""
+        if type(cast("object", k)) is not int or not 1 <= k <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"k is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
+        if not isinstance(cast("object", query), str) or not query.strip():
+            raise errors.InvalidRequest("a query is a text.")
+        who, text = self._who(user_id), checked_text(query)
+        known = self._asked().search(who, text, k)
+        said = self._archive.beside(who, text, k, fact_sources(text, known))
+        return merge_results(text, known, said)[:k]
+
+    def facts(self, user_id: str) -> list[Fact]:
+        """Return everything that is or was known of a user, the newest first, with who said so."""
+        return list(self._asked().facts(self._who(user_id)))
+
+    def forget(self, user_id: str) -> Receipt:
+        """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
+
+        When this returns, no file of the store or of the memory has it; the log still verifies. If it is broken
+        off, the next opening finishes what is here; engines elsewhere hear of it from the worker, or from the
+        next erasure. Raises StoreBusy, with the receipt in its facts, if somebody
+        reads for so long that traces stay in files; Unavailable if the memory engine can't be reached.
+        """
+        return self._erasing.user(user_id)
+
+    def queue(self) -> list[QueuedOffload]:
+        """Return the histories that memory has not taken yet: those that are tried again, then those given up."""
+        self._engine.check()
+        return OffloadQueue(self._engine.store, self._tenant).queue()
+
+    def behind(self) -> int:
+        """Return how many events of the log nobody has looked at yet for conversations that have ended."""
+        self._engine.check()
+        at = tasks.read_cursor(self._engine.store, self._tenant, OFFLOAD_TASK).position
+        return tasks.feed_lag(self._engine.store, self._tenant, at)
+
+    def replay(self, key: str | None = None) -> int:
+        """Have what was given up tried again, or one of it by its key; return how many."""
+        self._engine.check()
+        return OffloadQueue(self._engine.store, self._tenant).replay(key)
+
+    def _asked(self) -> MemoryEngine:
+        self._engine.check()
+        return self._memory()
+
+    def _who(self, user_id: str) -> Who:
+        return Who(self._tenant, checked_id("a user's id", user_id))
+
+
+def fact_sources(query: str, known: Sequence[Recalled]) -> Ranking:
+    """Return where the facts that hold were said, and how far each is to be trusted: how much of the query it has."""
+    held = [one for one in known if one.until_us is None and one.source is not None]
+    first = {one.source.position: one for one in reversed(held) if one.source is not None}
+    facts = sorted(first.items(), key=lambda item: held.index(item[1]))
+    asked = {*search_terms(query)}
+    shares = (len(asked.intersection(search_terms(one.text))) / len(asked) for _, one in facts)
+    trust = [share**2 for share in shares]
+    return Ranking([position for position, _ in facts], trust)
+
+
+def merge_results(query: str, known: Sequence[Recalled], said: Sequence[Hit]) -> list[Recalled]:
+    """Return facts and messages in the order of the messages, which knows what was said later about the same thing.
+
+    A fact and the message it is from are one thing and take one place: the fact's words, unless the message
+    has more of what was asked for. What holds stands ahead of what it replaced. Facts from messages that are not
+    there come by their own places, and behind everything else those that hold no more.
+    """
+    left = dict.fromkeys(known)
+    places = {(hit.position, hit.message_id): hit for hit in said}
+    asked, placed = {*search_terms(query)}, list[Recalled]()
+
+    def place(at: tuple[int, str]) -> None:
+        hit = places.pop(at, None)
+        facts = [fact for fact in left if _source_reference(fact) == at]
+        for fact in facts:
+            del left[fact]
+        for fact in facts:
+            for later in [one for one in left if _replaces(one, fact)]:
+                place(_source_reference(later))
+        had = {term for fact in facts for term in search_terms(fact.text)}
+        if hit is not None and (not facts or asked.intersection(search_terms(hit.excerpt)) - had):
+            placed.append(recalled_hit(hit))
+        else:
+            placed.extend(facts)
+
+    for hit in said:
+        if (hit.position, hit.message_id) in places:
+            place((hit.position, hit.message_id))
+    held = [one for one in left if one.until_us is None]
+    return [*interleave(held, placed), *(one for one in left if one.until_us is not None)]
+
+
+def _replaces(later: Recalled, fact: Recalled) -> bool:
+    return fact.until_us == later.time_us and fact.kind == later.kind
+
+
+def _source_reference(fact: Recalled) -> tuple[int, str]:
+    source = fact.source
+    return (-1, fact.text) if source is None else (source.position, source.message_id)
+
+
+def recalled_hit(hit: Hit) -> Recalled:
+    """Return what was said as something that was found."""
+    source = Source(hit.session_id, hit.message_id, hit.position)
+    return Recalled(text=hit.excerpt, score=hit.score, time_us=hit.time_us, source=source)
+
+
+def interleave(*lists: Sequence[Recalled]) -> list[Recalled]:
+    """Return several lists as one, by the places that each thing has in its own; scores of lists do not compare."""
+    ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
+    ranked.sort(key=lambda each: each[0])
+    return [
+        msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK_OFFSET + rank))
+        for rank, one in ranked
+    ]

@@ -1,0 +1,655 @@
+"""The rows of the archive index: layout, adding batches of the log, and deleting messages.
+
+An owner's messages are numbered in order. The newest are stored as they come, with their terms.
+Every 32 of them become a segment of posting lists, and eight segments are merged into one of the
+next size, so a message is moved four times at most. Which segments exist follows from the number of
+messages. Every deletion changes the cursor, so that a batch read before it cannot be written after
+it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values.memory_records import Who
+from limpet.memory.index import documents, postings
+from limpet.memory.index.documents import (
+    FORGOTTEN,
+    HIDDEN,
+    DocumentBlock,
+    DocumentBlockView,
+    NewDocument,
+    SessionGeneration,
+    length_of_kind,
+)
+from limpet.memory.index.terms import Term
+from limpet.memory.index_store import DropRows, IndexStore, PutRow, encode_key, prefix_end
+
+CURSORS: Final = "archive.cursors"
+OWNERS: Final = "archive.owners"
+SESSIONS: Final = "archive.sessions"
+MEMBERS: Final = "archive.members"
+HEADS: Final = "archive.heads"
+PENDING: Final = "archive.waiting"
+DOCUMENTS: Final = "archive.documents"
+TERMS: Final = "archive.terms"
+OWNER_TABLES: Final = (MEMBERS, HEADS, PENDING, DOCUMENTS, TERMS)
+"""Books whose keys begin with an owner's number."""
+
+ROW_FORMAT: Final = 2 if sys.byteorder == "little" else 3
+"""Of the rows. An index of another one is made anew."""
+
+SEGMENT_SIZES: Final = (32, 256, 2_048, 16_384)
+"""How many documents a segment has. None reaches over a multiple of 65,536."""
+
+OWNER_COUNTER_KEY: Final = encode_key("")
+"""In the book of cursors, where no tenant has this name: the number of the next owner."""
+
+_SCAN_LIMIT: Final = 100_000
+
+
+class IndexCursor(msgspec.Struct, frozen=True, array_like=True):
+    """How far a tenant's log is in the index: the position, and the link of the event there.
+
+    `turn` changes with whatever is forgotten: who has read the log before that can't write it afterwards.
+    """
+
+    format: int = ROW_FORMAT
+    position: int = 0
+    link: bytes = b""
+    turn: int = 0
+
+
+class OwnerHead(msgspec.Struct, frozen=True, array_like=True):
+    """How many documents an owner has been given, how many are there, their length in all, and a number of changes."""
+
+    following: int = 0
+    documents: int = 0
+    length: int = 0
+    turn: int = 0
+
+
+class PendingDocuments(msgspec.Struct, array_like=True):
+    """Documents that are in no segment yet: a row of `Documents`, and the terms of each, joined."""
+
+    documents: bytes
+    once: list[bytes]
+    often: list[bytes]
+
+
+Segment = tuple[int, int]
+"""Its size, and the number of its first document."""
+
+encode_row: Final = msgspec.msgpack.encode
+_RowT = TypeVar("_RowT")
+
+
+def decode_row(kind: type[_RowT], row: bytes) -> _RowT:
+    """Return what a row holds; raise Corrupt if it can't be read."""
+    try:
+        return msgspec.msgpack.decode(row, type=kind)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a row of the archive can't be read.") from error
+
+
+def encode_number(number: int) -> bytes:
+    """Return a whole number as the value of a row."""
+    return number.to_bytes(8, "big")
+
+
+def owner_key_range(owner: int, *parts: int | str) -> tuple[bytes, bytes]:
+    """Return the range of keys of an owner that begin with some parts."""
+    first = encode_key(owner, *parts)
+    return first, prefix_end(first)
+
+
+class ArchiveIndex:
+    """The rows of the archive, for whoever writes or searches them."""
+
+    def __init__(self, shelf: IndexStore) -> None:
+        self.shelf = shelf
+
+    def cursor(self, tenant: str) -> tuple[IndexCursor, bytes | None]:
+        """Return how far a tenant's log is in the index, and the row that says so, if there is one."""
+        row = self.shelf.get(CURSORS, [encode_key(tenant)]).get(encode_key(tenant))
+        if row is None:
+            return IndexCursor(), None
+        return decode_row(IndexCursor, row), row
+
+    def owner(self, who: Who) -> int | None:
+        """Return the number of a user; None if nothing of theirs is in the index."""
+        named = encode_key(who.tenant, who.user_id)
+        row = self.shelf.get(OWNERS, [named]).get(named)
+        return None if row is None else int.from_bytes(row, "big")
+
+    def head(self, owner: int) -> OwnerHead:
+        """Return an owner's head."""
+        row = self.shelf.get(HEADS, [encode_key(owner)]).get(encode_key(owner))
+        return OwnerHead() if row is None else decode_row(OwnerHead, row)
+
+    def waiting(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
+        """Return the rows of an owner's documents that are in no segment yet, by key."""
+        rows = self.shelf.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
+        return [(named, decode_row(PendingDocuments, row)) for named, row in rows]
+
+    def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
+        """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
+        return [
+            (at, documents.decode_block(row)) for at, row in self._documents(owner, first, last)
+        ]
+
+    def views(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlockView]]:
+        """Return the same for reading only."""
+        return [(at, DocumentBlockView(row)) for at, row in self._documents(owner, first, last)]
+
+    def _documents(self, owner: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
+        for named, row in self.shelf.scan(
+            DOCUMENTS, encode_key(owner, first), encode_key(owner, last), limit=_SCAN_LIMIT
+        ):
+            yield int.from_bytes(named[-8:], "big"), row
+
+    def terms(self, owner: int, segment: Segment) -> dict[Term, bytes]:
+        """Return every list of a segment."""
+        rows = self.shelf.scan(TERMS, *owner_key_range(owner, *segment), limit=_SCAN_LIMIT)
+        found: dict[Term, bytes] = {}
+        for _, row in rows:
+            found |= postings.unpack_row(row)
+        return found
+
+    def rows(self, owner: int, wanted: Sequence[tuple[Segment, Term]]) -> list[bytes | None]:
+        """Return the rows of segments that have the lists of terms, if the segments have them, in one look."""
+        firsts = {segment: encode_key(owner, *segment) for segment, _ in wanted}
+        spans = [(firsts[segment], firsts[segment] + term + b"\0") for segment, term in wanted]
+        return self.shelf.lasts(TERMS, spans)
+
+
+def segments(following: int) -> Iterator[Segment]:
+    """Yield the segments of an owner who was given this many documents, in order; what follows them waits."""
+    start = 0
+    for size in reversed(SEGMENT_SIZES):
+        while start + size <= following:
+            yield size, start
+            start += size
+
+
+def segment_rows(owner: int, segment: Segment, lists: dict[Term, bytes]) -> Iterator[PutRow]:
+    """Yield the rows of a segment."""
+    first = encode_key(owner, *segment)
+    for term, row in postings.pack_rows(lists):
+        yield PutRow(TERMS, first + term, row)
+
+
+def document_rows(owner: int, first: int, held: DocumentBlock) -> Iterator[PutRow]:
+    """Yield the rows of documents from a number on: as many in each as in a segment of the second size, at most."""
+    for start in range(0, len(held), SEGMENT_SIZES[1]):
+        yield PutRow(
+            DOCUMENTS,
+            encode_key(owner, first + start),
+            held.part(start, start + SEGMENT_SIZES[1]).encode(),
+        )
+
+
+def drop_owner(owner: int) -> list[DropRows]:
+    """Return what leaves nothing of an owner."""
+    return [DropRows(book, *owner_key_range(owner)) for book in OWNER_TABLES]
+
+
+class IndexedSession(msgspec.Struct, frozen=True, array_like=True):
+    """What the index knows of a session: whose it is, its generation, and the last that was said in it.
+
+    `asked`, `told` and `called` are the numbers of the last documents of a user, of an assistant with words,
+    and of one with calls.
+    """
+
+    owner: int
+    generation: int
+    began: int
+    asked: int | None = None
+    told: int | None = None
+    called: int | None = None
+
+
+class IndexBatch:
+    """What the next events of a tenant's log bring."""
+
+    def __init__(self, rows: ArchiveIndex, tenant: str) -> None:
+        self._index = rows
+        self._tenant = tenant
+        self.cursor, self._cursor_row = rows.cursor(tenant)
+        self._known: dict[str, IndexedSession] = {}
+        self._owners: dict[str, int] = {}
+        self._counter: bytes | None = None
+        self._next_owner = 0
+        self._heads: dict[int, OwnerHead] = {}
+        self._new: defaultdict[int, list[NewDocument]] = defaultdict(list)
+        self._members: set[tuple[int, str]] = set()
+        self._hidden: defaultdict[int, set[str]] = defaultdict(set)
+
+    def look(self, session_ids: Collection[str]) -> None:
+        """Fetch what is known of sessions, in one look."""
+        keys = {
+            encode_key(self._tenant, name): name for name in session_ids if name not in self._known
+        }
+        for found, row in self._index.shelf.get(SESSIONS, list(keys)).items():
+            self._known[keys[found]] = decode_row(IndexedSession, row)
+
+    def known(self, session_id: str) -> IndexedSession | None:
+        """Return what is known of a session that was looked for."""
+        return self._known.get(session_id)
+
+    def begin(self, session_id: str, user_id: str | None, generation: int, began: int) -> None:
+        """Know whose a session is from here on, and the generation that it is in."""
+        owner = self._owner(user_id or "")
+        self._known[session_id] = IndexedSession(owner, generation, began)
+        self._members.add((owner, session_id))
+
+    def again(self, session_id: str, generation: int, began: int) -> None:
+        """Know that a session began its next generation."""
+        owner = self._known[session_id].owner
+        self._known[session_id] = IndexedSession(owner, generation, began)
+
+    def _owner(self, user_id: str) -> int:
+        if user_id not in self._owners:
+            named = encode_key(self._tenant, user_id)
+            row = self._index.shelf.get(OWNERS, [named]).get(named)
+            self._owners[user_id] = int.from_bytes(row, "big") if row else self._another()
+        return self._owners[user_id]
+
+    def _another(self) -> int:
+        if not self._next_owner:
+            row = self._index.shelf.get(CURSORS, [OWNER_COUNTER_KEY]).get(OWNER_COUNTER_KEY)
+            self._counter, self._next_owner = row, int.from_bytes(row or b"\1", "big")
+        self._next_owner += 1
+        return self._next_owner - 1
+
+    def hide(self, session_id: str) -> None:
+        """Let nothing be found of what was said in a session so far. Not in one batch with messages."""
+        assert not self._new, "messages are written first: they may be the session's"
+        if known := self._known.get(session_id):
+            self._hidden[known.owner].add(session_id)
+
+    def add(
+        self,
+        session_id: str,
+        *,
+        position: int,
+        time_us: int,
+        role: str,
+        terms: Mapping[Term, int],
+        spoken: bool,
+        calls: bool,
+    ) -> None:
+        """Take a message of a session that is known."""
+        known = self._known[session_id]
+        new = self._new[known.owner]
+        number = self._head(known.owner).following + len(new)
+        answers = _answered_document(known, role, spoken)
+        once = [term for term, count in terms.items() if count == 1]
+        often = [] if len(once) == len(terms) else [term for term, n in terms.items() if n > 1]
+        place = SessionGeneration(session_id, known.generation, known.began)
+        new.append(NewDocument(position, time_us, place, role, once, often, answers))
+        if role == "user":
+            known = msgspec.structs.replace(known, asked=number)
+        elif role == "assistant":
+            told, called = number if spoken else known.told, number if calls else known.called
+            known = msgspec.structs.replace(known, told=told, called=called)
+        self._known[session_id] = known
+
+    def _head(self, owner: int) -> OwnerHead:
+        if owner not in self._heads:
+            self._heads[owner] = self._index.head(owner)
+        return self._heads[owner]
+
+    def write(self, position: int, link: bytes) -> bool:
+        """Write it all, and that the index has the log up to a position; False if somebody else was first."""
+        at = (CURSORS, encode_key(self._tenant))
+        following = msgspec.structs.replace(
+            self.cursor, format=ROW_FORMAT, position=position, link=link
+        )
+        expected: dict[tuple[str, bytes], bytes | None] = {at: self._cursor_row}
+        changes: list[PutRow | DropRows] = [PutRow(*at, encode_row(following))]
+        if self._next_owner:
+            counter = (CURSORS, OWNER_COUNTER_KEY)
+            expected[counter] = self._counter
+            changes.append(PutRow(*counter, encode_number(self._next_owner)))
+        changes += self._named()
+        for owner, entries in self._new.items():
+            changes += _OwnerUpdate(self._index, owner, self._head(owner)).taken(entries)
+        for owner, sessions in self._hidden.items():
+            changes += _OwnerUpdate(self._index, owner, self._head(owner)).hidden(sessions)
+        return self._index.shelf.write(changes, expected=expected)
+
+    def _named(self) -> Iterable[PutRow]:
+        for user_id, owner in self._owners.items():
+            yield PutRow(OWNERS, encode_key(self._tenant, user_id), encode_number(owner))
+        for owner, session_id in sorted(self._members):
+            yield PutRow(MEMBERS, encode_key(owner, session_id), b"")
+        for session_id, known in self._known.items():
+            yield PutRow(SESSIONS, encode_key(self._tenant, session_id), encode_row(known))
+
+
+def _answered_document(known: IndexedSession, role: str, spoken: bool) -> int | None:
+    """Return the document that a message answers: a user an assistant, an assistant a user, a tool its call."""
+    if role == "tool":
+        return known.called
+    if role == "user":
+        return known.told
+    return known.asked if role == "assistant" and spoken else None
+
+
+class _OwnerUpdate:
+    """One owner's rows, as a batch changes them."""
+
+    def __init__(self, rows: ArchiveIndex, owner: int, head: OwnerHead) -> None:
+        self._index = rows
+        self._owner = owner
+        self._head = head
+        self._made: dict[Segment, dict[Term, bytes]] = {}
+        self._held: dict[int, DocumentBlock] = {}
+        self._changes: list[PutRow | DropRows] = []
+
+    def taken(self, entries: list[NewDocument]) -> list[PutRow | DropRows]:
+        """Return what takes new documents in."""
+        self._take(entries)
+        length = sum(len(entry.once) + 2 * len(entry.often) for entry in entries)
+        return self._headed(len(entries), len(entries), length)
+
+    def hidden(self, sessions: Collection[str]) -> list[PutRow | DropRows]:
+        """Return what hides the documents of sessions."""
+        return self._headed(0, -self._hide(sessions), 0)
+
+    def _headed(self, new: int, more: int, length: int) -> list[PutRow | DropRows]:
+        old = self._head
+        head = OwnerHead(
+            old.following + new, old.documents + more, old.length + length, old.turn + 1
+        )
+        return [*self._changes, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
+
+    def _take(self, entries: list[NewDocument]) -> None:
+        first = self._head.following
+        fresh = DocumentBlock()
+        for number, entry in enumerate(entries, first):
+            fresh.add(entry, number)
+        once = [b"\n".join(entry.once) for entry in entries]
+        often = [b"\n".join(entry.often) for entry in entries]
+        start, following = first - first % SEGMENT_SIZES[0], first + len(entries)
+        if following - start < SEGMENT_SIZES[0]:
+            row = PendingDocuments(fresh.encode(), once, often)
+            self._changes.append(PutRow(PENDING, encode_key(self._owner, first), encode_row(row)))
+            return
+        held, before, before_often = DocumentBlock(), list[bytes](), list[bytes]()
+        for _, row in self._index.waiting(self._owner):
+            held.extend(documents.decode_block(row.documents))
+            before += row.once
+            before_often += row.often
+        held.extend(fresh)
+        self._cut(start, held, before + once, before_often + often)
+
+    def _cut(self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
+        """Make segments of what waits, the largest that are whole, and let the rest wait."""
+        begin, following = start, start + len(held)
+        self._changes.append(DropRows(PENDING, *owner_key_range(self._owner)))
+        while (size := _largest_segment(start, following)) is not None:
+            low, high = start - begin, start - begin + size
+            self._made[size, start] = postings.invert(
+                (
+                    number & 0xFFFF,
+                    one.split(b"\n") if one else (),
+                    many.split(b"\n") if many else (),
+                )
+                for number, one, many in zip(
+                    range(start, start + size), once[low:high], often[low:high], strict=True
+                )
+            )
+            self._held[start] = held.part(low, high)
+            start += size
+            self._merge(size, start)
+        for segment, lists in self._made.items():
+            self._changes += segment_rows(self._owner, segment, lists)
+        for first, part in self._held.items():
+            self._changes += document_rows(self._owner, first, part)
+        if start < following:
+            rest = slice(start - begin, None)
+            row = PendingDocuments(
+                held.part(start - begin, len(held)).encode(), once[rest], often[rest]
+            )
+            self._changes.append(PutRow(PENDING, encode_key(self._owner, start), encode_row(row)))
+
+    def _merge(self, size: int, end: int) -> None:
+        """Make one segment of those that have become as many as the next size needs."""
+        for larger in SEGMENT_SIZES[SEGMENT_SIZES.index(size) + 1 :]:
+            if end % larger:
+                return
+            first = end - larger
+            parts = [(size, start) for start in range(first, end, size)]
+            self._made[larger, first] = postings.merge([self._lists(part) for part in parts])
+            if larger == SEGMENT_SIZES[1]:
+                self._join(first, end)
+            size = larger
+
+    def _lists(self, segment: Segment) -> dict[Term, bytes]:
+        made = self._made.pop(segment, None)
+        if made is not None:
+            return made
+        self._changes.append(DropRows(TERMS, *owner_key_range(self._owner, *segment)))
+        return self._index.terms(self._owner, segment)
+
+    def _join(self, first: int, end: int) -> None:
+        """Put the documents of a stretch into one row."""
+        rows = self._index.documents(self._owner, first, end)
+        self._changes.append(
+            DropRows(DOCUMENTS, encode_key(self._owner, first), encode_key(self._owner, end))
+        )
+        whole = DocumentBlock()
+        for _, part in rows:
+            whole.extend(part)
+        for start in range(first, end, SEGMENT_SIZES[0]):
+            if part := self._held.pop(start, None):
+                whole.extend(part)
+        self._held[first] = whole
+
+    def _hide(self, sessions: Collection[str]) -> int:
+        """Mark the documents of sessions; return how many."""
+        marked = 0
+        for first, held in self._index.documents(self._owner, 0, self._head.following):
+            if found := _hide_sessions(held, sessions):
+                marked += found
+                row = PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode())
+                self._changes.append(row)
+        for named, row in self._index.waiting(self._owner):
+            held = documents.decode_block(row.documents)
+            if found := _hide_sessions(held, sessions):
+                marked += found
+                row.documents = held.encode()
+                self._changes.append(PutRow(PENDING, named, encode_row(row)))
+        return marked
+
+
+def _hide_sessions(held: DocumentBlock, sessions: Collection[str]) -> int:
+    named = {at for at, place in enumerate(held.named) if place.session_id in sessions}
+    if not named:
+        return 0
+    marked = 0
+    for at, place in enumerate(held.places):
+        if place in named and held.kinds[at] < HIDDEN:
+            held.kinds[at] = HIDDEN
+            marked += 1
+    return marked
+
+
+def _largest_segment(start: int, following: int) -> int | None:
+    """Return the size of the largest segment that begins here and is whole."""
+    for size in reversed(SEGMENT_SIZES):
+        if start % size == 0 and start + size <= following:
+            return size
+    return None
+
+
+_TRIES: Final = 64
+
+DocumentFilter = Callable[[DocumentBlock, int], bool]
+"""Whether a document, of some by its place among them, is to be forgotten."""
+
+
+def forget(
+    rows: ArchiveIndex, who: Who, session_id: str | None = None, position: int | None = None
+) -> int:
+    """Drop everything of a user, of one session of theirs, or one message; return how many messages it was.
+
+    When this returns, nothing of it is left in any file.
+    """
+    forgotten = _write_with_retry(
+        rows, who.tenant, lambda: _removal(rows, who, session_id, position)
+    )
+    rows.shelf.scrub()
+    return forgotten
+
+
+def reset_tenant(rows: ArchiveIndex, tenant: str) -> None:
+    """Drop everything of a tenant, so that its log is taken in from its beginning."""
+
+    def changes() -> tuple[int, list[PutRow | DropRows]]:
+        span = encode_key(tenant), prefix_end(encode_key(tenant))
+        made: list[PutRow | DropRows] = [DropRows(OWNERS, *span), DropRows(SESSIONS, *span)]
+        for _, row in _scan_all(rows, OWNERS, *span):
+            made += drop_owner(int.from_bytes(row, "big"))
+        return 0, made
+
+    _write_with_retry(rows, tenant, changes, anew=True)
+
+
+def _scan_all(
+    rows: ArchiveIndex, book: str, first: bytes, last: bytes
+) -> Iterator[tuple[bytes, bytes]]:
+    while page := rows.shelf.scan(book, first, last, limit=limits.MEMORY_ROWS):
+        yield from page
+        first = page[-1][0] + b"\0"
+
+
+def _write_with_retry(
+    rows: ArchiveIndex,
+    tenant: str,
+    changes: Callable[[], tuple[int, list[PutRow | DropRows]]],
+    *,
+    anew: bool = False,
+) -> int:
+    at = (CURSORS, encode_key(tenant))
+    for _ in range(_TRIES):
+        cursor, row = rows.cursor(tenant)
+        if anew:
+            following = IndexCursor(turn=cursor.turn + 1)
+        else:
+            following = msgspec.structs.replace(cursor, turn=cursor.turn + 1)
+        count, made = changes()
+        if rows.shelf.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
+            return count
+    raise errors.Unavailable(
+        "the archive changes too fast for anything to be forgotten; try again."
+    )
+
+
+def _removal(
+    rows: ArchiveIndex, who: Who, session_id: str | None, position: int | None
+) -> tuple[int, list[PutRow | DropRows]]:
+    owner = rows.owner(who)
+    if owner is None:
+        return 0, []
+    if session_id is None and position is None:
+        return _user_removal(rows, who, owner)
+    count, made = _DocumentRemoval(rows, owner, _document_filter(session_id, position)).changes()
+    if session_id is not None and position is None:
+        for book, named in (
+            (SESSIONS, encode_key(who.tenant, session_id)),
+            (MEMBERS, encode_key(owner, session_id)),
+        ):
+            made.append(DropRows(book, named, named + b"\0"))
+    return count, made
+
+
+def _document_filter(session_id: str | None, position: int | None) -> DocumentFilter:
+    def chosen(held: DocumentBlock, at: int) -> bool:
+        if position is not None and held.positions[at] != position:
+            return False
+        return session_id is None or held.named[held.places[at]].session_id == session_id
+
+    return chosen
+
+
+def _user_removal(rows: ArchiveIndex, who: Who, owner: int) -> tuple[int, list[PutRow | DropRows]]:
+    made: list[PutRow | DropRows] = list(drop_owner(owner))
+    named = encode_key(who.tenant, who.user_id)
+    made.append(DropRows(OWNERS, named, named + b"\0"))
+    prefix = encode_key(owner)
+    for member, _ in _scan_all(rows, MEMBERS, *owner_key_range(owner)):
+        session = encode_key(who.tenant) + member[len(prefix) :]
+        made.append(DropRows(SESSIONS, session, session + b"\0"))
+    return rows.head(owner).documents, made
+
+
+class _DocumentRemoval:
+    """One owner's rows, without some documents and their terms."""
+
+    def __init__(self, rows: ArchiveIndex, owner: int, chosen: DocumentFilter) -> None:
+        self._index = rows
+        self._owner = owner
+        self._chosen = chosen
+        self._head = rows.head(owner)
+        self._count = 0
+        self._length = 0.0
+        self._made: list[PutRow | DropRows] = []
+
+    def changes(self) -> tuple[int, list[PutRow | DropRows]]:
+        gone = self._documents()
+        for size, first in segments(self._head.following):
+            if within := {number & 0xFFFF for number in gone if first <= number < first + size}:
+                self._segment((size, first), within)
+        self._waiting()
+        head = msgspec.structs.replace(
+            self._head,
+            documents=self._head.documents - self._count,
+            length=max(0, self._head.length - round(self._length)),
+            turn=self._head.turn + 1,
+        )
+        return self._count, [*self._made, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
+
+    def _documents(self) -> set[int]:
+        gone = set[int]()
+        stop = self._head.following - self._head.following % SEGMENT_SIZES[0]
+        for first, held in self._index.documents(self._owner, 0, stop):
+            if found := self._blanked(held):
+                gone |= {first + at for at in found}
+                self._made.append(PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode()))
+        return gone
+
+    def _blanked(self, held: DocumentBlock) -> list[int]:
+        """Forget the chosen ones among documents; return their places."""
+        found = [
+            at for at, kind in enumerate(held.kinds) if kind != FORGOTTEN and self._chosen(held, at)
+        ]
+        shown = [held.kinds[at] for at in found if held.kinds[at] < HIDDEN]
+        self._count += len(shown)
+        self._length += sum(map(length_of_kind, shown))
+        held.forget(found)
+        return found
+
+    def _segment(self, segment: Segment, gone: Collection[int]) -> None:
+        lists = self._index.terms(self._owner, segment)
+        left = {term: postings.remove_numbers(data, gone) for term, data in lists.items()}
+        kept = {term: data for term, data in left.items() if data}
+        self._made.append(DropRows(TERMS, *owner_key_range(self._owner, *segment)))
+        self._made += segment_rows(self._owner, segment, kept)
+
+    def _waiting(self) -> None:
+        for named, row in self._index.waiting(self._owner):
+            held = documents.decode_block(row.documents)
+            if found := self._blanked(held):
+                for at in found:
+                    row.once[at] = row.often[at] = b""
+                row.documents = held.encode()
+                self._made.append(PutRow(PENDING, named, encode_row(row)))

@@ -1,0 +1,441 @@
+"""Searches one owner's index: ranks messages by terms, and finds the best passage of a message.
+
+A message also gets part of the score of the message that it answers. `SearchCache` keeps the
+document rows of recent searches. A changed head of the owner invalidates them.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import heapq
+import math
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.memory.index import documents, inverted_index, postings
+from limpet.memory.index.documents import FORGOTTEN, HIDDEN, DocumentBlockView, SessionGeneration
+from limpet.memory.index.inverted_index import SEGMENT_SIZES, ArchiveIndex, OwnerHead, Segment
+from limpet.memory.index.terms import Term, fold, is_prefix, occurrences
+
+
+class OwnerDocuments:
+    """The documents that an owner had at one moment. It is never changed."""
+
+    def __init__(self, following: int, views: Sequence[tuple[int, DocumentBlockView]]) -> None:
+        self.views = sorted(views, key=lambda each: each[0])
+        self._firsts = [first for first, _ in self.views]
+        self.kinds = bytearray((FORGOTTEN,)) * following
+        """By number."""
+        self.replies: dict[int, list[int]] = {}
+        """By number: which documents that can be found answer it."""
+        for first, view in self.views:
+            self.kinds[first : first + len(view)] = view.kinds
+            for number, far in enumerate(view.answers, first):
+                if far and self.kinds[number] < HIDDEN:
+                    self.replies.setdefault(number - far, []).append(number)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def at(self, number: int) -> tuple[DocumentBlockView, int]:
+        """Return the row that has a document, and its place there."""
+        place = bisect.bisect_right(self._firsts, number) - 1
+        first, view = self.views[place]
+        return view, number - first
+
+
+class SearchCache:
+    """What was read for the last owners that searched, up to limits.ARCHIVE_CACHED_DOCUMENTS documents. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[int, tuple[OwnerHead, OwnerDocuments]] = {}
+
+    def get(self, owner: int, head: OwnerHead) -> OwnerDocuments | None:
+        """Return what an owner had at the moment of a head, if it is known."""
+        with self._lock:
+            found = self._held.pop(owner, None)
+            if found is None or found[0] != head:
+                return None
+            self._held[owner] = found
+            return found[1]
+
+    def put(self, owner: int, head: OwnerHead, held: OwnerDocuments) -> None:
+        """Keep what an owner had, in the place of whoever has not searched for longest."""
+        with self._lock:
+            self._held.pop(owner, None)
+            self._held[owner] = head, held
+            while sum(len(one) for _, one in self._held.values()) > limits.ARCHIVE_CACHED_DOCUMENTS:
+                del self._held[next(iter(self._held))]
+
+
+_K1: Final = 1.2
+_B: Final = 0.6
+_REPEATED_COUNT: Final = 2.5
+"""How often a term is taken to occur that occurs more than once."""
+_ANSWER_WEIGHT: Final = 0.4
+"""What a term weighs for the answer to the message that has it."""
+_ROLE_WEIGHTS: Final[Mapping[str, float]] = {
+    "user": 1.25, "assistant": 1.0, "system": 0.6, "tool": 0.7,
+}  # fmt: skip
+_PARTIAL_MATCH_FLOOR: Final = 0.5
+"""What is left of the score of a message that has none of the weight of what was asked."""
+_COMMON_SHARE: Final = 8
+_ENOUGH_FACTOR: Final = 20
+"""A term that more than one message in 8 has finds none by itself where rarer ones have found 20 times what was asked."""
+_PREFIX_ROWS: Final = 16
+_TRIES: Final = 8
+
+
+_TermDocuments = tuple[list[int], list[int]]
+"""Documents that have a term once, and those that have it more often."""
+
+
+class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """What is looked for: terms, and what must hold of a message. `since_us` and `until_us` are inclusive."""
+
+    terms: Sequence[Term]
+    k: int
+    roles: frozenset[str] = frozenset()
+    session_id: str | None = None
+    since_us: int | None = None
+    until_us: int | None = None
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether anything must hold of a message beside its terms."""
+        times = self.since_us, self.until_us
+        return bool(self.roles) or self.session_id is not None or times != (None, None)
+
+
+class ArchiveMatch(msgspec.Struct, frozen=True):
+    """A message that fits, and how well."""
+
+    position: int
+    place: SessionGeneration
+    time_us: int
+    role: str
+    score: float
+
+
+class ArchiveMatches(msgspec.Struct, frozen=True):
+    """What was found, the best first, and what each term weighs: the rarer, the more."""
+
+    matches: Sequence[ArchiveMatch]
+    weights: Mapping[Term, float]
+
+
+def find_messages(
+    rows: ArchiveIndex, owner: int, sought: ArchiveQuery, kept: SearchCache | None = None
+) -> ArchiveMatches:
+    """Return up to k messages of an owner that have one of the terms or answer one that has.
+
+    `kept` has what earlier searches have read.
+    """
+    for _ in range(_TRIES):
+        head = rows.head(owner)
+        found = _IndexSearch(rows, owner, head, sought, kept)
+        lists = found.read()
+        # Rows that were moved meanwhile may have been read twice, or not at all.
+        if rows.head(owner) == head:
+            return found.ranked(lists)
+    raise errors.Unavailable("the archive changes too fast to be searched; try again.")
+
+
+def locate_messages(
+    rows: ArchiveIndex, owner: int, positions: Collection[int], kept: SearchCache | None = None
+) -> dict[int, ArchiveMatch]:
+    """Return what is known of an owner's messages at some positions; those that are gone are left out."""
+    for _ in range(_TRIES):
+        head = rows.head(owner)
+        found = _IndexSearch(rows, owner, head, ArchiveQuery(terms=(), k=0), kept)
+        if rows.head(owner) == head:
+            return found.located(positions)
+    raise errors.Unavailable("the archive changes too fast to be searched; try again.")
+
+
+class _IndexSearch:
+    """One search of what an owner had at one moment."""
+
+    def __init__(
+        self,
+        rows: ArchiveIndex,
+        owner: int,
+        head: OwnerHead,
+        sought: ArchiveQuery,
+        kept: SearchCache | None,
+    ) -> None:
+        self._index = rows
+        self._owner = owner
+        self._head = head
+        self._sought = sought
+        self._kept = kept or SearchCache()
+        self._waiting_from = head.following - head.following % SEGMENT_SIZES[0]
+        self._known = self._kept.get(owner, head)
+        self._views = [] if self._known else self._read_views()
+
+    def _read_views(self) -> list[tuple[int, DocumentBlockView]]:
+        views = self._index.views(self._owner, 0, self._waiting_from)
+        number = self._waiting_from
+        for _, row in self._index.waiting(self._owner):
+            views.append((number, DocumentBlockView(row.documents)))
+            number += len(row.once)
+        return views
+
+    @property
+    def _held(self) -> OwnerDocuments:
+        """What the owner had. Only once it is known that nothing was moved while it was read."""
+        if self._known is None:
+            self._known = OwnerDocuments(self._head.following, self._views)
+            self._kept.put(self._owner, self._head, self._known)
+        return self._known
+
+    def read(self) -> dict[Term, _TermDocuments]:
+        """Read all that is needed; return the documents of each term that any has."""
+        return self._lists()
+
+    def ranked(self, lists: Mapping[Term, _TermDocuments]) -> ArchiveMatches:
+        """Return what was found, the best first."""
+        if not lists:
+            return ArchiveMatches((), {})
+        weights = {
+            term: _term_weight(self._head.documents, sum(map(len, found)))
+            for term, found in lists.items()
+        }
+        best = self._best(lists, weights)
+        return ArchiveMatches([self._match(score, number) for score, number in best], weights)
+
+    def located(self, positions: Collection[int]) -> dict[int, ArchiveMatch]:
+        """Return the documents at some positions that can be found."""
+        return {
+            position: self._match(0.0, first + at)
+            for first, view in self._held.views
+            for at, position in enumerate(view.positions())
+            if position in positions and view.kinds[at] < HIDDEN
+        }
+
+    def _lists(self) -> dict[Term, _TermDocuments]:
+        """Return the documents of each term that any has, the rarest term first."""
+        found: dict[Term, _TermDocuments] = {term: ([], []) for term in self._sought.terms}
+        self._wait(found)
+        wanted = [
+            (segment, term)
+            for segment in inverted_index.segments(self._head.following)
+            for term in found
+        ]
+        rows = self._index.rows(self._owner, wanted)
+        for (segment, term), row in zip(wanted, rows, strict=True):
+            base = segment[1] & ~0xFFFF
+            once, often = found[term]
+            for data in self._segment(segment, term, row):
+                first, second = postings.decode(data)
+                once.extend([base + n for n in first] if base else first)
+                often.extend([base + n for n in second] if base else second)
+        for term, (once, often) in found.items():
+            if is_prefix(term):
+                # Its lists may name one document several times.
+                found[term] = (sorted({*once, *often}), [])
+        there = [(term, both) for term, both in found.items() if both[0] or both[1]]
+        return dict(sorted(there, key=lambda one: len(one[1][0]) + len(one[1][1])))
+
+    def _segment(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+        if not is_prefix(term):
+            data = postings.find_list(row, term) if row is not None else None
+            return () if data is None else (data,)
+        return self._beginning(segment, term, row)
+
+    def _beginning(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+        """Yield the lists of all terms that begin with one."""
+        first = inverted_index.owner_key_range(self._owner, *segment)[0] + term
+        later = self._index.shelf.scan(
+            inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS
+        )
+        for data in (row, *(value for _, value in later)):
+            if data is not None:
+                for name, held in postings.unpack_row(data).items():
+                    if name.startswith(term):
+                        yield held
+
+    def _wait(self, found: Mapping[Term, _TermDocuments]) -> None:
+        """Look through the documents that are in no segment."""
+        number = self._waiting_from
+        for _, row in self._index.waiting(self._owner):
+            for singly, repeated in zip(row.once, row.often, strict=True):
+                for terms, part in ((singly, 0), (repeated, 1)):
+                    framed = b"\n%b\n" % terms
+                    for term, lists in found.items():
+                        if b"\n" + term + (b"" if is_prefix(term) else b"\n") in framed:
+                            lists[part].append(number)
+                number += 1
+
+    def _best(
+        self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float]
+    ) -> list[tuple[float, int]]:
+        """Return the best documents that pass, each with its score."""
+        scores, bits = [0.0] * len(self._held), [0] * len(self._held)
+        touched = self._add_up(lists, weights, scores, bits)
+        self._answer(touched, scores, bits)
+        if self._sought.is_narrow:
+            touched = set(filter(self._passes, touched))
+        # What a score loses for what is missing leaves it above this part of itself.
+        best = heapq.nlargest(self._sought.k, map(scores.__getitem__, touched))
+        enough = min(best, default=0.0) * _PARTIAL_MATCH_FLOOR
+        left = [(n, score) for n in touched if (score := scores[n]) >= enough and score]
+        each, whole = list(weights.values()), sum(weights.values())
+        shares = {
+            had: _PARTIAL_MATCH_FLOOR + (1 - _PARTIAL_MATCH_FLOOR) * _sum_of_bits(each, had) / whole
+            for had in {bits[number] for number, _ in left}
+        }
+        shared = [(score * shares[bits[number]], number) for number, score in left]
+        return heapq.nlargest(self._sought.k, shared)
+
+    def _add_up(
+        self,
+        lists: Mapping[Term, _TermDocuments],
+        weights: Mapping[Term, float],
+        scores: list[float],
+        bits: list[int],
+    ) -> set[int]:
+        """Add to the scores of documents what their terms weigh, and note in bits which they have; return whose."""
+        kinds = self._held.kinds
+        norms = _term_factors(round(self._head.length / max(1, self._head.documents)))
+        touched = set[int]()
+        for at, (term, found) in enumerate(lists.items()):
+            bit, weight = 1 << at, weights[term]
+            common = sum(map(len, found)) * _COMMON_SHARE > self._head.documents
+            enough = common and len(touched) > _ENOUGH_FACTOR * self._sought.k
+            for numbers, each in zip(found, norms, strict=True):
+                factors = [weight * norm for norm in each]
+                if not enough:
+                    touched.update(numbers)
+                for number in touched.intersection(numbers) if enough else numbers:
+                    scores[number] += factors[kinds[number]]
+                    bits[number] |= bit
+        return touched
+
+    def _answer(self, touched: set[int], scores: list[float], bits: list[int]) -> None:
+        """Add to each document a part of the score that the one it answers has by itself."""
+        replies = self._held.replies
+        # The last first: one that answers is done before what answers it in turn could count it twice.
+        for number in sorted(touched & replies.keys(), reverse=True):
+            if score := scores[number]:
+                for reply in replies[number]:
+                    scores[reply] += _ANSWER_WEIGHT * score
+                    bits[reply] |= bits[number]
+                    touched.add(reply)
+
+    def _passes(self, number: int) -> bool:
+        """Whether all that must hold is true of a document."""
+        sought = self._sought
+        view, at = self._held.at(number)
+        if view.kinds[at] >= HIDDEN:
+            return False
+        return (
+            (not sought.roles or documents.role_of_kind(view.kinds[at]) in sought.roles)
+            and sought.session_id in (None, view.place(at).session_id)
+            and (sought.since_us is None or sought.since_us <= view.time(at))
+            and (sought.until_us is None or view.time(at) <= sought.until_us)
+        )
+
+    def _match(self, score: float, number: int) -> ArchiveMatch:
+        view, at = self._held.at(number)
+        role = documents.role_of_kind(view.kinds[at])
+        return ArchiveMatch(view.position(at), view.place(at), view.time(at), role, score)
+
+
+@functools.lru_cache(maxsize=64)
+def _term_factors(mean: int) -> tuple[list[float], list[float]]:
+    """Return by kind what one occurrence of a term weighs, and what several do: less in a long document."""
+    once, often = [0.0] * (FORGOTTEN + 1), [0.0] * (FORGOTTEN + 1)
+    for kind in range(HIDDEN):
+        role = _ROLE_WEIGHTS[documents.role_of_kind(kind)]
+        damp = _K1 * (1 - _B + _B * documents.length_of_kind(kind) / max(1, mean))
+        once[kind] = role * (_K1 + 1) / (1 + damp)
+        often[kind] = role * _REPEATED_COUNT * (_K1 + 1) / (_REPEATED_COUNT + damp)
+    return once, often
+
+
+def _sum_of_bits(weights: Sequence[float], bits: int) -> float:
+    return sum(weight for at, weight in enumerate(weights) if bits >> at & 1)
+
+
+def _term_weight(count: int, having: int) -> float:
+    """Return what a term weighs that so many of all documents have."""
+    return math.log(1 + (max(count, having) - having + 0.5) / (having + 0.5))
+
+
+_ELLIPSIS: Final = "…"
+
+
+class Passage(msgspec.Struct, frozen=True):
+    """A passage; where in it terms of the query stand, as begin and end; and its share of what was asked, 0 to 1."""
+
+    excerpt: str
+    marks: tuple[tuple[int, int], ...]
+    share: float
+
+
+def best_passage(text: str, weights: Mapping[Term, float]) -> Passage:
+    """Return the passage of a text, of about limits.EXCERPT_CHARS, that has most of what was asked."""
+    found = occurrences(text, weights)[: limits.EXCERPT_OCCURRENCES_MAX]
+    first, last, weight = _densest_span(found, weights)
+    start, stop = _excerpt_bounds(text, first, last)
+    before, after = _ELLIPSIS if start else "", _ELLIPSIS if stop < len(text) else ""
+    shift = len(before) - start
+    shown = [(a + shift, b + shift) for a, b, _ in found if start <= a and b <= stop]
+    share = weight / sum(weights.values()) if weights else 0.0
+    return Passage(before + text[start:stop] + after, _merge_marks(shown), share)
+
+
+def _merge_marks(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return marks, which come in order, with those that touch made one."""
+    made: list[tuple[int, int]] = []
+    for start, stop in marks:
+        if made and start <= made[-1][1]:
+            made[-1] = made[-1][0], max(stop, made[-1][1])
+        else:
+            made.append((start, stop))
+    return tuple(made)
+
+
+def contains_phrase(text: str, query: str) -> bool:
+    """Whether a text has the words of a query one after another, as they stand there."""
+    return " ".join(fold(query).split()) in " ".join(fold(text).split())
+
+
+def _densest_span(
+    found: list[tuple[int, int, Term]], weights: Mapping[Term, float]
+) -> tuple[int, int, float]:
+    """Return begin and end of the stretch with the most weight of different terms, and that weight."""
+    chosen = (0, 0, 0.0)
+    for at, (start, end, term) in enumerate(found):
+        had, weight, last = {term}, weights[term], end
+        for _, stop, other in found[at + 1 :]:
+            if stop - start > limits.EXCERPT_CHARS:
+                break
+            if other not in had:
+                had.add(other)
+                weight += weights[other]
+                last = max(last, stop)
+        if weight > chosen[2]:
+            chosen = (start, last, weight)
+    return chosen
+
+
+def _excerpt_bounds(text: str, first: int, last: int) -> tuple[int, int]:
+    """Return where an excerpt around a stretch begins and ends: at spaces, where some are near."""
+    spare = max(0, limits.EXCERPT_CHARS - (last - first))
+    start = max(0, first - spare // 3)
+    stop = min(len(text), start + max(limits.EXCERPT_CHARS, last - start))
+    if start:
+        space = text.find(" ", start, first)
+        start = space + 1 if 0 <= space < start + 20 else start
+    if stop < len(text):
+        space = text.rfind(" ", max(last, stop - 20), stop)
+        stop = space if space > last else stop
+    return start, stop

@@ -1,1 +1,0 @@
-"""Search by meaning: texts to vectors, vectors on the shelf, one order out of several. Needs numpy."""

@@ -1,0 +1,158 @@
+"""Loads the profile of a user for a new session, within a time limit.
+
+Each request runs in its own thread. While one is late, and for a pause after repeated failures, no
+further request is made, so threads do not pile up behind an engine that does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import cast
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values import commands as c
+from limpet.core.values.memory_records import Profile, ProfilePrompt, Who
+from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.windows import profile_prompt
+from limpet.jobs.tasks import AttemptFailure, attempt
+from limpet.memory.port import MemoryEngine
+from limpet.runtime.engine import Engine
+
+_log = logging.getLogger("limpet.memory")
+
+LastSession = Callable[[SessionState], SessionState]
+"""From a session to the last one of its conversation."""
+
+
+class Bootstrap:
+    """Fills in what is known of a user where a session begins, or its next generation."""
+
+    def __init__(
+        self,
+        memory: MemoryEngine,
+        *,
+        tokens: int = limits.BOOTSTRAP_TOKENS,
+        timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+        language: str = "en",
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if type(cast("object", tokens)) is not int or tokens < 0:
+            raise errors.InvalidRequest(
+                "bootstrap_tokens is a number of tokens; 0: nothing is asked."
+            )
+        if not isinstance(cast("object", timeout_s), (int, float)) or not 0 < timeout_s <= 60:
+            raise errors.InvalidRequest("bootstrap_timeout_s is a number of seconds, up to 60.")
+        self._memory = memory
+        self._tokens = tokens
+        self._timeout_s = timeout_s
+        self._language = profile_prompt.checked_language(language)
+        self._monotonic = monotonic
+        self._mutex = threading.Lock()
+        self._asking: dict[int, float] = {}
+        self._asked = 0
+        self._failures = 0
+        self._rests_until = 0.0
+
+    def filled(
+        self, engine: Engine, request: c.CommandRequest, last: LastSession
+    ) -> c.CommandRequest:
+        """Return a request with what is known of the user it is for. It is the same command either way."""
+        command = request.command
+        if not isinstance(command, (c.CreateSession, c.ResetSession)):
+            return request
+        if request.key is not None and engine.store.find_key(request.tenant, request.key):
+            return request
+        state = engine.states.current(request.tenant, command.session_id)
+        user_id = _new_session_user(command, state, last)
+        opening = self.opening(Who(request.tenant, user_id)) if user_id is not None else None
+        if opening is None:
+            return request
+        filled = msgspec.structs.replace(command, opening=opening)
+        return msgspec.structs.replace(request, command=filled)
+
+    def opening(self, who: Who) -> ProfilePrompt | None:
+        """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
+        budget = profile_prompt.profile_tokens_left(self._tokens, self._language)
+        number = self._begun() if budget else None
+        if number is None:
+            return None
+        profile = self._answer(number, who, budget)
+        if isinstance(profile, AttemptFailure):
+            self._failed(who, profile)
+            return None
+        self._failures = 0
+        return profile_prompt.fit_profile(
+            profile, self._memory.name, budget=self._tokens, language=self._language
+        )
+
+    def _begun(self) -> int | None:
+        """Return a number for one more question; None if none is to be asked now."""
+        now = self._monotonic()
+        with self._mutex:
+            late = any(now - since > self._timeout_s for since in self._asking.values())
+            if late or now < self._rests_until:
+                return None
+            if len(self._asking) >= limits.BOOTSTRAP_REQUESTS_MAX:
+                return None
+            self._asked += 1
+            self._asking[self._asked] = now
+            return self._asked
+
+    def _answer(self, number: int, who: Who, budget: int) -> Profile | AttemptFailure:
+        answers: SimpleQueue[Profile | AttemptFailure] = SimpleQueue()
+
+        def ask() -> None:
+            answers.put(self._profile(who, budget))
+            with self._mutex:
+                self._asking.pop(number, None)
+
+        try:
+            threading.Thread(target=ask, name="limpet-profile", daemon=True).start()
+            return answers.get(timeout=self._timeout_s)
+        except Empty:
+            return AttemptFailure(TimeoutError())
+        except RuntimeError as error:
+            # No thread can be started: nobody was asked.
+            with self._mutex:
+                self._asking.pop(number, None)
+            return AttemptFailure(error)
+
+    def _profile(self, who: Who, budget: int) -> Profile | AttemptFailure:
+        try:
+            found = attempt(lambda: self._memory.profile(who, budget))
+        except errors.Refused as error:
+            return AttemptFailure(error)
+        if isinstance(found, AttemptFailure) or isinstance(cast("object", found), Profile):
+            return found
+        return AttemptFailure(TypeError())
+
+    def _failed(self, who: Who, failed: AttemptFailure) -> None:
+        with self._mutex:
+            self._failures += 1
+            if self._failures >= limits.BOOTSTRAP_FAILURES_MAX:
+                self._failures = 0
+                self._rests_until = self._monotonic() + limits.BOOTSTRAP_COOLDOWN_S
+        _log.warning(
+            "a session began without a profile",
+            extra={"action": "bootstrap.failed", "tenant": who.tenant, "error": failed.code},
+        )
+
+
+def _new_session_user(
+    command: c.CreateSession | c.ResetSession, state: SessionState | None, last: LastSession
+) -> str | None:
+    """Return who a session is for that a command begins; None if it begins none, or nobody owns it."""
+    there = state if state is not None and state.status is not SessionStatus.DELETED else None
+    if isinstance(command, c.ResetSession):
+        return there.user_id if there else None
+    if there is None:
+        return command.user_id
+    if command.or_get and last(there).status is not SessionStatus.ACTIVE:
+        return there.user_id
+    return None
