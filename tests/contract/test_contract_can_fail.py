@@ -23,7 +23,7 @@ from limpet.stores.port import (
     StreamWrite,
 )
 from limpet.stores.volatile import VolatileStore
-from limpet.testing import contract
+from limpet.testing import store_contract
 from tests.contract import careless_copies, careless_notes, careless_rebuilds
 from tests.contract.careless_reads import (
     ForgetsHowItWas,
@@ -382,7 +382,7 @@ def test_the_same_test_passes_without_the_bug(name: str, tmp_path: Path):
 )
 def test_the_walk_dies_of_a_planted_bug(planted: type[VolatileStore]):
     with pytest.raises(AssertionError) as info:
-        contract.walk(planted, steps=1_000, seed=1)
+        store_contract.walk(planted, steps=1_000, seed=1)
     assert "of the walk with seed 1" in info.value.__notes__[0]
 
 

@@ -8,13 +8,13 @@ import pytest
 from limpet import errors
 from limpet.stores.port import Appended, AppendOutcome, KeyRecord, KeyUse, Store
 from limpet.stores.volatile import VolatileStore
-from limpet.testing import contract, faulty
-from limpet.testing.contract.stage import TENANT, commit, feed_all, step, write
+from limpet.testing import faulty, store_contract
+from limpet.testing.store_contract.harness import TENANT, commit, feed_all, make_append, write
 
-KEYED = step(write("a", 0, b"1"), key=KeyUse("k1", b"hash"))
+KEYED = make_append(write("a", 0, b"1"), key=KeyUse("k1", b"hash"))
 
 
-class TestFaultyStoreBeforeItsFault(contract.StoreContract):
+class TestFaultyStoreBeforeItsFault(store_contract.StoreContract):
     reopens: ClassVar[bool] = False
 
     def open_store(self, folder: Path) -> Store:
@@ -33,10 +33,10 @@ def test_a_fault_comes_before_the_effect_or_after_it(before: bool, kept: list[by
 
 def test_it_fails_at_that_call_only():
     store = faulty.FaultyStore(VolatileStore(), fail_at=2)
-    assert commit(store, step(write("a", 0, b"1"))) == [Appended(1, 1)]
+    assert commit(store, make_append(write("a", 0, b"1"))) == [Appended(1, 1)]
     with pytest.raises(errors.Unavailable):
         store.forget_keys(TENANT, before_us=9)
-    assert commit(store, step(write("a", 1, b"2"))) == [Appended(2, 2)]
+    assert commit(store, make_append(write("a", 1, b"2"))) == [Appended(2, 2)]
     assert store.calls == 3
 
 
@@ -81,4 +81,4 @@ def retried(store: Store) -> AppendOutcome:
 
 
 def blind(store: Store) -> None:
-    commit(store, step(write("a", store.version(TENANT, "a"), b"1")))
+    commit(store, make_append(write("a", store.version(TENANT, "a"), b"1")))

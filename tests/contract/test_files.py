@@ -14,13 +14,13 @@ from limpet.stores.files.journal_index import JournalRewriter
 from limpet.stores.port import Store
 from limpet.stores.sqlite import database
 from limpet.stores.sqlite.reads import read_integer
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT
 from tests.contract import test_sqlite
 from tests.contract.test_sqlite import vandalise
 
 
-class TestFilesStore(contract.StoreContract):
+class TestFilesStore(store_contract.StoreContract):
     """What is damaged is damaged in the index, which answers, and in the journal, which is the truth."""
 
     walk_steps: ClassVar[int] = 200

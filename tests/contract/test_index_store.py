@@ -19,7 +19,7 @@ from limpet.memory.index_store import (
     prefix_end,
 )
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.wiring.stores import open_shelf
+from limpet.wiring.store_schemes import open_index_store
 from tests.servers import postgres, valkey
 
 Open = Callable[[], IndexStore]
@@ -28,9 +28,13 @@ Open = Callable[[], IndexStore]
 OPENERS: dict[str, Callable[[Path, ExitStack], IndexStore]] = {
     "volatile": lambda _folder, _stack: VolatileIndexStore(),
     "sqlite": lambda folder, _stack: SQLiteIndexStore(folder / "x-memory"),
-    "postgres": lambda _folder, stack: open_shelf(stack.enter_context(postgres.empty_store())),
-    "redis": lambda _folder, _stack: open_shelf(valkey.fresh()),
-    "redis cluster": lambda _folder, _stack: open_shelf(valkey.fresh(valkey.shared_cluster().url)),
+    "postgres": lambda _folder, stack: open_index_store(
+        stack.enter_context(postgres.empty_store())
+    ),
+    "redis": lambda _folder, _stack: open_index_store(valkey.fresh()),
+    "redis cluster": lambda _folder, _stack: open_index_store(
+        valkey.fresh(valkey.shared_cluster().url)
+    ),
 }
 
 
@@ -145,7 +149,7 @@ def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
 
 def test_what_was_dropped_is_in_no_file_of_the_server_after_a_scrub():
     with valkey.server() as server:
-        shelf = open_shelf(server.url)
+        shelf = open_index_store(server.url)
         shelf.write(PutRow("a", encode_key(n), b"canary-%d" % n) for n in range(200))
         assert b"canary-" in server.files()
         shelf.write([DropRows("a", b"", b"\xff"), PutRow("b", b"k", b"kept")])

@@ -14,13 +14,13 @@ from limpet.stores.server.driver import FeedHead, ProjectionRow, TenantChange
 from limpet.stores.server.postgres import connections, open_store, sql_files
 from limpet.stores.server.postgres.driver import PostgresDriver
 from limpet.stores.server.store import ServerStore
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT, step, take, write
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT, commit_all, make_append, write
 from tests.servers import postgres
 
 
 @pytest.mark.req("A-20")
-class TestPostgresStore(contract.StoreContract):
+class TestPostgresStore(store_contract.StoreContract):
     walk_steps: ClassVar[int] = 200
 
     @pytest.fixture(autouse=True)
@@ -139,7 +139,9 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         versions: list[int] = []
         for batch in range(4):
-            take(store, step(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y")))
+            commit_all(
+                store, make_append(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y"))
+            )
             versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
         statement = sql_files.sql_statements("queries.sql")["version_at"]
         with psycopg.connect(url) as connection:
@@ -161,11 +163,11 @@ def test_a_snapshot_goes_behind_others():
     taken = Snapshot("a", 3, 7, b"state")
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         # A stream that begins takes the same statement, which is known from here on.
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         sending = store.sending()
         assert sending is not None
         with store.turn(), sending:
-            assert sending.send([step(write("a", 1, b"2"))])
-            assert sending.send([step(write("a", 2, b"3"), snapshots=(taken,))])
+            assert sending.send([make_append(write("a", 1, b"2"))])
+            assert sending.send([make_append(write("a", 2, b"3"), snapshots=(taken,))])
             assert [sending.receive(), sending.receive()] == [[Appended(2, 2)], [Appended(3, 3)]]
         assert store.snapshot(TENANT, "a") == taken

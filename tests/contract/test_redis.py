@@ -18,18 +18,16 @@ from limpet.stores.server.driver import ProjectionRow
 from limpet.stores.server.redis import serialization
 from limpet.stores.server.redis.connections import RedisCall
 from limpet.stores.server.store import ServerStore
-from limpet.testing import contract
-from limpet.testing.contract.appending import Appending
-from limpet.testing.contract.company import Company
-from limpet.testing.contract.copying import Copying
-from limpet.testing.contract.erasing import Erasing
-from limpet.testing.contract.noting import Noting
-from limpet.testing.contract.rebuilding import Rebuilding
-from limpet.testing.contract.stage import TENANT, Stage
+from limpet.testing import store_contract
+from limpet.testing.store_contract.copy_contract import CopyContract
+from limpet.testing.store_contract.erasure_contract import ErasureContract
+from limpet.testing.store_contract.harness import TENANT, StoreHarness
+from limpet.testing.store_contract.log_contract import AppendContract, ConcurrencyContract
+from limpet.testing.store_contract.projection_contract import NoteContract, RebuildContract
 from tests.servers import valkey
 
 
-class OnRedis(Stage):
+class OnRedis(StoreHarness):
     """How the suite opens stores on Redis, and changes them beneath."""
 
     @pytest.fixture(autouse=True)
@@ -110,11 +108,19 @@ class OnRedis(Stage):
             spoil(store, b"DEL", f"{d}uses:{order}")
 
 
-class TestRedisStore(OnRedis, contract.StoreContract):
+class TestRedisStore(OnRedis, store_contract.StoreContract):
     walk_steps: ClassVar[int] = 200
 
 
-class TestRedisCluster(OnRedis, Appending, Company, Copying, Erasing, Noting, Rebuilding):
+class TestRedisCluster(
+    OnRedis,
+    AppendContract,
+    ConcurrencyContract,
+    CopyContract,
+    ErasureContract,
+    NoteContract,
+    RebuildContract,
+):
     """What differs there: scripts find their server, tenants lie apart, and the store's own lists with neither."""
 
     walk_steps: ClassVar[int] = 60

@@ -12,9 +12,21 @@ from limpet import errors, limits
 from limpet.stores.port import Rebuilt, Stale, StreamWrite
 from limpet.stores.server.driver import ChangeResult, FeedHead, FeedRow, TenantChange
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract import erasing
-from limpet.testing.contract.erasing import derive, event, said, whole
-from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.erasure_contract import (
+    append_events,
+    claim_event,
+    derive_claims,
+    stream_erasure,
+)
+from limpet.testing.store_contract.harness import (
+    OTHER,
+    TENANT,
+    commit_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace
@@ -74,15 +86,15 @@ def theirs(server: Server) -> Iterator[ServerStore]:
 def test_a_rebuild_begins_anew_when_others_have_written(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     left = iter([b"2"])
 
     def interfere() -> None:
         for _ in left:
-            said(theirs, "a", event("c2", "two"))
+            append_events(theirs, "a", claim_event("c2", "two"))
 
     driver.before_replace = interfere
-    *progress, made = mine.rebuild(derive)
+    *progress, made = mine.rebuild(derive_claims)
     assert made == Rebuilt(events=2, tenants=1, streams=1, claims=2, projections=1)
     assert progress == sorted(progress, key=str)
     row = mine.find(TENANT, "row", "a")
@@ -92,12 +104,12 @@ def test_a_rebuild_begins_anew_when_others_have_written(
 def test_a_rebuild_gives_up_when_others_write_every_time(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", event("c1", "one"))
-    driver.before_replace = lambda: said(theirs, "b", event("", "more"))
+    append_events(mine, "a", claim_event("c1", "one"))
+    driver.before_replace = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Conflict):
-        list(mine.rebuild(derive))
+        list(mine.rebuild(derive_claims))
     assert mine.rebuilt(TENANT) == 0
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_who_writes_is_not_held_up_by_a_proof(
@@ -105,37 +117,39 @@ def test_who_writes_is_not_held_up_by_a_proof(
 ):
     """Not before it was outrun so often that it could not be otherwise."""
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     threads = ThreadPoolExecutor(1)
     outrun, waited = itertools.count(), list[int]()
 
     def interfere() -> None:
         number = next(outrun)
         try:
-            threads.submit(said, mine, "a", event(f"d{number}", "more")).result()
+            threads.submit(append_events, mine, "a", claim_event(f"d{number}", "more")).result()
         except errors.StoreBusy:
             waited.append(number)
 
     driver.before_feed = interfere
     with threads:
-        *_, made = mine.rebuild(derive)
+        *_, made = mine.rebuild(derive_claims)
     assert isinstance(made, Rebuilt)
     assert len(waited) >= 1
     assert next(outrun) >= 2 * len(waited), "most of them were not held up"
     driver.before_feed = None
     row = mine.find(TENANT, "row", "a")
     assert row is not None and row.document == b" ".join([b"one", *[b"more"] * (made.events - 1)])
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_who_writes_does_not_wait_for_a_scrub(
     mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
-    said(mine, "a", event("c1", "one"))
-    erasing.erased(mine, whole(mine, "a", todo=b"todo"))
+    append_events(mine, "a", claim_event("c1", "one"))
+    erasure_contract.erase_all(mine, stream_erasure(mine, "a", todo=b"todo"))
     with ThreadPoolExecutor(1) as threads:
-        driver.before_scrub = lambda: threads.submit(said, mine, "b", event("", "more")).result()
+        driver.before_scrub = lambda: threads.submit(
+            append_events, mine, "b", claim_event("", "more")
+        ).result()
         mine.scrub(b"todo")
     assert mine.pending() is None
     assert mine.version(TENANT, "b") == 1
@@ -144,64 +158,64 @@ def test_who_writes_does_not_wait_for_a_scrub(
 def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", event("c1", "one"))
-    take(mine, step(StreamWrite("a", 0, (event("", "one"),)), tenant=OTHER))
+    append_events(mine, "a", claim_event("c1", "one"))
+    commit_all(mine, make_append(StreamWrite("a", 0, (claim_event("", "one"),)), tenant=OTHER))
 
     def interfere() -> None:
-        more = StreamWrite("a", theirs.version(OTHER, "a"), (event("", "more"),))
-        take(theirs, step(more, tenant=OTHER))
+        more = StreamWrite("a", theirs.version(OTHER, "a"), (claim_event("", "more"),))
+        commit_all(theirs, make_append(more, tenant=OTHER))
 
     driver.before_replace = interfere
     with pytest.raises(errors.Conflict) as caught:
-        list(mine.rebuild(derive))
+        list(mine.rebuild(derive_claims))
     assert caught.value.facts["tenant"] == OTHER
     assert (mine.rebuilt(TENANT), mine.rebuilt(OTHER)) == (1, 0)
 
 
 def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server: Server):
-    said(mine, "a", event("c1", "one"))
-    take(mine, step(write("a", 0, b"1"), tenant=OTHER))
+    append_events(mine, "a", claim_event("c1", "one"))
+    commit_all(mine, make_append(write("a", 0, b"1"), tenant=OTHER))
     server.books[OTHER].rows.clear()
     server.books[OTHER].rows += server.books[TENANT].rows
     with pytest.raises(errors.Corrupt):
-        list(mine.rebuild(derive))
+        list(mine.rebuild(derive_claims))
     assert mine.rebuilt(TENANT) == 0
 
 
 def test_an_erasure_begins_anew_when_others_have_written(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     left = iter([b"2"])
 
     def interfere() -> None:
         for _ in left:
-            said(theirs, "b", event("c2", "two"))
+            append_events(theirs, "b", claim_event("c2", "two"))
 
-    erasure = whole(mine, "a")
+    erasure = stream_erasure(mine, "a")
     driver.before_apply = interfere
-    gone = erasing.erased(mine, erasure)
+    gone = erasure_contract.erase_all(mine, erasure)
     assert gone.events == 1
     assert mine.head(TENANT) == 3
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_an_erasure_that_is_passed_every_time_says_so(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", event("c1", "one"))
-    erasure = whole(mine, "a")
-    driver.before_apply = lambda: said(theirs, "b", event("", "more"))
-    assert mine.erase(erasure, derive) == Stale("", mine.head(TENANT))
+    append_events(mine, "a", claim_event("c1", "one"))
+    erasure = stream_erasure(mine, "a")
+    driver.before_apply = lambda: append_events(theirs, "b", claim_event("", "more"))
+    assert mine.erase(erasure, derive_claims) == Stale("", mine.head(TENANT))
     assert len(mine.read(TENANT, "a")) == 1
     late = replace(erasure, head=1)
-    assert isinstance(mine.erase(late, derive), Stale)
+    assert isinstance(mine.erase(late, derive_claims), Stale)
 
 
 def test_an_erasure_by_another_is_noticed(mine: ServerStore, theirs: ServerStore):
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     count = mine.rebuilt(TENANT)
-    erasing.erased(theirs, whole(theirs, "a"))
+    erasure_contract.erase_all(theirs, stream_erasure(theirs, "a"))
     with mine.turn():
         assert mine.rebuilt(TENANT) == count, "inside a turn it is what is known"
         assert not mine.held(TENANT)
@@ -212,15 +226,15 @@ def test_an_erasure_by_another_is_noticed(mine: ServerStore, theirs: ServerStore
 def test_verify_looks_again_at_what_was_erased_meanwhile(
     mine: ServerStore, theirs: ServerStore, driver: Hooked
 ):
-    said(mine, "a", *(event("", f"w{n}") for n in range(600)))
+    append_events(mine, "a", *(claim_event("", f"w{n}") for n in range(600)))
     pages = iter(range(2))
 
     def erase_between() -> None:
         if next(pages, None) == 1:
-            erasing.erased(theirs, whole(theirs, "a"))
+            erasure_contract.erase_all(theirs, stream_erasure(theirs, "a"))
 
     driver.before_feed = erase_between
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 @pytest.mark.parametrize("page", [0, 1])
@@ -228,35 +242,35 @@ def test_a_rebuild_begins_anew_when_others_have_erased(
     mine: ServerStore, theirs: ServerStore, driver: Hooked, page: int
 ):
     """Blanks may name a notice that was not there when the proof began."""
-    said(mine, "a", *(event("", f"w{n}") for n in range(600)))
-    said(mine, "b", event("c1", "stays"))
+    append_events(mine, "a", *(claim_event("", f"w{n}") for n in range(600)))
+    append_events(mine, "b", claim_event("c1", "stays"))
     pages = iter(range(page + 1))
 
     def erase_between() -> None:
         if next(pages, None) == page:
-            erasing.erased(theirs, whole(theirs, "a"))
+            erasure_contract.erase_all(theirs, stream_erasure(theirs, "a"))
 
     driver.before_feed = erase_between
-    *_, made = mine.rebuild(derive)
+    *_, made = mine.rebuild(derive_claims)
     assert isinstance(made, Rebuilt) and made.projections == 1
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
     mine: ServerStore, theirs: ServerStore, driver: Hooked, server: Server
 ):
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     kept = server.books[TENANT].rows[0]
     server.books[TENANT].rows[0] = replace(kept, row=replace(kept.row, payload=b"{}"))
-    driver.before_feed = lambda: said(theirs, "b", event("", "more"))
+    driver.before_feed = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Corrupt):
-        list(mine.rebuild(derive))
+        list(mine.rebuild(derive_claims))
 
 
 def test_a_copy_gives_up_when_something_is_erased_every_time(
     mine: ServerStore, driver: Hooked, server: Server
 ):
-    said(mine, "a", event("c1", "one"))
+    append_events(mine, "a", claim_event("c1", "one"))
     books = server.books[TENANT]
 
     def erase_between() -> None:

@@ -10,9 +10,14 @@ from limpet import errors
 from limpet.stores.port import KeyUse, Report, Snapshot
 from limpet.stores.server.driver import FeedHead
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract import erasing
-from limpet.testing.contract.erasing import event, one, payload, said
-from limpet.testing.contract.stage import TENANT, step, take, write
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.erasure_contract import (
+    append_events,
+    claim_event,
+    claim_payload,
+    event_erasure,
+)
+from limpet.testing.store_contract.harness import TENANT, commit_all, make_append, write
 from tests.contract.ram_driver import RamDriver, Server, swap
 
 replace = msgspec.structs.replace
@@ -30,13 +35,13 @@ def mine(server: Server) -> Iterator[ServerStore]:
 
 
 def test_a_tail_that_is_gone_is_missed(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1", b"2", b"3")))
+    commit_all(mine, make_append(write("a", 0, b"1", b"2", b"3")))
     server.books[TENANT].rows.pop()
     assert any("1 more event(s) had been acknowledged" in fault for fault in faults(mine))
 
 
 def test_a_hole_is_missed(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1", b"2", b"3")))
+    commit_all(mine, make_append(write("a", 0, b"1", b"2", b"3")))
     del server.books[TENANT].rows[1]
     assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
     assert any("stream 1 has 2 of 3 events" in fault for fault in faults(mine))
@@ -50,14 +55,14 @@ def test_a_hole_is_missed(mine: ServerStore, server: Server):
 
 
 def test_a_tail_that_was_replaced_is_found(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     books = server.books[TENANT]
     books.head = FeedHead(1, b"x" * 32, 0)
     assert any("differs from what was acknowledged" in fault for fault in faults(mine))
 
 
 def test_a_head_that_is_lost_is_found(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     server.books[TENANT].head = FeedHead()
     assert any("the log ends at 0, but it goes on" in fault for fault in faults(mine))
     with (
@@ -68,21 +73,21 @@ def test_a_head_that_is_lost_is_found(mine: ServerStore, server: Server):
 
 
 def test_a_stream_without_a_name_is_found(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1"), write("b", 0, b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1"), write("b", 0, b"2")))
     del server.books[TENANT].streams[2]
     assert any("stream 2 has no name" in fault for fault in faults(mine))
 
 
 def test_an_ordinal_that_was_changed_is_found(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     books = server.books[TENANT]
     books.rows[0] = replace(books.rows[0], ordinal=7)
     assert any("ordinal" in fault for fault in faults(mine))
 
 
 def test_a_stand_in_that_was_changed_is_found(mine: ServerStore, server: Server):
-    said(mine, "a", event("c1", "one"))
-    erasing.erased(mine, one(mine, "a", 1, payload("c1", "-")))
+    append_events(mine, "a", claim_event("c1", "one"))
+    erasure_contract.erase_all(mine, event_erasure(mine, "a", 1, claim_payload("c1", "-")))
     books = server.books[TENANT]
     blank = books.rows[0].blank
     assert blank is not None and blank.payload is not None
@@ -94,35 +99,35 @@ def test_a_stand_in_that_was_changed_is_found(mine: ServerStore, server: Server)
 
 
 def test_a_snapshot_that_was_changed_counts_as_absent(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1"), snapshots=(Snapshot("a", 1, 1, b"state"),)))
+    commit_all(mine, make_append(write("a", 0, b"1"), snapshots=(Snapshot("a", 1, 1, b"state"),)))
     kept = server.books[TENANT].snapshots[1]
     server.books[TENANT].snapshots[1] = replace(kept, snapshot=replace(kept.snapshot, state=b"x"))
     assert mine.snapshot(TENANT, "a") is None
 
 
 def test_what_is_there_beyond_the_head_is_damage(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     server.books[TENANT].claims[1, "c"] = 9
     server.books[TENANT].head = FeedHead(0)
     with closing(ServerStore(RamDriver(server))) as fresh, pytest.raises(errors.Corrupt):
-        take(fresh, step(write("b", 0, b"2")))
+        commit_all(fresh, make_append(write("b", 0, b"2")))
 
 
 def test_a_name_that_was_changed_is_not_read(mine: ServerStore, server: Server):
-    take(mine, step(write("alice", 0, b"1"), write("bob", 0, b"2")))
+    commit_all(mine, make_append(write("alice", 0, b"1"), write("bob", 0, b"2")))
     swap(server.books[TENANT], "alice", "bob")
     with closing(ServerStore(RamDriver(server))) as fresh:
         for look in (fresh.read, fresh.version, fresh.forks):
             with pytest.raises(errors.Corrupt):
                 look(TENANT, "alice")
         with pytest.raises(errors.Corrupt):
-            take(fresh, step(write("alice", 1, b"3")))
+            commit_all(fresh, make_append(write("alice", 1, b"3")))
     assert any("row of streams" in fault for fault in faults(mine))
 
 
 def test_a_base_that_was_lost_is_not_read_over(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1", b"2")))
-    take(mine, step(replace(write("a", 2, b"3"), base=("a", 1))))
+    commit_all(mine, make_append(write("a", 0, b"1", b"2")))
+    commit_all(mine, make_append(replace(write("a", 2, b"3"), base=("a", 1))))
     assert [e.payload for e in mine.read(TENANT, "a")] == [b"1", b"3"]
     streams = server.books[TENANT].streams
     streams[1] = replace(streams[1], bases=())
@@ -132,7 +137,7 @@ def test_a_base_that_was_lost_is_not_read_over(mine: ServerStore, server: Server
 
 def test_a_key_that_was_changed_is_not_read(mine: ServerStore, server: Server):
     used = KeyUse("k", b"hash")
-    take(mine, step(write("a", 0, b"1"), key=used))
+    commit_all(mine, make_append(write("a", 0, b"1"), key=used))
     keys = server.books[TENANT].keys
     keys["k"] = replace(keys["k"], first=2, last=2)
     with closing(ServerStore(RamDriver(server))) as fresh:
@@ -141,7 +146,7 @@ def test_a_key_that_was_changed_is_not_read(mine: ServerStore, server: Server):
         with pytest.raises(errors.Corrupt):
             fresh.keys(TENANT)
         with pytest.raises(errors.Corrupt):
-            take(fresh, step(write("b", 0, b"2"), key=used))
+            commit_all(fresh, make_append(write("b", 0, b"2"), key=used))
 
 
 def faults(store: ServerStore) -> tuple[str, ...]:

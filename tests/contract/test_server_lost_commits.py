@@ -11,9 +11,20 @@ from limpet import errors
 from limpet.stores.port import Appended, Snapshot, Stale
 from limpet.stores.server import tenant_cache
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract import erasing
-from limpet.testing.contract.erasing import event, said, whole
-from limpet.testing.contract.stage import OTHER, TENANT, step, take, verified, write
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.erasure_contract import (
+    append_events,
+    claim_event,
+    stream_erasure,
+)
+from limpet.testing.store_contract.harness import (
+    OTHER,
+    TENANT,
+    commit_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.contract.ram_driver import Books, RamDriver, Server
 
 
@@ -47,9 +58,9 @@ def lose(server: Server, before: Books) -> None:
 
 def filled(mine: ServerStore, server: Server) -> Books:
     """Have two events on the server's disk, and two more that it acknowledged."""
-    take(mine, step(write("a", 0, b"1", b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1", b"2")))
     before = kept(server)
-    take(mine, step(write("a", 2, b"3", b"4")))
+    commit_all(mine, make_append(write("a", 2, b"3", b"4")))
     return before
 
 
@@ -70,7 +81,7 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
     lose(server, before)
     with closing(ServerStore(RamDriver(server))) as fresh:
         for version in range(2, 2 + since):
-            take(fresh, step(write("a", version, b"other")))
+            commit_all(fresh, make_append(write("a", version, b"other")))
     with pytest.raises(errors.EventsLost, match="acknowledged events are gone") as caught:
         look(mine)
     assert caught.value.facts == {"tenant": TENANT, "acknowledged": 4, "there": 2 + since}
@@ -78,12 +89,14 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
     assert mine.head(TENANT) == 2 + since
     assert mine.rebuilt(TENANT) != count, "nothing that was cached may be trusted"
     with mine.turn():
-        assert mine.commit([step(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
+        assert mine.commit([make_append(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
     with mine.turn() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2 + since
-        assert mine.commit([step(write("a", 2 + since, b"5"))]) == [Appended(3 + since, 3 + since)]
-    assert verified(mine).ok
+        assert mine.commit([make_append(write("a", 2 + since, b"5"))]) == [
+            Appended(3 + since, 3 + since)
+        ]
+    assert verify_store(mine).ok
 
 
 @pytest.mark.parametrize("since", [0, 1, 2, 3])
@@ -93,24 +106,24 @@ def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
     before = filled(mine, server)
     lose(server, before)
     for version in range(2, 2 + since):
-        take(theirs, step(write("a", version, b"other")))
+        commit_all(theirs, make_append(write("a", version, b"other")))
     with mine.turn():
-        assert mine.commit([step(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
+        assert mine.commit([make_append(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
         for _ in range(2):
             with pytest.raises(errors.EventsLost):
                 mine.version(TENANT, "a")
         assert mine.held(TENANT), "the verdict stands: nobody decides once more in this turn"
-        others = mine.commit([step(write("a", 0, b"1"), tenant=OTHER)])
+        others = mine.commit([make_append(write("a", 0, b"1"), tenant=OTHER)])
         assert others == [Appended(1, 1)], "another tenant has lost nothing"
     with mine.turn() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2 + since
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: Server):
-    said(mine, "a", event("c1", "one"))
-    erasing.erased(mine, whole(mine, "a"))
+    append_events(mine, "a", claim_event("c1", "one"))
+    erasure_contract.erase_all(mine, stream_erasure(mine, "a"))
     books = server.books[TENANT]
     books.head = msgspec.structs.replace(books.head, epoch=0)
     with pytest.raises(errors.EventsLost):
@@ -118,37 +131,37 @@ def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: Server):
 
 
 def test_who_goes_on_has_lost_nothing(mine: ServerStore, theirs: ServerStore):
-    said(mine, "a", event("c0", "x"))
+    append_events(mine, "a", claim_event("c0", "x"))
     for version in range(1, 5):
-        said(theirs, "a", event(f"c{version}", "x"))
+        append_events(theirs, "a", claim_event(f"c{version}", "x"))
         assert mine.head(TENANT) == version + 1
         assert mine.rebuilt(TENANT) == 0
-    list(theirs.rebuild(erasing.derive))
+    list(theirs.rebuild(erasure_contract.derive_claims))
     assert mine.rebuilt(TENANT) == 1
 
 
 def test_heads_are_not_remembered_for_ever(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_cache, "HEADS_MAX", 3)
     for at in range(20):
-        take(mine, step(write("a", 0, b"1"), tenant=f"t{at}"))
+        commit_all(mine, make_append(write("a", 0, b"1"), tenant=f"t{at}"))
     assert list(mine._acknowledged._heads) == ["t17", "t18", "t19"]
 
 
 def test_a_snapshot_holds_for_its_event_only(mine: ServerStore, server: Server):
     """Another event at its version, with the same number: what was folded is not what is there."""
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     before = kept(server)
-    take(mine, step(write("a", 1, b"2"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
+    commit_all(mine, make_append(write("a", 1, b"2"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
     assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")
     snapshots = server.books[TENANT].snapshots
     lose(server, before)
     with closing(ServerStore(RamDriver(server))) as fresh:
-        take(fresh, step(write("a", 1, b"other")))
+        commit_all(fresh, make_append(write("a", 1, b"other")))
         server.books[TENANT].snapshots |= snapshots
         assert fresh.snapshot(TENANT, "a") is None
 
 
 def test_a_snapshot_of_an_earlier_version_is_read_too(mine: ServerStore):
-    take(mine, step(write("a", 0, b"1", b"2")))
-    take(mine, step(write("a", 2, b"3"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
+    commit_all(mine, make_append(write("a", 0, b"1", b"2")))
+    commit_all(mine, make_append(write("a", 2, b"3"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
     assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")

@@ -14,8 +14,8 @@ from limpet import errors
 from limpet.stores.server import notifications
 from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract.noting import LONG_S
-from limpet.testing.contract.stage import OTHER, TENANT, step, take, write
+from limpet.testing.store_contract.harness import OTHER, TENANT, commit_all, make_append, write
+from limpet.testing.store_contract.projection_contract import LONG_S
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace
@@ -39,10 +39,10 @@ def mine(server: Server) -> Iterator[ServerStore]:
 
 
 def test_others_that_write_are_heard_of(mine: ServerStore, theirs: ServerStore):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(mine.wait, TENANT, 1, LONG_S)
-        take(theirs, step(write("b", 0, b"2")))
+        commit_all(theirs, make_append(write("b", 0, b"2")))
         assert waiting.result()
 
 
@@ -53,7 +53,7 @@ def test_who_waits_does_so_without_being_told(server: Server, theirs: ServerStor
 
     with closing(ServerStore(Deaf(server))) as store, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(store.wait, TENANT, 0, LONG_S)
-        take(theirs, step(write("a", 0, b"1")))
+        commit_all(theirs, make_append(write("a", 0, b"1")))
         assert waiting.result()
 
 

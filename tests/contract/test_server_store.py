@@ -15,8 +15,16 @@ from limpet.stores.port import Append, Appended, ClaimTaken, KeyRecord, KeyUse, 
 from limpet.stores.server import tenant_cache
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract.noting import LONG_S
-from limpet.testing.contract.stage import OTHER, TENANT, commit, step, take, verified, write
+from limpet.testing.store_contract.harness import (
+    OTHER,
+    TENANT,
+    commit,
+    commit_all,
+    make_append,
+    verify_store,
+    write,
+)
+from limpet.testing.store_contract.projection_contract import LONG_S
 from tests.contract.ram_driver import RamDriver, Server
 
 replace = msgspec.structs.replace
@@ -69,73 +77,77 @@ def test_a_commit_on_what_is_known_is_one_round_trip(
 ):
     # Whoever begins to listen doubts once what it knew before.
     monkeypatch.setattr(mine._news, "attend", lambda: None)
-    take(mine, step(write("a", 0, b"1"), write("b", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1"), write("b", 0, b"1")))
     for version in range(1, 4):
         before = driver.trips
         with mine.turn() as alone:
             assert alone
             outcomes = mine.commit(
                 [
-                    step(write("a", version, b"x", claims=((f"c{version}", 0),))),
-                    step(write("b", version, b"x"), write(f"n{version}", 0, b"x")),
-                    step(write("a", version + 100, b"no")),
+                    make_append(write("a", version, b"x", claims=((f"c{version}", 0),))),
+                    make_append(write("b", version, b"x"), write(f"n{version}", 0, b"x")),
+                    make_append(write("a", version + 100, b"no")),
                 ]
             )
         assert driver.trips == before + 1
         assert [type(each) for each in outcomes] == [Appended, Appended, Stale]
-        take(mine, step(write("c", version - 1, b"x")), step(write("d", version - 1, b"x")))
+        commit_all(
+            mine,
+            make_append(write("c", version - 1, b"x")),
+            make_append(write("d", version - 1, b"x")),
+        )
 
 
 def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
     mine: ServerStore, theirs: ServerStore
 ):
-    take(mine, step(write("a", 0, b"1")))
-    take(theirs, step(write("b", 0, b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
+    commit_all(theirs, make_append(write("b", 0, b"2")))
     with mine.turn():
-        assert mine.commit([step(write("a", 1, b"3"))]) == [Stale("", 2)]
+        assert mine.commit([make_append(write("a", 1, b"3"))]) == [Stale("", 2)]
         assert mine.version(TENANT, "b") == 1
-        assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
+        assert mine.commit([make_append(write("a", 1, b"3"))]) == [Appended(3, 3)]
     with mine.turn() as alone:
         assert not alone, "what was cached before does not hold"
 
 
 def test_nothing_that_was_known_outlives_a_refusal(mine: ServerStore, theirs: ServerStore):
-    take(mine, step(write("a", 0, b"1")))
-    take(theirs, step(write("a", 1, b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
+    commit_all(theirs, make_append(write("a", 1, b"2")))
     with mine.turn():
-        assert mine.commit([step(write("a", 1, b"late"))]) == [Stale("", 2)]
-        assert mine.commit([step(write("a", 1, b"late"))]) == [Stale("a", 2)]
-        assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
+        assert mine.commit([make_append(write("a", 1, b"late"))]) == [Stale("", 2)]
+        assert mine.commit([make_append(write("a", 1, b"late"))]) == [Stale("a", 2)]
+        assert mine.commit([make_append(write("a", 2, b"3"))]) == [Appended(3, 3)]
 
 
 def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs: ServerStore):
     """Also by a store that knew nothing of the tenant when its turn began."""
     with mine.turn():
         assert mine.version(TENANT, "a") == 0
-        take(theirs, step(write("a", 0, b"1")))
-        assert mine.commit([step(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
+        commit_all(theirs, make_append(write("a", 0, b"1")))
+        assert mine.commit([make_append(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
 
 
 def test_who_was_refused_holds_the_others_off(
     mine: ServerStore, theirs: ServerStore, server: Server
 ):
-    take(mine, step(write("a", 0, b"1")))
-    take(theirs, step(write("b", 0, b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
+    commit_all(theirs, make_append(write("b", 0, b"2")))
     guard = server.guards[TENANT]
     with mine.turn():
-        assert mine.commit([step(write("a", 1, b"3"))]) == [Stale("", 2)]
+        assert mine.commit([make_append(write("a", 1, b"3"))]) == [Stale("", 2)]
         assert not guard.locked()
         assert mine.version(TENANT, "a") == 1
         assert guard.locked()
     assert not guard.locked()
     for version in range(1, 2 + tenant_cache.CONTENTION_BATCHES):
         with mine.turn():
-            assert isinstance(mine.commit([step(write("a", version, b"x"))])[0], Appended)
+            assert isinstance(mine.commit([make_append(write("a", version, b"x"))])[0], Appended)
             assert guard.locked() is (version <= tenant_cache.CONTENTION_BATCHES)
 
 
 def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     mine._news._hear(TENANT, 0)
     with mine.turn() as alone:
         assert not alone
@@ -144,9 +156,9 @@ def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: Server):
 
 
 def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     with server.guards[TENANT]:
-        take(mine, step(write("a", 1, b"2")))
+        commit_all(mine, make_append(write("a", 1, b"2")))
     assert mine._news._thread is not None, "it listens from now on"
     with mine.turn():
         assert mine.version(TENANT, "a") == 2
@@ -154,13 +166,13 @@ def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server
 
 
 def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: Server):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     mine._news._hear("", 0)
     for version, guarded in ((1, True), (2, False)):
         with mine.turn():
             assert mine.version(TENANT, "a") == version
             assert server.guards[TENANT].locked() is guarded
-            assert mine.commit([step(write("a", version, b"x"))]) == [
+            assert mine.commit([make_append(write("a", version, b"x"))]) == [
                 Appended(version + 1, version + 1)
             ]
 
@@ -169,7 +181,7 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
     mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.01)
-    take(mine, step(write("a", 0, b"0")))
+    commit_all(mine, make_append(write("a", 0, b"0")))
     asked: list[str] = []
     guard = RamDriver.guard
 
@@ -180,11 +192,11 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
     monkeypatch.setattr(RamDriver, "guard", counted)
     with server.guards[TENANT]:
         for version in range(1, 2 * tenant_cache.CONTENTION_BATCHES):
-            take(mine, step(write("a", version, b"x")))
+            commit_all(mine, make_append(write("a", version, b"x")))
         assert asked == [TENANT]
         monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_SKIP_S", 0.0)
         mine._known._standing.clear()
-        take(mine, step(write("a", 2 * tenant_cache.CONTENTION_BATCHES, b"x")))
+        commit_all(mine, make_append(write("a", 2 * tenant_cache.CONTENTION_BATCHES, b"x")))
     assert asked == [TENANT] * 2
 
 
@@ -192,27 +204,31 @@ def test_a_guard_that_is_not_had_hinders_nobody(
     mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.0)
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     mine._news._hear(TENANT, 0)
     with server.guards[TENANT]:
-        take(mine, step(write("a", 1, b"2")))
+        commit_all(mine, make_append(write("a", 1, b"2")))
     assert not server.guards[TENANT].locked()
 
 
 def test_a_refusal_rests_on_what_is_there_too(mine: ServerStore, theirs: ServerStore):
     """By what is remembered the version would be another than expected; by now it is that one."""
-    take(mine, step(write("a", 0, b"1", claims=(("c1", 0),))))
-    take(theirs, step(write("a", 1, b"2")))
+    commit_all(mine, make_append(write("a", 0, b"1", claims=(("c1", 0),))))
+    commit_all(theirs, make_append(write("a", 1, b"2")))
     with mine.turn():
-        assert mine.commit([step(write("a", 2, b"3"))]) == [Stale("", 2)]
-        assert mine.commit([step(write("a", 2, b"3"))]) == [Appended(3, 3)]
+        assert mine.commit([make_append(write("a", 2, b"3"))]) == [Stale("", 2)]
+        assert mine.commit([make_append(write("a", 2, b"3"))]) == [Appended(3, 3)]
 
 
 def test_tenants_are_refused_apart(mine: ServerStore, theirs: ServerStore):
-    take(mine, step(write("a", 0, b"1")), step(write("a", 0, b"1"), tenant=OTHER))
-    take(theirs, step(write("b", 0, b"2"), tenant=OTHER))
+    commit_all(
+        mine, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER)
+    )
+    commit_all(theirs, make_append(write("b", 0, b"2"), tenant=OTHER))
     with mine.turn():
-        outcomes = mine.commit([step(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)])
+        outcomes = mine.commit(
+            [make_append(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)]
+        )
     assert outcomes == [Stale("", 2), Appended(2, 2)]
 
 
@@ -220,39 +236,39 @@ def test_each_append_has_its_own_outcome_where_something_is_taken(
     theirs: ServerStore, mine: ServerStore
 ):
     used = KeyUse("k", b"hash")
-    take(theirs, step(write("a", 0, b"1", claims=(("c", 0),)), key=used))
+    commit_all(theirs, make_append(write("a", 0, b"1", claims=(("c", 0),)), key=used))
     outcomes = commit(
         mine,
-        step(write("b", 0, b"1")),
-        step(write("c", 0, b"1"), key=used),
-        step(write("a", 1, b"2", claims=(("c", 0),))),
-        step(write("a", 0, b"1")),
-        step(write("a", 1, b"2"), key=KeyUse("other", b"")),
-        step(write("d", 0, b"1"), key=KeyUse("other", b"")),
+        make_append(write("b", 0, b"1")),
+        make_append(write("c", 0, b"1"), key=used),
+        make_append(write("a", 1, b"2", claims=(("c", 0),))),
+        make_append(write("a", 0, b"1")),
+        make_append(write("a", 1, b"2"), key=KeyUse("other", b"")),
+        make_append(write("d", 0, b"1"), key=KeyUse("other", b"")),
     )
     assert outcomes == [
         Appended(2, 2), KeyRecord(b"hash", 1, 1), ClaimTaken("a", "c", 1), Stale("a", 1), Appended(3, 3),
         KeyRecord(b"", 3, 3),
     ]  # fmt: skip
     assert mine.version(TENANT, "c") == mine.version(TENANT, "d") == 0
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 def test_a_refusal_holds_until_something_is_read(mine: ServerStore, theirs: ServerStore):
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
     with mine.turn():
         assert mine.held(TENANT)
-        take(theirs, step(write("b", 0, b"2")))
+        commit_all(theirs, make_append(write("b", 0, b"2")))
         assert not mine.held(TENANT)
         assert not mine.held(TENANT), "nobody has looked again"
         assert mine.version(TENANT, "b") == 1
         assert mine.held(TENANT)
-        assert mine.commit([step(write("a", 1, b"3"))]) == [Appended(3, 3)]
+        assert mine.commit([make_append(write("a", 1, b"3"))]) == [Appended(3, 3)]
 
 
 def test_a_lost_answer_is_found_again_by_its_key(mine: ServerStore, driver: Forgetful):
-    take(mine, step(write("a", 0, b"1")))
-    append = step(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
+    commit_all(mine, make_append(write("a", 0, b"1")))
+    append = make_append(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
     driver.loses_answers = True
     with pytest.raises(errors.Unavailable), mine.turn():
         mine.commit([append])
@@ -267,8 +283,8 @@ def test_what_is_forgotten_is_not_trusted(
     mine: ServerStore, theirs: ServerStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 2)
-    take(mine, *(step(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
-    take(theirs, step(write("b", 0, b"1"), tenant="a"))
+    commit_all(mine, *(make_append(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
+    commit_all(theirs, make_append(write("b", 0, b"1"), tenant="a"))
     with mine.turn() as alone:
         assert not alone, "what is cached of a tenant could not be compared any more"
 
@@ -279,10 +295,10 @@ def test_those_who_were_met_are_not_remembered_for_ever(
     monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 3)
     for at in range(20):
         tenant = f"t{at}"
-        take(mine, step(write("a", 0, b"1"), tenant=tenant))
-        take(theirs, step(write("b", 0, b"1"), tenant=tenant))
+        commit_all(mine, make_append(write("a", 0, b"1"), tenant=tenant))
+        commit_all(theirs, make_append(write("b", 0, b"1"), tenant=tenant))
         # Refused, or others were heard of before.
-        commit(mine, step(write("a", 1, b"2"), tenant=tenant))
+        commit(mine, make_append(write("a", 1, b"2"), tenant=tenant))
     assert len(mine._known._crowd) <= 3 + 1
 
 
@@ -291,11 +307,13 @@ def test_streams_are_forgotten_and_asked_for(mine: ServerStore, monkeypatch: pyt
     monkeypatch.setattr(tenant_cache, "BATCHES_PER_EVICTION", 2)
     for version in range(4):
         for stream in "abcde":
-            take(mine, step(write(stream, version, b"x", claims=((f"c{version}", 0),))))
-    assert commit(mine, step(write("a", 4, b"x", claims=(("c1", 0),)))) == [
+            commit_all(
+                mine, make_append(write(stream, version, b"x", claims=((f"c{version}", 0),)))
+            )
+    assert commit(mine, make_append(write("a", 4, b"x", claims=(("c1", 0),)))) == [
         ClaimTaken("a", "c1", 2)
     ]
-    assert verified(mine).ok
+    assert verify_store(mine).ok
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -312,7 +330,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
                     if not alone or len(versions) < 2:
                         versions = {name: store.version(TENANT, name) for name in "ab"}
                     name, said = dice.choice("ab"), sum(versions.values())
-                    told = step(write(name, versions[name], b"%d" % said))
+                    told = make_append(write(name, versions[name], b"%d" % said))
                     (outcome,) = store.commit([told])
                     versions[name] += 1
                     if isinstance(outcome, Appended):
@@ -325,7 +343,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
         list(pool.map(work, range(4)))
     with closing(ServerStore(RamDriver(server))) as store:
         assert [e.payload for e in store.feed(TENANT)] == [b"%d" % n for n in range(120)]
-        assert verified(store).ok
+        assert verify_store(store).ok
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(mine: ServerStore, tmp_path: Path):
@@ -347,7 +365,7 @@ def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest
         scrubbed = pool.submit(store.scrub)
         assert begun.wait(LONG_S)
         try:
-            take(store, step(write("a", 0, b"1")))
+            commit_all(store, make_append(write("a", 0, b"1")))
             assert not scrubbed.done()
         finally:
             through.set()
@@ -359,11 +377,11 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(
 ):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     with mine.turn(), ThreadPoolExecutor(1) as pool:
-        busy = pool.submit(once, mine, step(write("a", 0, b"1"))).exception()
+        busy = pool.submit(once, mine, make_append(write("a", 0, b"1"))).exception()
     assert isinstance(busy, errors.StoreBusy)
     assert busy.facts == {"holder": threading.current_thread().name}
     monkeypatch.undo()
-    take(mine, step(write("a", 0, b"1")))
+    commit_all(mine, make_append(write("a", 0, b"1")))
 
 
 def test_misuse_is_an_assertion(mine: ServerStore):

@@ -9,14 +9,14 @@ import pytest
 from limpet.stores.port import Projection, Store
 from limpet.stores.server.driver import ProjectionRow
 from limpet.stores.server.store import ServerStore
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT
 from tests.contract.ram_driver import Books, RamDriver, Server, swap
 
 replace = msgspec.structs.replace
 
 
-class TestRemoteStore(contract.StoreContract):
+class TestRemoteStore(store_contract.StoreContract):
     walk_steps: ClassVar[int] = 300
 
     @pytest.fixture(autouse=True)

@@ -15,8 +15,8 @@ import limpet
 from limpet import errors
 from limpet.stores.port import Projection, Store
 from limpet.stores.server.driver import ProjectionRow
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pocket"
 replace = msgspec.structs.replace
@@ -44,7 +44,7 @@ def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del sys.modules[name]
 
 
-class TestPocketStore(contract.StoreContract):
+class TestPocketStore(store_contract.StoreContract):
     walk_steps: ClassVar[int] = 100
 
     def open_store(self, folder: Path) -> Store:

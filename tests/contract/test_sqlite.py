@@ -7,11 +7,11 @@ from limpet.stores import sqlite
 from limpet.stores.port import Store
 from limpet.stores.sqlite import database
 from limpet.stores.sqlite.reads import TENANT_SHIFT, row_checksum
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT
 
 
-class TestSQLiteStore(contract.StoreContract):
+class TestSQLiteStore(store_contract.StoreContract):
     walk_steps: ClassVar[int] = 200
 
     def open_store(self, folder: Path) -> Store:

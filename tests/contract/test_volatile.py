@@ -10,11 +10,11 @@ import pytest
 from limpet import errors, limits
 from limpet.stores.port import Projection, Store
 from limpet.stores.volatile import VolatileStore
-from limpet.testing import contract
-from limpet.testing.contract.stage import TENANT, feed_all, step, take, write
+from limpet.testing import store_contract
+from limpet.testing.store_contract.harness import TENANT, commit_all, feed_all, make_append, write
 
 
-class TestVolatileStore(contract.StoreContract):
+class TestVolatileStore(store_contract.StoreContract):
     reopens: ClassVar[bool] = False
     walk_steps: ClassVar[int] = 1_000
 
@@ -77,7 +77,7 @@ def test_salts_come_from_the_source_given():
 
 def _links_with(salt: bytes) -> list[bytes]:
     store = VolatileStore(salts=lambda size: salt * size)
-    take(store, step(write("a", 0, b"1", b"2")))
+    commit_all(store, make_append(write("a", 0, b"1", b"2")))
     return [event.link for event in feed_all(store)]
 
 
@@ -85,14 +85,14 @@ def test_a_failing_source_of_salts_leaves_nothing():
     salts = iter([b"s" * 16, b"s" * 16])
     store = VolatileStore(salts=lambda _: next(salts))
     with pytest.raises(StopIteration):
-        take(store, step(write("a", 0, b"1", b"2"), write("b", 0, b"3")))
+        commit_all(store, make_append(write("a", 0, b"1", b"2"), write("b", 0, b"3")))
     assert store.tenants() == feed_all(store) == []
     assert store.version(TENANT, "a") == 0
 
 
 def test_a_verify_that_finds_a_broken_link_names_the_position():
     store = VolatileStore()
-    take(store, step(write("a", 0, b"1", b"2", b"3")))
+    commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
     del store._books[TENANT].rows[1]
     *_, report = store.verify()
     assert not isinstance(report, int)
@@ -128,13 +128,13 @@ def test_misuse_is_an_assertion():
         store.commit([])
     with store.turn(), pytest.raises(AssertionError, match="already"), store.turn():
         pass
-    twice = step(write("a", 0, b"1"), write("a", 1, b"2"))
+    twice = make_append(write("a", 0, b"1"), write("a", 1, b"2"))
     for wrong in (
-        step(),
-        step(write("a", 0)),
+        make_append(),
+        make_append(write("a", 0)),
         twice,
-        step(write("a", 0, b"1", claims=(("c", 1),))),
+        make_append(write("a", 0, b"1", claims=(("c", 1),))),
     ):
         with pytest.raises(AssertionError):
-            take(store, wrong)
+            commit_all(store, wrong)
         assert store.tenants() == []

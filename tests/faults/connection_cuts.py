@@ -16,9 +16,9 @@ import msgspec
 from limpet import errors
 from limpet.stores import port
 from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
-from limpet.testing.contract import erasing
-from limpet.testing.contract.stage import hash_of
-from limpet.wiring import stores
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.harness import hash_of
+from limpet.wiring import store_schemes
 from tests.faults.proxy import WAYS, Fault, Proxy, Way
 
 KEY = "the key of the first append"
@@ -26,7 +26,7 @@ _TRIES = 20
 _BLOB = b"a large thing " * 40
 _NOTE = b"remember this"
 
-QUESTIONS = (KEY.encode(), _NOTE, erasing.KIND.encode())
+QUESTIONS = (KEY.encode(), _NOTE, erasure_contract.KIND.encode())
 """By what the questions are known that change something."""
 
 _Answer = TypeVar("_Answer")
@@ -46,7 +46,9 @@ class Scene:
 
     def play(self) -> None:
         """Play the whole script."""
-        with contextlib.closing(self._answered(lambda: stores.open_store(self.url))) as store:
+        with contextlib.closing(
+            self._answered(lambda: store_schemes.open_store(self.url))
+        ) as store:
             first, second = self._first(), self._second()
             self._append(store, first, port.KeyRecord(b"one", 1, 3))
             self._put_note(store)
@@ -69,21 +71,29 @@ class Scene:
         raise AssertionError(f"no answer in {_TRIES} tries")
 
     def _first(self) -> port.Append:
-        events = (erasing.event("c1", "one", (_BLOB,)), erasing.event("c2", "two"))
+        events = (
+            erasure_contract.claim_event("c1", "one", (_BLOB,)),
+            erasure_contract.claim_event("c2", "two"),
+        )
         return port.Append(
             tenant=self.tenant,
             writes=(
                 port.StreamWrite("a", 0, events, (("c1", 0), ("c2", 1))),
-                port.StreamWrite("b", 0, (erasing.event("", "three"),)),
+                port.StreamWrite("b", 0, (erasure_contract.claim_event("", "three"),)),
             ),
-            projections=(erasing._row("a", ["one", "two"]), erasing._row("b", ["three"])),
+            projections=(
+                erasure_contract._row("a", ["one", "two"]),
+                erasure_contract._row("b", ["three"]),
+            ),
             snapshots=(port.Snapshot("a", 2, 1, b"one two"),),
             key=port.KeyUse(KEY, b"one"),
         )
 
     def _second(self) -> port.Append:
-        write = port.StreamWrite("b", 1, (erasing.event("c3", "four"),), (("c3", 0),))
-        row = erasing._row("b", ["three", "four"])
+        write = port.StreamWrite(
+            "b", 1, (erasure_contract.claim_event("c3", "four"),), (("c3", 0),)
+        )
+        row = erasure_contract._row("b", ["three", "four"])
         return port.Append(
             tenant=self.tenant, writes=(write,), projections=(row,), key=port.KeyUse("k2", b"two")
         )
@@ -117,12 +127,12 @@ class Scene:
             assert self._doubt, "the note was there before"
 
     def _erase(self, store: port.Store) -> None:
-        share = StreamErasure(stream="a", expected=2, kind=erasing.KIND, whole=True)
+        share = StreamErasure(stream="a", expected=2, kind=erasure_contract.KIND, whole=True)
         erasure = Erasure(tenant=self.tenant, shares=(share,), time_us=5)
 
         def erase() -> ErasureCounts | port.Stale:
             for _ in range(_TRIES):
-                outcome = store.erase(erasure, erasing.derive)
+                outcome = store.erase(erasure, erasure_contract.derive_claims)
                 if isinstance(outcome, ErasureCounts) or outcome.stream:
                     return outcome
             raise AssertionError("others are faster again and again, and there are no others")
@@ -135,7 +145,10 @@ class Scene:
 
     def faults(self, store: port.Store) -> list[str]:
         """Look at what is there, over a connection that nobody cuts; return what is wrong."""
-        said = [erasing.payload("", "three"), erasing.payload("c3", "four")]
+        said = [
+            erasure_contract.claim_payload("", "three"),
+            erasure_contract.claim_payload("c3", "four"),
+        ]
         events = store.feed(self.tenant)
         shown = [(event.position, event.stream, event.version) for event in events]
         note = store.note(self.tenant, "n")
@@ -149,7 +162,7 @@ class Scene:
             "claims": [store.find_claim(self.tenant, *each) for each in (("a", "c1"), ("b", "c3"))]
             == [0, 2],
             "rows": store.query(self.tenant, port.Query(kind="row"))
-            == [erasing._row("b", ["three", "four"])],
+            == [erasure_contract._row("b", ["three", "four"])],
             "blobs": store.blobs(self.tenant, [hash_of(_BLOB)]) == {},
             "note": note is not None and note.value == _NOTE,
         }  # fmt: skip

@@ -16,8 +16,8 @@ from limpet import errors, limits
 from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring import moving
-from limpet.wiring.stores import open_store
+from limpet.wiring import backup_restore
+from limpet.wiring.store_schemes import open_store
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_migrate import kept, kept_at
 from tests.acceptance.marker_words import Canaries, fill, found
@@ -130,7 +130,7 @@ def test_a_backup_that_was_killed_is_taken_up(source: Path, scratch: Path):
 
 
 def restored(backup: Path, target: Path | str) -> None:
-    moving.restore(backup, target, lambda *_: None)
+    backup_restore.restore(backup, target, lambda *_: None)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 from limpet import errors
 from limpet.stores.port import Appended, KeyRecord, KeyUse
 from limpet.stores.server.postgres import open_store
-from limpet.testing.contract.stage import commit, feed_all, step, verified, write
+from limpet.testing.store_contract.harness import commit, feed_all, make_append, verify_store, write
 from tests.servers import postgres
 
 FILE_BYTES = 17 * 2**20
@@ -31,7 +31,7 @@ def test_a_server_that_has_no_room_left():
 
     def put() -> object:
         key = KeyUse(str(size), b"hash")
-        return commit(store, step(write("a", size, payload), key=key))[0]
+        return commit(store, make_append(write("a", size, payload), key=key))[0]
 
     with closing(postgres.Server()) as server, postgres.database(server) as url:
         open_store(url).close()
@@ -46,8 +46,8 @@ def test_a_server_that_has_no_room_left():
             assert full is not None and size > 10
             assert "no space left" in str(full) and "free some space" in full.hint
             assert len(feed_all(store)) == size
-            assert verified(store).ok, "reading goes on"
+            assert verify_store(store).ok, "reading goes on"
         with closing(open_store(url)) as store:
             assert isinstance(put(), Appended), "and so does writing, once there is room"
             assert isinstance(put(), KeyRecord), "it had no effect before"
-            assert verified(store).ok
+            assert verify_store(store).ok

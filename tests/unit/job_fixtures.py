@@ -10,7 +10,7 @@ from limpet.jobs.tasks import Heartbeat
 from limpet.runtime.engine import Engine
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
-from limpet.testing.contract.stage import step, take, write
+from limpet.testing.store_contract.harness import commit_all, make_append, write
 
 START_US = 1_800_000_000_000_000
 
@@ -44,7 +44,7 @@ def engine_over(store: Store | None = None, clock: Clock | None = None) -> Engin
 
 def happen(store: Store, tenant: str = "acme") -> None:
     """Have something happen to a tenant."""
-    take(store, step(write("a", store.version(tenant, "a"), b"x"), tenant=tenant))
+    commit_all(store, make_append(write("a", store.version(tenant, "a"), b"x"), tenant=tenant))
 
 
 class Scripted:

@@ -24,9 +24,9 @@ from limpet.stores.sqlite.shared_file.commit_handoff import (
 )
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
-from limpet.testing.contract.stage import step, write
+from limpet.testing.store_contract.harness import make_append, write
 
-APPEND = step(write("s", 3, b"said", claims=(("m1", 0),)))
+APPEND = make_append(write("s", 3, b"said", claims=(("m1", 0),)))
 DONE = port.Appended(7, 7)
 
 
@@ -184,7 +184,7 @@ def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
 
 
 def test_what_is_too_large_for_a_box_is_not_handed_over(holder: Party, other: Party):
-    large = step(write("s", 0, bytes(MAILBOX_BYTES)))
+    large = make_append(write("s", 0, bytes(MAILBOX_BYTES)))
     assert other.post.hand_over([large]) == (None, False)
     assert holder.post.collect() == []
 

@@ -15,8 +15,8 @@ import limpet
 from limpet import errors
 from limpet.cli import status
 from limpet.memory.vectors import embedder
-from limpet.wiring import stores
-from limpet.wiring.background import Extras
+from limpet.wiring import store_schemes
+from limpet.wiring.background import BackgroundOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,9 +26,9 @@ def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
     opening: Callable[..., object],
 ):
     options = inspect.signature(opening).parameters
-    for field in msgspec.structs.fields(Extras):
+    for field in msgspec.structs.fields(BackgroundOptions):
         assert options[field.name].default == field.default
-        assert options[field.name].annotation == Extras.__annotations__[field.name]
+        assert options[field.name].annotation == BackgroundOptions.__annotations__[field.name]
 
 
 @pytest.mark.parametrize("backend", status._LIBRARIES)
@@ -42,7 +42,7 @@ def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
         ("openai", ("openai",)),
         ("anthropic", ("anthropic",)),
         ("embeddings", embedder.LIBRARIES),
-        *((extra, (package,)) for extra, package in stores._DRIVERS.items()),
+        *((extra, (package,)) for extra, package in store_schemes._DRIVER_LIBRARIES.items()),
     ],
 )
 def test_the_command_that_is_told_installs_what_the_extra_does(extra: str, named: tuple[str, ...]):
@@ -58,6 +58,8 @@ def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_extras_are_taken_from_among_the_options():
-    options = {field.name: field.default for field in msgspec.structs.fields(Extras)}
-    found = Extras.among({**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0})
-    assert found == Extras(worker=True, idle_timeout_s=5.0)
+    options = {field.name: field.default for field in msgspec.structs.fields(BackgroundOptions)}
+    found = BackgroundOptions.among(
+        {**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0}
+    )
+    assert found == BackgroundOptions(worker=True, idle_timeout_s=5.0)

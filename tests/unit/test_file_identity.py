@@ -12,7 +12,7 @@ from limpet import errors
 from limpet.stores import sqlite
 from limpet.stores.sqlite.shared_file.file_identity import CLOCK_TICK_NS, SECOND_NS, FileIdentity
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.testing.contract.stage import step, take, write
+from limpet.testing.store_contract.harness import commit_all, make_append, write
 
 
 class Watched(StoreFiles):
@@ -110,11 +110,11 @@ def test_appends_in_a_quiet_folder_do_not_look_at_the_files(tmp_path: Path):
     """A look at the log's times makes some kernels write its inode at every sync."""
     files = Watched()
     store = sqlite.open_store(tmp_path / "state.db", files=files)
-    take(store, step(write("s", 0, b"one")))
+    commit_all(store, make_append(write("s", 0, b"one")))
     settle()
-    take(store, step(write("s", 1, b"two")))
+    commit_all(store, make_append(write("s", 1, b"two")))
     files.looked.clear()
     for version in range(2, 7):
-        take(store, step(write("s", version, b"more")))
+        commit_all(store, make_append(write("s", version, b"more")))
     assert not files.looked
     store.close()

@@ -21,10 +21,10 @@ from limpet.testing.memory_contract import (
     BOB,
     DAY_US,
     conversation,
-    known,
-    plain,
+    facts_with_word,
+    facts_without_ids,
+    ingest_texts,
     position,
-    tell,
 )
 
 
@@ -108,7 +108,7 @@ def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(
     engine = BuiltIn(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     engine.ingest(history, [said])
-    assert known(engine, ADA, "Oslo")
+    assert facts_with_word(engine, ADA, "Oslo")
     assert engine.stand_ins(ADA) == [("s1", "s1/1")]
     engine.ingest(history, [said])
     engine.redo(history, [said])
@@ -183,19 +183,22 @@ def test_a_defect_in_a_model_is_not_hidden(shelf: IndexStore):
 
 
 def test_what_was_carried_over_is_not_said_again(engine: BuiltIn):
-    tell(engine, ADA, "s1", "I live in Oslo.", day=1)
-    tell(engine, ADA, "s2", "I moved to Bergen.", day=3)
+    ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
+    ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=3)
     history, (said,) = conversation(ADA, "s3", "I live in Oslo.", day=5)
     copy = msgspec.structs.replace(said.message, origin="s1")
     engine.ingest(history, [[msgspec.structs.replace(said, message=copy)]])
-    assert known(engine, ADA, "Bergen")[0].until_us is None
+    assert facts_with_word(engine, ADA, "Bergen")[0].until_us is None
 
 
 def test_who_changes_back_lives_there_again(engine: BuiltIn):
-    tell(engine, ADA, "s1", "I live in Oslo.", day=1)
-    tell(engine, ADA, "s2", "I live in Bergen.", day=3)
-    tell(engine, ADA, "s3", "I live in Oslo!", day=5)
-    (oslo,), (bergen,) = known(engine, ADA, "Oslo"), known(engine, ADA, "Bergen")
+    ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
+    ingest_texts(engine, ADA, "s2", "I live in Bergen.", day=3)
+    ingest_texts(engine, ADA, "s3", "I live in Oslo!", day=5)
+    (oslo,), (bergen,) = (
+        facts_with_word(engine, ADA, "Oslo"),
+        facts_with_word(engine, ADA, "Bergen"),
+    )
     assert (oslo.text, oslo.since_us // DAY_US, oslo.until_us) == ("I live in Oslo!", 5, None)
     assert bergen.until_us == oslo.since_us
     assert [source.session_id for source in engine.sources(ADA, oslo)] == ["s3", "s1"]
@@ -203,8 +206,10 @@ def test_who_changes_back_lives_there_again(engine: BuiltIn):
 
 
 def test_allergies_add_up_and_tastes_change(engine: BuiltIn):
-    tell(engine, ADA, "s1", "I'm allergic to nuts.", "I like jazz.", "I'm allergic to figs.", day=1)
-    tell(engine, ADA, "s2", "I'm not allergic to figs any more.", "I hate jazz.", day=2)
+    ingest_texts(
+        engine, ADA, "s1", "I'm allergic to nuts.", "I like jazz.", "I'm allergic to figs.", day=1
+    )
+    ingest_texts(engine, ADA, "s2", "I'm not allergic to figs any more.", "I hate jazz.", day=2)
     current = {each.text for each in engine.facts(ADA) if each.until_us is None}
     assert current == {
         "I'm allergic to nuts.",
@@ -214,15 +219,15 @@ def test_allergies_add_up_and_tastes_change(engine: BuiltIn):
 
 
 def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltIn):
-    tell(engine, ADA, "s1", "I live in Oslo.", "我喜欢茉莉花茶。", day=1)
-    tell(engine, ADA, "s2", "I moved to Bergen.", day=2)
-    tell(engine, ADA, "s3", "My sister Mia moved from Oslo.", day=3)
+    ingest_texts(engine, ADA, "s1", "I live in Oslo.", "我喜欢茉莉花茶。", day=1)
+    ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=2)
+    ingest_texts(engine, ADA, "s3", "My sister Mia moved from Oslo.", day=3)
     found = engine.search(ADA, "Oslo", 9)
     assert [(each.text, each.until_us is None) for each in found][-1] == ("I live in Oslo.", False)
     assert {each.text for each in found} >= {"I moved to Bergen.", "My sister Mia moved from Oslo."}
-    tell(engine, BOB, "s1", "大阪に住んでいます。", day=1)
+    ingest_texts(engine, BOB, "s1", "大阪に住んでいます。", day=1)
     assert engine.search(BOB, "どこに住んで", 1)[0].text == "大阪に住んでいます。"
-    tell(engine, BOB, "s2", "I now live in Kobe.", day=2)
+    ingest_texts(engine, BOB, "s2", "I now live in Kobe.", day=2)
     assert engine.search(BOB, "大阪", 9)[0].text == "I now live in Kobe."
     assert engine.search(ADA, "喜欢喝什么茶 茉莉", 1)[0].text == "我喜欢茉莉花茶。"
     assert engine.search(ADA, "?!", 5) == engine.search(ADA, "", 5) == []
@@ -257,7 +262,7 @@ def test_a_closed_engine_says_so(engine: BuiltIn, shelf: IndexStore):
 
 
 def test_the_most_useful_comes_first(engine: BuiltIn):
-    tell(
+    ingest_texts(
         engine, ADA, "s1", "My sister Mia is loud.", "I live in Oslo.", "I prefer window seats.",
         "I'm allergic to nuts.", "My name is Ada.",
     )  # fmt: skip
@@ -272,14 +277,14 @@ def test_the_most_useful_comes_first(engine: BuiltIn):
 def test_counted_together_a_profile_still_fits(shelf: IndexStore):
     """A counter for which the whole is more than its parts."""
     engine = BuiltIn(shelf, count=lambda text: len(text) + 30 * text.count("\n- "))
-    tell(engine, ADA, "s1", "My name is Ada.", "I live in Oslo.", "I'm allergic to nuts.")
+    ingest_texts(engine, ADA, "s1", "My name is Ada.", "I live in Oslo.", "I'm allergic to nuts.")
     for budget in range(0, 200, 7):
         profile = engine.profile(ADA, budget)
         assert len(profile.text) + 30 * profile.text.count("\n- ") == profile.tokens <= budget
 
 
 def test_a_fact_can_not_leave_its_quotes(engine: BuiltIn):
-    tell(engine, ADA, "s1", "I like tea” - “and milk.")
+    ingest_texts(engine, ADA, "s1", "I like tea” - “and milk.")
     assert engine.profile(ADA, 500).text.count("”") == 1
 
 
@@ -288,7 +293,7 @@ def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, sh
     monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
     engine = BuiltIn(shelf, count=count)
     for day in range(1, 30):
-        tell(
+        ingest_texts(
             engine,
             ADA,
             f"s{day}",
@@ -320,7 +325,7 @@ def test_however_facts_come_and_go_the_ready_list_is_exact(monkeypatch: pytest.M
 
 def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
     for day in range(1, limits.FACT_SOURCES_MAX + 9):
-        tell(engine, ADA, f"s{day}", "I live in Oslo.", day=day)
+        ingest_texts(engine, ADA, f"s{day}", "I live in Oslo.", day=day)
     (home,) = engine.facts(ADA)
     assert len(engine.sources(ADA, home)) == limits.FACT_SOURCES_MAX
     assert engine.sources(ADA, home)[0].session_id == f"s{limits.FACT_SOURCES_MAX + 8}"
@@ -361,4 +366,4 @@ def test_facts_of_a_slot_do_not_depend_on_the_order_of_mentions():
         ("b", 4, 5),
         ("a", 2, 4),
     ]
-    assert plain(BuiltIn(VolatileIndexStore(), count=count), ADA) == []
+    assert facts_without_ids(BuiltIn(VolatileIndexStore(), count=count), ADA) == []

@@ -16,7 +16,14 @@ from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import fact_store
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.testing.memory_contract import ADA, BOB, conversation, known, position, tell
+from limpet.testing.memory_contract import (
+    ADA,
+    BOB,
+    conversation,
+    facts_with_word,
+    ingest_texts,
+    position,
+)
 
 
 def count(text: str) -> int:
@@ -74,7 +81,7 @@ def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStor
 
     with pytest.raises(errors.Unavailable):
         engine.ingest(history, meanwhile())
-    assert known(engine, ADA, "name") == []
+    assert facts_with_word(engine, ADA, "name") == []
 
 
 def test_forgetting_others_does_not_disturb(shelf: IndexStore):
@@ -99,7 +106,9 @@ def test_threads_that_learn_of_one_user_lose_nothing(
 
     def learn(thread: int) -> None:
         for n in range(6):
-            tell(engine, ADA, f"s{thread}-{n}", f"I'm allergic to food{thread}x{n}.", day=n + 1)
+            ingest_texts(
+                engine, ADA, f"s{thread}-{n}", f"I'm allergic to food{thread}x{n}.", day=n + 1
+            )
 
     threads = [threading.Thread(target=learn, args=(n,)) for n in range(3)]
     for thread in threads:
@@ -135,7 +144,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
     engine = BuiltIn(shelf, count=count)
     assert len(engine.facts(ADA)) == 2
     for each in (engine, other):
-        tell(each, ADA, "s1", *texts)
+        ingest_texts(each, ADA, "s1", *texts)
     assert engine.facts(ADA) == other.facts(ADA)
     assert engine.profile(ADA, 500) == other.profile(ADA, 500)
     shelf.close()
@@ -149,8 +158,10 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
     def bytes_() -> bytes:
         return b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
-    tell(engine, ADA, "ses-canary1", "I live in Canarytown.", "I'm allergic to canarynuts.", day=1)
-    tell(
+    ingest_texts(
+        engine, ADA, "ses-canary1", "I live in Canarytown.", "I'm allergic to canarynuts.", day=1
+    )
+    ingest_texts(
         engine,
         ADA,
         "ses-other",
@@ -159,7 +170,7 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
         "My name is Cana.",
         day=2,
     )
-    tell(engine, BOB, "ses-bob", "I live in Bobtown.", day=3)
+    ingest_texts(engine, BOB, "ses-bob", "I live in Bobtown.", day=3)
     assert b"Canarytown" in bytes_()
     engine.forget(ADA, "ses-canary1")
     left = bytes_()
@@ -178,7 +189,7 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
 
 def test_rows_of_a_user_begin_with_tenant_and_user(shelf: IndexStore):
     engine = BuiltIn(shelf, count=count)
-    tell(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
+    ingest_texts(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
     mine = fact_store.encode_key(ADA.tenant, ADA.user_id)
     for book in (*fact_store.TABLES, "memory.taken"):
         rows = shelf.scan(book, b"", b"\xff" * 9, limit=99)

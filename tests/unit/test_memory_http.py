@@ -21,7 +21,7 @@ from limpet.memory import http as memory_http
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
 from limpet.memory.index_store import VolatileIndexStore
-from limpet.testing.memory_contract import ADA, conversation, known, tell
+from limpet.testing.memory_contract import ADA, conversation, facts_with_word, ingest_texts
 from limpet.testing.memory_server import MemoryServer
 
 FACT = {
@@ -411,5 +411,5 @@ def test_many_conversations_that_stop_in_the_middle_do_not_fill_the_server(
         history, said = conversation(ADA, f"s{number}", "I live in Oslo.")
         with pytest.raises(ConnectionError):
             memory.ingest(history, stops(said))
-    tell(memory, ADA, "s0", "I live in Oslo.")
-    assert known(engine, ADA, "Oslo")
+    ingest_texts(memory, ADA, "s0", "I live in Oslo.")
+    assert facts_with_word(engine, ADA, "Oslo")

@@ -13,8 +13,8 @@ from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring.manager import SessionManager
-from limpet.wiring.stores import open_store
+from limpet.wiring.session_manager import SessionManager
+from limpet.wiring.store_schemes import open_store
 
 
 class Asked(VolatileStore):

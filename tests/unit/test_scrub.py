@@ -8,10 +8,19 @@ import pytest
 from limpet import errors, limits
 from limpet.stores import sqlite
 from limpet.stores.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
-from limpet.stores.sqlite import database, event_erasure
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite import event_erasure as sqlite_event_erasure
 from limpet.stores.sqlite.shared_file import commit_handoff
-from limpet.testing.contract.erasing import derive, erased, event, one, payload, said, whole
-from limpet.testing.contract.stage import TENANT, take
+from limpet.testing.store_contract.erasure_contract import (
+    append_events,
+    claim_event,
+    claim_payload,
+    derive_claims,
+    erase_all,
+    event_erasure,
+    stream_erasure,
+)
+from limpet.testing.store_contract.harness import TENANT, commit_all
 
 CANARY = "xylophone-4711"
 BLOB = f"{CANARY} large".encode() * 3_000
@@ -20,12 +29,12 @@ BLOB = f"{CANARY} large".encode() * 3_000
 def told(store: sqlite.SQLiteStore) -> None:
     """Put the canary wherever a caller's text goes."""
     write = StreamWrite(
-        f"s/{CANARY}", 0, (event(CANARY, CANARY, (BLOB,)),), ((CANARY, 0),)
+        f"s/{CANARY}", 0, (claim_event(CANARY, CANARY, (BLOB,)),), ((CANARY, 0),)
     )  # fmt: skip
     row = Projection(
         kind="row", id=f"s/{CANARY}", owner=CANARY, lookup=CANARY, terms=(CANARY,), document=CANARY.encode()
     )  # fmt: skip
-    take(
+    commit_all(
         store,
         Append(
             tenant=TENANT, writes=(write,), projections=(row,), key=KeyUse(CANARY, b"h"),
@@ -33,8 +42,8 @@ def told(store: sqlite.SQLiteStore) -> None:
         ),
     )  # fmt: skip
     for number in range(40):
-        said(store, f"s/{CANARY}", event(f"{CANARY}-{number}", f"{CANARY}{number}"))
-    said(store, "other", event("c1", "kept"))
+        append_events(store, f"s/{CANARY}", claim_event(f"{CANARY}-{number}", f"{CANARY}{number}"))
+    append_events(store, "other", claim_event("c1", "kept"))
 
 
 def found(folder: Path, text: str = CANARY) -> list[str]:
@@ -58,7 +67,7 @@ def verified(store: sqlite.SQLiteStore) -> Report:
 
 def test_no_file_has_it_any_more(store: sqlite.SQLiteStore, tmp_path: Path):
     assert found(tmp_path)
-    erased(store, whole(store, f"s/{CANARY}", todo=CANARY.encode()))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}", todo=CANARY.encode()))
     assert "state.db-wal" in found(tmp_path)
     store.scrub(CANARY.encode())
     assert found(tmp_path) == []
@@ -69,7 +78,7 @@ def test_no_file_has_it_any_more(store: sqlite.SQLiteStore, tmp_path: Path):
 
 
 def test_pages_have_their_checksums_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
     connection = database.connect(tmp_path / "state.db", write=False)
@@ -92,7 +101,7 @@ def test_boxes_are_blank_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
         for box in (0, 7, 31):
             lock.seek(commit_handoff._mailbox_offset(box) + commit_handoff.OUTCOMES_BYTES + 20)
             lock.write(CANARY.encode())
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     assert found(tmp_path) == []
 
@@ -100,7 +109,7 @@ def test_boxes_are_blank_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
 def test_whoever_died_before_the_scrub_has_it_done_by_the_next(
     store: sqlite.SQLiteStore, tmp_path: Path
 ):
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.close()
     assert found(tmp_path)
     with_it_done = sqlite.open_store(tmp_path / "state.db")
@@ -110,7 +119,7 @@ def test_whoever_died_before_the_scrub_has_it_done_by_the_next(
 
 
 def test_what_is_left_to_do_is_left_to_whoever_can(store: sqlite.SQLiteStore, tmp_path: Path):
-    erased(store, whole(store, f"s/{CANARY}", todo=b"tell others"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}", todo=b"tell others"))
     store.close()
     again = sqlite.open_store(tmp_path / "state.db")
     assert again.pending() == b"tell others"
@@ -126,13 +135,13 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
     reader = database.connect(tmp_path / "state.db", write=False)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM events").fetchall()
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     with pytest.raises(errors.StoreBusy, match="reading") as refused:
         store.scrub()
     assert refused.value.facts["pending"] is True
     assert store.version(TENANT, f"s/{CANARY}") == 0
     assert store.pending() is not None
-    said(store, "other", event("c2", "goes on"))
+    append_events(store, "other", claim_event("c2", "goes on"))
     reader.execute("ROLLBACK")
     reader.close()
     store.scrub()
@@ -142,17 +151,17 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
 
 def test_another_opener_forgets_what_it_knew(store: sqlite.SQLiteStore, tmp_path: Path):
     other = sqlite.open_store(tmp_path / "state.db")
-    said(other, f"s/{CANARY}", event("", "theirs"))
+    append_events(other, f"s/{CANARY}", claim_event("", "theirs"))
     with other.turn():
         assert other.version(TENANT, f"s/{CANARY}") == 42
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     assert other.version(TENANT, f"s/{CANARY}") == 0
     with other.turn() as alone:
         assert not alone
         assert other.version(TENANT, f"s/{CANARY}") == 0
         assert other.read(TENANT, f"s/{CANARY}") == []
-    said(other, f"s/{CANARY}", event("", "anew"))
+    append_events(other, f"s/{CANARY}", claim_event("", "anew"))
     assert store.version(TENANT, f"s/{CANARY}") == 1
     other.close()
 
@@ -161,7 +170,7 @@ def test_offers_from_before_are_not_collected(store: sqlite.SQLiteStore, tmp_pat
     other = sqlite.open_store(tmp_path / "state.db")
     before = other._post._form
     assert before == store._post._form
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     with store.turn():
         assert store._post._form != before
     with other.turn():
@@ -170,12 +179,12 @@ def test_offers_from_before_are_not_collected(store: sqlite.SQLiteStore, tmp_pat
 
 
 def test_the_list_names_events_and_nothing_else(store: sqlite.SQLiteStore, tmp_path: Path):
-    erased(store, one(store, "other", 1, payload("", "-")))
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, event_erasure(store, "other", 1, claim_payload("", "-")))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
-    listed = event_erasure.erased_list_path(tmp_path / "state.db")
+    listed = sqlite_event_erasure.erased_list_path(tmp_path / "state.db")
     assert listed.stat().st_mode & 0o777 == 0o600
-    entries = event_erasure.read_erased_list(listed)
+    entries = sqlite_event_erasure.read_erased_list(listed)
     assert sorted((e.tenant, e.stream, e.cause, len(e.events)) for e in entries) == [
         (1, 1, 0, 41),
         (1, 42, 42, 1),
@@ -186,10 +195,10 @@ def test_the_list_names_events_and_nothing_else(store: sqlite.SQLiteStore, tmp_p
 
 def test_a_damaged_list_is_said_to_be(store: sqlite.SQLiteStore, tmp_path: Path):
     list(store.backup(str(tmp_path / "old.db")))
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
-    listed = event_erasure.erased_list_path(tmp_path / "state.db")
+    listed = sqlite_event_erasure.erased_list_path(tmp_path / "state.db")
     listed.write_bytes(listed.read_bytes()[:-1] + b"\0")
     with pytest.raises(errors.Corrupt, match="list of what was erased"):
         sqlite.open_store(tmp_path / "state.db")
@@ -199,7 +208,7 @@ def test_a_copy_from_before_is_not_opened_by_who_cannot_erase_it(
     store: sqlite.SQLiteStore, tmp_path: Path
 ):
     list(store.backup(str(tmp_path / "old.db")))
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
     (tmp_path / "old.db").replace(tmp_path / "state.db")
@@ -209,14 +218,14 @@ def test_a_copy_from_before_is_not_opened_by_who_cannot_erase_it(
 
 
 def test_rebuild_and_mend_go_through_with_what_is_left(store: sqlite.SQLiteStore, tmp_path: Path):
-    erased(store, one(store, "other", 1, payload("c9", "-")))
-    erased(store, whole(store, f"s/{CANARY}"))
+    erase_all(store, event_erasure(store, "other", 1, claim_payload("c9", "-")))
+    erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
-    for _ in store.rebuild(derive):
+    for _ in store.rebuild(derive_claims):
         pass
     assert store.find_claim(TENANT, "other", "c9") == 1
     store.close()
-    sqlite.repair_page_checksums(tmp_path / "state.db", derive)
+    sqlite.repair_page_checksums(tmp_path / "state.db", derive_claims)
     again = sqlite.open_store(tmp_path / "state.db")
     assert verified(again).ok
     again.close()

@@ -10,7 +10,7 @@ from limpet import errors
 from limpet.cli import again, exits, figures, target
 from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
-from limpet.wiring import Limpet, stores
+from limpet.wiring import Limpet, store_schemes
 
 
 def run(store: str | None, common: Common, *, accept_loss: bool, give_up_copy: bool) -> int:
@@ -49,10 +49,10 @@ def run(store: str | None, common: Common, *, accept_loss: bool, give_up_copy: b
 
 def _give_up(surface: Surface, url: str, tenant: str) -> None:
     """Open tenants with what came of a copy."""
-    from limpet.wiring import moving  # noqa: PLC0415 - only whoever gives one up pays for it
+    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever gives one up pays for it
 
     with surface.progress("proving what has come") as bar:
-        for opened in moving.give_up(url, (tenant,), bar):
+        for opened in backup_restore.abandon_copy(url, (tenant,), bar):
             surface.note(f"Tenant {opened} can be used, with what has come of it.")
 
 
@@ -61,7 +61,11 @@ def _connected(url: str, tenant: str, told: Surface | None) -> Limpet:
     try:
         return target.connect(url, tenant=tenant, writes=True)
     except errors.Corrupt as error:
-        if told is None or error.facts.get("journal") != "cut off" or not stores.take_journal(url):
+        if (
+            told is None
+            or error.facts.get("journal") != "cut off"
+            or not store_schemes.accept_journal(url)
+        ):
             raise
         told.note(f"Accepted: {error.message}")
     return target.connect(url, tenant=tenant, writes=True)

@@ -139,14 +139,14 @@ def tenants(lp: Limpet) -> Sequence[str]:
 
 def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Limpet:
     """Open the store, which must exist already unless it may be created. Files of sessions are left unless it `writes`."""
-    from limpet.wiring import stores  # noqa: PLC0415 - as below
+    from limpet.wiring import store_schemes  # noqa: PLC0415 - as below
 
-    path = stores.folder_of(url) or file_of(url)
+    path = store_schemes.files_folder(url) or file_of(url)
     if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
         must_exist(url)
     from limpet import wiring  # noqa: PLC0415 - the package is loaded by now; this only names it
 
-    return (wiring.connect if writes else wiring.look)(url, tenant=tenant)
+    return (wiring.connect if writes else wiring.connect_for_reading)(url, tenant=tenant)
 
 
 def must_exist(url: str) -> None:
@@ -162,14 +162,14 @@ def must_exist(url: str) -> None:
                 "Name a file: --url path/to/state.db",
             )
         )
-    from limpet.wiring import stores  # noqa: PLC0415 - only who opens a store pays for it
+    from limpet.wiring import store_schemes  # noqa: PLC0415 - only who opens a store pays for it
 
-    path = stores.folder_of(url) or file_of(url)
+    path = store_schemes.files_folder(url) or file_of(url)
     if path is None:
-        if stores.on_server(url) is False:
+        if store_schemes.exists_on_server(url) is False:
             raise exits.Failure(_nowhere(url))
         return
-    if (path.is_file() and path.stat().st_size) or stores.is_folder(path):
+    if (path.is_file() and path.stat().st_size) or store_schemes.is_files_store(path):
         return
     raise exits.Failure(_missing(path))
 
@@ -183,9 +183,9 @@ def file_of(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
     scheme = urls.scheme_of(url)
     if scheme == "sqlite":
-        from limpet.wiring import stores  # noqa: PLC0415 - as above
+        from limpet.wiring import store_schemes  # noqa: PLC0415 - as above
 
-        return stores.path_of(url)
+        return store_schemes.sqlite_path(url)
     return None if scheme else urls.local_path(url)
 
 

@@ -13,7 +13,7 @@ from limpet.cli.options import Common
 from limpet.cli.surface import Face, Surface
 from limpet.stores import urls
 from limpet.stores.port import Report
-from limpet.wiring import stores
+from limpet.wiring import store_schemes
 
 
 def run(store: str | None, common: Common) -> int:
@@ -83,7 +83,7 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
     if report.ok:
         surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
         what = ", every link and blob"
-        if stores.is_folder(url):
+        if store_schemes.is_files_store(url):
             what = ", every line of the journal and the index"
         elif target.file_of(url):
             what = ", every page and the anchor"
@@ -101,7 +101,9 @@ def _show(surface: Surface, report: Report, url: str, seconds: float) -> None:
 
 def _advise(surface: Surface, url: str) -> None:
     shown = urls.without_password(url)
-    if folder := stores.folder_of(url) or (stores.is_folder(url) and Path(url)):
+    if folder := store_schemes.files_folder(url) or (
+        store_schemes.is_files_store(url) and Path(url)
+    ):
         index = str(folder / ".index" / "state.db")
         saved = again.command("backup", "--url", index, named="saved.db")
         told = [

@@ -21,16 +21,16 @@ from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors.embedder import Embedder
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.window_requests import Summarizer
-from limpet.wiring.background import Background, Extras
-from limpet.wiring.manager import SessionManager
-from limpet.wiring.opened import Opened
-from limpet.wiring.stores import open_store
+from limpet.wiring.background import Background, BackgroundOptions
+from limpet.wiring.session_manager import SessionManager
+from limpet.wiring.store_handle import StoreHandle
+from limpet.wiring.store_schemes import open_store
 
 if TYPE_CHECKING:
     from limpet.jobs.worker import Worker
     from limpet.memory.api import Memory
     from limpet.memory.archive import Archive
-    from limpet.wiring.async_client import Connecting
+    from limpet.wiring.async_client import PendingConnection
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class Limpet:
     """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
 
-    def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
+    def __init__(self, opened: StoreHandle, settings: Settings, background: Background) -> None:
         engine = opened.engine
         self._opened = opened
         self._background = background
@@ -135,7 +135,7 @@ def connect(
     `worker`, by a thread of this process; otherwise by `lp.worker()` or `limpet worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
-    extras = Extras.among(locals())
+    extras = BackgroundOptions.among(locals())
     settings = Settings(
         tenant=tenant,
         max_messages_per_session=max_messages_per_session,
@@ -144,14 +144,14 @@ def connect(
         write=write,
         policy=policy,
     )
-    opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
-    return _made(Limpet, opened, settings, extras)
+    opened = StoreHandle(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
+    return _make_client(Limpet, opened, settings, extras)
 
 
-def look(url: str | Path, *, tenant: str = "default") -> Limpet:
+def connect_for_reading(url: str | Path, *, tenant: str = "default") -> Limpet:
     """Open a store as `connect` does, for who only looks: no files of sessions are written."""
-    opened = Opened(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
-    return _made(Limpet, opened, Settings(tenant=tenant), Extras())
+    opened = StoreHandle(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
+    return _make_client(Limpet, opened, Settings(tenant=tenant), BackgroundOptions())
 
 
 def connect_async(
@@ -172,27 +172,29 @@ def connect_async(
     idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
     keep_ended_days: float | None = None,
     worker: bool = False,
-) -> Connecting:
+) -> PendingConnection:
     """Open a store for async callers: `async with connect_async(…) as lp`, or await it and close it."""
-    extras = Extras.among(locals())
-    from limpet.wiring.async_client import AsyncLimpet, Connecting  # noqa: PLC0415 - asyncio is slow to import
+    extras = BackgroundOptions.among(locals())
+    from limpet.wiring.async_client import AsyncLimpet, PendingConnection  # noqa: PLC0415 - asyncio is slow to import
 
     settings = Settings(
         tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
     )
 
     def open_() -> AsyncLimpet:
-        opened = Opened(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
-        return _made(AsyncLimpet, opened, settings, extras)
+        opened = StoreHandle(
+            url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
+        )
+        return _make_client(AsyncLimpet, opened, settings, extras)
 
-    return Connecting(open_)
+    return PendingConnection(open_)
 
 
-def _made(
-    make: Callable[[Opened, Settings, Background], T],
-    opened: Opened,
+def _make_client(
+    make: Callable[[StoreHandle, Settings, Background], T],
+    opened: StoreHandle,
     settings: Settings,
-    extras: Extras,
+    extras: BackgroundOptions,
 ) -> T:
     """Return what callers hold of an open store, which is closed if that can't be made."""
     try:

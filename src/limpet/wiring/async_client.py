@@ -14,8 +14,8 @@ from limpet.frames.async_state_index import AsyncStateIndex
 from limpet.sessions.async_sessions import AsyncSessions
 from limpet.sessions.requests import Settings
 from limpet.wiring.background import Background
-from limpet.wiring.opened import Opened
-from limpet.wiring.stores import open_store
+from limpet.wiring.store_handle import StoreHandle
+from limpet.wiring.store_schemes import open_store
 
 if TYPE_CHECKING:
     from limpet.jobs.worker import Worker
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class AsyncLimpet:
     """An open store, for async callers: the same verbs, awaited. Made by `connect_async`."""
 
-    def __init__(self, opened: Opened, settings: Settings, background: Background) -> None:
+    def __init__(self, opened: StoreHandle, settings: Settings, background: Background) -> None:
         engine = opened.engine
         opened.files(settings.auto_save_interval)
         self._opened = opened
@@ -88,7 +88,7 @@ class AsyncLimpet:
         return f"<AsyncLimpet {self._opened.engine.store.durability}>"
 
 
-class Connecting:
+class PendingConnection:
     """What connect_async returns: await it, or enter it with `async with`."""
 
     def __init__(self, open_: Callable[[], AsyncLimpet]) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from limpet.memory.vectors.semantic_search import SemanticSearch
 
 
-class Extras(msgspec.Struct, frozen=True, kw_only=True):
+class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
 
     `model` writes summaries, unless there is a `summarizer`, and finds facts for the built-in memory.
@@ -63,10 +63,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
-        for name, verbs, hint in _PARTS:
+        for name, verbs, hint in _PORT_OPTIONS:
             given = getattr(self, name)
             flag = type(given) is bool and name != "model"
-            if given is not None and not flag and not _has(given, verbs):
+            if given is not None and not flag and not _has_methods(given, verbs):
                 raise errors.InvalidRequest(
                     f"{name} is {hint}, not {type(given).__name__}.",
                     hint="See docs/reference/api.md: engines, models and embedders are objects.",
@@ -90,7 +90,7 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
             vectors_embedder.check_installed(self.embedder)
 
 
-_PARTS: Final = (
+_PORT_OPTIONS: Final = (
     (
         "memory",
         ("ingest", "profile", "search", "facts", "forget", "close"),
@@ -101,18 +101,20 @@ _PARTS: Final = (
 )
 
 
-_LAST: Final = ("archive", "offload")
+_CLOSING_TASKS: Final = ("archive", "offload")
 """The tasks that closing gives some time: what was said can be found, and is known, when the next program begins."""
 
 
-def _has(given: object, verbs: Sequence[str]) -> bool:
+def _has_methods(given: object, verbs: Sequence[str]) -> bool:
     return all(callable(getattr(given, verb, None)) for verb in verbs)
 
 
 class Background:
     """The extras of one open store. What they need is imported and opened when it is first asked for."""
 
-    def __init__(self, engine: Engine, shelf: Callable[[], IndexStore], extras: Extras) -> None:
+    def __init__(
+        self, engine: Engine, shelf: Callable[[], IndexStore], extras: BackgroundOptions
+    ) -> None:
         self._engine = engine
         self._opened = shelf
         self._bonded: PairedIndexStore | None = None
@@ -372,7 +374,9 @@ class Background:
         """Work for a tenant in a thread, if that was asked for."""
         if self._extras.worker:
             worker = self.worker((tenant,))
-            work = functools.partial(worker.run, self._stop, last=_LAST, abandon=self._abandon)
+            work = functools.partial(
+                worker.run, self._stop, last=_CLOSING_TASKS, abandon=self._abandon
+            )
             self._thread = threading.Thread(target=work, name="limpet-worker", daemon=True)
             self._thread.start()
 

@@ -12,9 +12,9 @@ from limpet import Limpet, errors
 from limpet.admin import migrate
 from limpet.admin.erasure.hooks import decode_hook_calls
 from limpet.stores.port import Store
-from limpet.testing.scribe import Scribe
-from limpet.wiring import moving
-from limpet.wiring.stores import open_store
+from limpet.testing.memory_fake import Scribe
+from limpet.wiring import backup_restore
+from limpet.wiring.store_schemes import open_store
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.erasure.test_erase_unreachable_engines import Stubborn
 from tests.acceptance.full_store import said
@@ -69,7 +69,7 @@ def test_what_is_left_to_tell_moves_along_and_comes_back(backend: str, fast_dir:
         erased_without_it(lp, memory)
         lp.admin.backup(copy)
     with OPENERS[backend](fast_dir / "target") as url:
-        moving.restore(copy, url, lambda *_: None)
+        backup_restore.restore(copy, url, lambda *_: None)
         told_by(url, memory)
 
 

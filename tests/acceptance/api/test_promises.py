@@ -24,7 +24,7 @@ from limpet.sessions.requests import SessionRequests, Settings
 from limpet.stores import chain, sqlite
 from limpet.stores.sqlite import database, reads
 from limpet.stores.sqlite.shared_file.anchor import HEADS_MAX, SLOT_BYTES
-from limpet.testing.contract.stage import TENANT, commit, step, take, write
+from limpet.testing.store_contract.harness import TENANT, commit, commit_all, make_append, write
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,
@@ -177,14 +177,18 @@ def test_nobody_is_refused_for_what_another_worker_has_mended(tmp_path: Path):
 def test_a_stream_that_a_failed_commit_began_is_not_remembered(tmp_path: Path):
     """Its number is free again and goes to the next stream; the two must not become one."""
     with contextlib.closing(sqlite.open_store(tmp_path / "state.db")) as store:
-        take(store, step(write("first", 0, b"1")))
+        commit_all(store, make_append(write("first", 0, b"1")))
         store._writer.pragma("max_page_count", 1)
         with pytest.raises(errors.StoreFull):
-            commit(store, step(write("never", 0, b"2")), step(write("never", 1, bytes(10**6))))
-        take(store, step(write("second", 0, b"3")))
+            commit(
+                store,
+                make_append(write("never", 0, b"2")),
+                make_append(write("never", 1, bytes(10**6))),
+            )
+        commit_all(store, make_append(write("second", 0, b"3")))
         assert [event.payload for event in store.read(TENANT, "second")] == [b"3"]
         assert store.read(TENANT, "never") == []
-        take(store, step(write("never", 0, b"4")))
+        commit_all(store, make_append(write("never", 0, b"4")))
         assert [event.payload for event in store.read(TENANT, "second")] == [b"3"]
 
 
@@ -192,14 +196,14 @@ def test_a_log_taken_away_in_the_middle_of_a_turn_is_noticed(tmp_path: Path):
     """Another SQLite library in this process drops our locks; what it removes, nobody can keep."""
     path = tmp_path / "state.db"
     with contextlib.closing(sqlite.open_store(path)) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         with store.turn():
             assert store.version(TENANT, "a") == 1
             intruder = sqlite3.connect(path)
             intruder.execute("SELECT count(*) FROM events").fetchone()
             intruder.close()
             with pytest.raises(errors.Unavailable, match="Another SQLite library"):
-                store.commit([step(write("a", 1, b"2"))])
+                store.commit([make_append(write("a", 1, b"2"))])
 
 
 def test_a_snapshot_that_was_changed_is_folded_anew(tmp_path: Path):

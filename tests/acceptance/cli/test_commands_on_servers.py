@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Scope, TokenBudget
-from limpet.wiring.stores import open_shelf
+from limpet.wiring.store_schemes import open_index_store
 from tests.acceptance import full_store
 from tests.acceptance.cli.command_runs import on_terminal, run
 from tests.contract.test_redis import client_of
@@ -130,7 +130,7 @@ def test_status_says_of_a_server_what_it_says_of_a_file(kind: str, bare: str, tm
             lp.index.push_frame(Scope(actor_id="me"), goal="plan", budget=TokenBudget(total=100))
         before = status(place, tmp_path)
         assert "behind" not in before
-        with closing(open_shelf(place)) as shelf:
+        with closing(open_index_store(place)) as shelf:
             assert shelf.size() == 0, "looking has made one"
         run("search", "words", "--user", "ada", "--url", place, cwd=tmp_path)
         told.append(status(place, tmp_path))

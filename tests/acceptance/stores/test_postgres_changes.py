@@ -26,7 +26,13 @@ from limpet.stores.server.driver import (
 from limpet.stores.server.postgres import PostgresDriver, connections, schema, serialization
 from limpet.stores.server.postgres import open_store as open_
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract.stage import commit, step, take, verified, write
+from limpet.testing.store_contract.harness import (
+    commit,
+    commit_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -179,17 +185,17 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
             serialization, "is_plain_append", lambda change: late.is_set() and usual(change)
         )
         with closing(ServerStore(before)) as old:
-            take(old, step(write("a", 0, b"1", claims=(("c", 0),))))
+            commit_all(old, make_append(write("a", 0, b"1", claims=(("c", 0),))))
             with closing(open_(url)) as store:
                 assert _schema(url) == b"3"
-                take(old, step(write("a", 1, b"2")))
+                commit_all(old, make_append(write("a", 1, b"2")))
                 late.set()
-                take(store, step(write("a", 2, b"3", claims=(("d", 0),))))
-                again = step(write("a", 3, b"4", claims=(("c", 0),)))
+                commit_all(store, make_append(write("a", 2, b"3", claims=(("d", 0),))))
+                again = make_append(write("a", 3, b"4", claims=(("c", 0),)))
                 assert isinstance(commit(store, again)[0], ClaimTaken)
                 late.clear()
-                take(old, step(write("a", 3, b"4", claims=(("e", 0),))))
-                assert verified(store).ok and store.version("acme", "a") == 4
+                commit_all(old, make_append(write("a", 3, b"4", claims=(("e", 0),))))
+                assert verify_store(store).ok and store.version("acme", "a") == 4
 
 
 def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
@@ -200,17 +206,24 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
             patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:2])
             old = open_(url)
         with closing(old):
-            take(old, step(write("a", 0, b"1")))
-            take(old, step(write("a", 1, b"2", claims=(("c", 0),)), projections=(row,)))
+            commit_all(old, make_append(write("a", 0, b"1")))
+            commit_all(
+                old, make_append(write("a", 1, b"2", claims=(("c", 0),)), projections=(row,))
+            )
             assert _schema(url) == b"2"
             with closing(open_(url)) as store:
                 assert _schema(url) == b"3"
-                take(old, step(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,)))
-                take(store, step(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)))
-                taken = step(write("a", 4, b"5", claims=(("c", 0),)))
+                commit_all(
+                    old, make_append(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,))
+                )
+                commit_all(
+                    store,
+                    make_append(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)),
+                )
+                taken = make_append(write("a", 4, b"5", claims=(("c", 0),)))
                 assert isinstance(commit(old, taken)[0], ClaimTaken)
                 found = [old.query("acme", Query(kind="row", terms=(t,))) for t in ("red", "blue")]
-                assert found == [[], [other]] and verified(old).ok
+                assert found == [[], [other]] and verify_store(old).ok
 
 
 def _schema(url: str) -> bytes:

@@ -16,7 +16,7 @@ from limpet import Message, errors, limits
 from limpet.stores.server.driver import EventErasure, FeedHead, TenantChange
 from limpet.stores.server.postgres import PostgresDriver, connections, schema, sql_files
 from limpet.stores.server.postgres import open_store as open_
-from limpet.testing.contract.stage import step, take, write
+from limpet.testing.store_contract.harness import commit_all, make_append, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -63,7 +63,7 @@ def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, u
         closing(open_(url)) as store,
         closing(PostgresDriver(connections.parse_url(url))) as driver,
     ):
-        take(store, step(write("a", 0, b"x", b"y"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"x", b"y"), tenant="red"))
         for position, canary in ((1, "one-d20f1"), (2, "two-d20f1")):
             assert store.put_note("red", canary, canary.encode(), expected=0)
             assert store.put_note("red", canary, None, expected=position)
@@ -99,7 +99,7 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
     server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
 ):
     with closing(open_(url)) as store:
-        take(store, step(write("a", 0, b"first-c41d8", b"second-c41d8"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"first-c41d8", b"second-c41d8"), tenant="red"))
     with closing(PostgresDriver(connections.parse_url(url))) as driver:
         blank(driver, "red", 1)
         rewrite, left = schema._rewrite_table, [2]
@@ -126,7 +126,7 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
         closing(PostgresDriver(connections.parse_url(url))) as driver,
         ThreadPoolExecutor(1) as pool,
     ):
-        take(store, step(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"erased-e07b2", b"stays"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
             user.execute("LOCK TABLE limpet.events IN ACCESS SHARE MODE")
@@ -134,7 +134,7 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
             while not postgres.run(url, "SELECT 1 FROM pg_locks WHERE NOT granted"):
                 assert not scrubbed.done()
             for version in range(2, 10):
-                take(store, step(write("a", version, b"more"), tenant="red"))
+                commit_all(store, make_append(write("a", version, b"more"), tenant="red"))
                 assert store.head("red") == version + 1
             assert not scrubbed.done()
         scrubbed.result()
@@ -166,7 +166,7 @@ def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
         closing(open_(url)) as store,
         closing(PostgresDriver(connections.parse_url(url))) as driver,
     ):
-        take(store, step(write("a", 0, b"x"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         broken = {
             **sql_files.sql_statements("scrubbing.sql"),
@@ -189,7 +189,7 @@ def test_what_readers_on_a_replica_see_is_waited_for(slot: str, monkeypatch: pyt
         closing(open_(server.url())) as store,
         closing(PostgresDriver(connections.parse_url(server.url()))) as driver,
     ):
-        take(store, step(write("a", 0, b"erased-b51c0", b"stays"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"erased-b51c0", b"stays"), tenant="red"))
         with (
             closing(postgres.Server(*feedback, follows=server, slot=slot)) as replica,
             psycopg.connect(replica.url()) as reader,
@@ -217,7 +217,7 @@ def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: py
         closing(open_(server.url())) as store,
         closing(PostgresDriver(connections.parse_url(server.url()))) as driver,
     ):
-        take(store, step(write("a", 0, b"x"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         prepare(server.url(), "older")
         blank(driver, "red", 1)
         with pytest.raises(errors.StoreBusy, match="has been open"):
@@ -245,7 +245,7 @@ def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
         closing(open_(url)) as store,
         closing(PostgresDriver(connections.parse_url(url))) as driver,
     ):
-        take(store, step(write("a", 0, b"x"), tenant="red"))
+        commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
             user.execute("LOCK TABLE limpet.events IN ACCESS SHARE MODE")

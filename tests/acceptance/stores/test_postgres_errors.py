@@ -19,14 +19,14 @@ from limpet import errors
 from limpet.stores.port import Appended, KeyRecord, KeyUse, Store
 from limpet.stores.server.postgres import PostgresDriver, connections, schema
 from limpet.stores.server.postgres import open_store as open_
-from limpet.testing.contract.stage import (
+from limpet.testing.store_contract.harness import (
     TENANT,
     commit,
+    commit_all,
     feed_all,
-    is_passed,
-    step,
-    take,
-    verified,
+    lost_race,
+    make_append,
+    verify_store,
     write,
 )
 from tests.servers import postgres
@@ -54,15 +54,15 @@ def url(server: postgres.Server) -> Iterator[str]:
 
 
 def once(store: Store, key: str) -> object:
-    return commit(store, step(write(key, 0, b"x"), key=KeyUse(key, b"hash")))[0]
+    return commit(store, make_append(write(key, 0, b"x"), key=KeyUse(key, b"hash")))[0]
 
 
 def again(store: Store, key: str) -> object:
     """Retry with the same key until the store is back, and others were not faster."""
     for _ in range(200):
         try:
-            outcome = commit(store, step(write(key, 0, b"x"), key=KeyUse(key, b"hash")))[0]
-            if not is_passed(outcome):
+            outcome = commit(store, make_append(write(key, 0, b"x"), key=KeyUse(key, b"hash")))[0]
+            if not lost_race(outcome):
                 return outcome
         except errors.Unavailable:
             threading.Event().wait(0.05)
@@ -123,12 +123,12 @@ def test_a_durability_that_the_server_cannot_hold_is_refused_by_name(
 
 def test_a_setting_that_is_loosened_later_is_noticed(url: str):
     with closing(open_(url)) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         name = url.rpartition("/")[2]
         postgres.run(url, f"ALTER DATABASE {name} SET synchronous_commit = off")
         cut(url)
         with pytest.raises(errors.UnsafeStore, match="synchronous_commit is off"):
-            take(store, step(write("a", 1, b"2")))
+            commit_all(store, make_append(write("a", 1, b"2")))
 
 
 def test_a_setting_that_is_loosened_is_not_loosened_for_connections_that_are_there(url: str):
@@ -168,11 +168,11 @@ def cut(url: str) -> None:
 def test_a_read_only_database_and_a_replica(server: postgres.Server, url: str):
     name = url.rpartition("/")[2]
     with closing(open_(url)) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         postgres.run(url, f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         cut(url)
         with pytest.raises(errors.StoreReadOnly, match="read-only"):
-            take(store, step(write("a", 1, b"2")))
+            commit_all(store, make_append(write("a", 1, b"2")))
     postgres.run(
         url,
         f"SET transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only",
@@ -247,7 +247,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
     server: postgres.Server, url: str
 ):
     with closing(open_(f"{url}?timeout_s=0.5")) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         with psycopg.connect(url) as holder:
             holder.execute("SELECT * FROM limpet.heads FOR UPDATE")
             with pytest.raises(errors.Unavailable):
@@ -256,7 +256,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("limpet.stores.server.postgres.connections.CLIENT_GRACE_S", 0.0)
             with closing(open_(f"{url}?timeout_s=0.5")) as hasty:
-                take(hasty, step(write("b", 0, b"1")))
+                commit_all(hasty, make_append(write("b", 0, b"1")))
                 server.pause()
                 try:
                     with pytest.raises(errors.Unavailable, match="did not answer in time"):
@@ -394,7 +394,7 @@ def test_kills_of_the_server_lose_nothing_and_double_nothing(server: postgres.Se
         assert len(streams) == len(set(streams)), "nothing twice"
         assert set(acknowledged) <= set(streams), "nothing lost"
         assert len(acknowledged) > 20
-        assert verified(stores[0]).ok
+        assert verify_store(stores[0]).ok
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -20,7 +20,14 @@ from limpet.stores.server.driver import FeedHead, HeadMoved, KeyRow, TenantChang
 from limpet.stores.server.postgres import PostgresDriver, connections, schema
 from limpet.stores.server.postgres import open_store as open_
 from limpet.stores.server.store import ServerStore
-from limpet.testing.contract.stage import commit, feed_all, step, take, verified, write
+from limpet.testing.store_contract.harness import (
+    commit,
+    commit_all,
+    feed_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -173,16 +180,16 @@ def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
     with closing(ServerStore(driver)) as store:
         assert not store.wait("acme", 0, 0.1), "from now on it listens"
         for number in range(40):
-            take(store, step(write(f"s{number}", 0, b"x")))
+            commit_all(store, make_append(write(f"s{number}", 0, b"x")))
         driver.asked = 0
         for number in range(40, 60):
-            take(store, step(write(f"s{number}", 0, b"x")))
+            commit_all(store, make_append(write(f"s{number}", 0, b"x")))
         assert driver.asked == 0
         driver.guard("acme", 1.0)
         driver.unguard("acme")
         driver.asked = 0
         for number in range(60, 80):
-            take(store, step(write(f"s{number}", 0, b"x")))
+            commit_all(store, make_append(write(f"s{number}", 0, b"x")))
         assert driver.asked == 0, "it took itself for another"
 
 
@@ -203,9 +210,9 @@ class Careless(PostgresDriver):
 def fill(store: Store, tenant: str) -> None:
     mine = tenant.encode()
     row = Projection(kind="row", id=f"{tenant}-row", owner="o", terms=("t",), document=mine)
-    take(
+    commit_all(
         store,
-        step(
+        make_append(
             write("a", 0, mine, mine + b"2", claims=(("c", 0),), blobs=(b"blob of " + mine,)),
             tenant=tenant, projections=(row,), key=KeyUse(f"k-{tenant}", b"hash"),
         ),
@@ -251,7 +258,7 @@ def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(o
             assert everything(careless, tenant) == found
         assert "blue" not in everything(careless, "red")
         store = ServerStore(careless)
-        take(store, step(write("b", 0, b"more"), tenant="green"))
+        commit_all(store, make_append(write("b", 0, b"more"), tenant="green"))
         assert careless.forget_keys("green", before_us=2**60) == 0
         assert store.put_note("green", "note-red", b"green's", expected=0)
         store.close()
@@ -308,7 +315,8 @@ def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: s
                 tenant = rng.choice(tenants)
                 if rng.random() < 0.1:
                     commit(
-                        store, step(write(f"{seed}/{number}", 0, tenant.encode()), tenant=tenant)
+                        store,
+                        make_append(write(f"{seed}/{number}", 0, tenant.encode()), tenant=tenant),
                     )
                 events = store.feed(tenant, limit=50)
                 assert all((event.payload or b"").startswith(tenant.encode()) for event in events)
@@ -370,7 +378,7 @@ def test_one_who_may_not_make_roles_is_told_what_an_administrator_has_to_run():
         postgres.run(url, "CREATE ROLE plain_app NOLOGIN; GRANT plain_app TO plain")
         with closing(open_(theirs)) as store:
             fill(store, "red")
-            assert store.tenants() == ["red"] and verified(store).ok
+            assert store.tenants() == ["red"] and verify_store(store).ok
         assert name
         postgres.run(url, "DROP OWNED BY plain_app; DROP OWNED BY plain; DROP ROLE plain_app")
         postgres.run(url, "DROP ROLE plain")
@@ -402,7 +410,7 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
         def work(writer: int) -> int:
             count = 0
             while not stop.is_set():
-                count += len(commit(store, step(write(f"{writer}/{count}", 0, b"x"))))
+                count += len(commit(store, make_append(write(f"{writer}/{count}", 0, b"x"))))
             return count
 
         with ThreadPoolExecutor(3) as pool:
@@ -419,7 +427,7 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
                 patient(owner, at, steps)
             stop.set()
             written = sum(job.result() for job in jobs)
-        assert verified(store).ok and store.head("acme") == written == len(feed_all(store))
+        assert verify_store(store).ok and store.head("acme") == written == len(feed_all(store))
     assert postgres.run(own, "SELECT value FROM limpet.store WHERE name = 'schema'") == [(b"4",)]
     with pytest.raises(errors.NewerStore, match="version 4; this Limpet knows 3"):
         open_(own)

@@ -13,8 +13,14 @@ from limpet.stores.server import redis as ours
 from limpet.stores.server.driver import FeedHead, TenantChange
 from limpet.stores.server.redis import serialization, settings
 from limpet.stores.server.redis.driver import RedisRebuild
-from limpet.testing.contract import erasing
-from limpet.testing.contract.stage import TENANT, step, take, verified, write
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.harness import (
+    TENANT,
+    commit_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -46,20 +52,26 @@ def test_what_was_erased_is_in_no_file_of_the_server():
 
 def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
     with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
-        erasing.said(store, "a", erasing.event("canary-claim", "canary-word", (b"canary-blob",)))
-        erasing.said(store, "b", erasing.event("c1", "stays"))
-        erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+        erasure_contract.append_events(
+            store,
+            "a",
+            erasure_contract.claim_event("canary-claim", "canary-word", (b"canary-blob",)),
+        )
+        erasure_contract.append_events(store, "b", erasure_contract.claim_event("c1", "stays"))
+        erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "a", todo=b"todo"))
         assert b"canary-word" in server.files()
         store.scrub(b"todo")
         assert b"canary" not in server.files()
         assert store.pending() is None
-        assert verified(store).ok
+        assert verify_store(store).ok
 
 
 def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch):
     with contextlib.closing(ours.open_store(valkey.fresh())) as store:
-        erasing.said(store, "a", erasing.event("c1", "one"))
-        erasing.erased(store, erasing.whole(store, "a", todo=b"first\n"))
+        erasure_contract.append_events(store, "a", erasure_contract.claim_event("c1", "one"))
+        erasure_contract.erase_all(
+            store, erasure_contract.stream_erasure(store, "a", todo=b"first\n")
+        )
 
         def busy(_: settings.RedisSettings) -> None:
             raise errors.StoreBusy("it takes long.")
@@ -70,10 +82,12 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
                 with pytest.raises(errors.StoreBusy):
                     store.scrub(store.pending() or b"")
             assert store.pending() == b"\nfirst\n"
-        erasing.said(store, "b", erasing.event("c2", "two"))
+        erasure_contract.append_events(store, "b", erasure_contract.claim_event("c2", "two"))
         done = store.pending()
         assert done is not None
-        erasing.erased(store, erasing.whole(store, "b", todo=b"second\n"))
+        erasure_contract.erase_all(
+            store, erasure_contract.stream_erasure(store, "b", todo=b"second\n")
+        )
         store.scrub(done, b"left\n")
         assert store.pending() == b"left\nsecond\n", "what came since stays"
         store.scrub(store.pending() or b"")
@@ -83,11 +97,13 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
 def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
     """Neither what one has replaced, nor what another, still under way, has made by now."""
     with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
-        erasing.said(store, "a", erasing.event("canary-claim", "canary-word"))
-        erasing.said(store, "b", erasing.event("c1", "stays"))
+        erasure_contract.append_events(
+            store, "a", erasure_contract.claim_event("canary-claim", "canary-word")
+        )
+        erasure_contract.append_events(store, "b", erasure_contract.claim_event("c1", "stays"))
         # A process that died cleans nothing away.
         monkeypatch.setattr(RedisRebuild, "_clean", lambda *_: None)
-        list(store.rebuild(erasing.derive))
+        list(store.rebuild(erasure_contract.derive_claims))
         driver = driver_of(store)
         begun = driver.head(TENANT)
         derived = tuple(driver.projections(TENANT))
@@ -97,7 +113,9 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
             part = TenantChange(tenant=TENANT, before=begun, after=begun, projections=derived)
             yield part
             assert len(derived_keys(at)) == 3
-            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+            erasure_contract.erase_all(
+                store, erasure_contract.stream_erasure(store, "a", todo=b"todo")
+            )
             store.scrub(b"todo")
             assert b"canary" not in server.files()
             assert len(derived_keys(at)) == 1
@@ -108,7 +126,7 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
         assert not driver.replace({TENANT: begun}, parts())
         assert b"canary" not in server.files()
         assert store.pending() is None
-        assert verified(store).ok
+        assert verify_store(store).ok
 
 
 def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
@@ -118,10 +136,14 @@ def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
                 client.acl_setuser(name, enabled=True, passwords=["+right"], categories=["+@all"], commands=less, keys=["*"], channels=["*"])  # fmt: skip
         host = server.url.removeprefix("redis://")
         with contextlib.closing(ours.open_store(f"redis://meek:right@{host}")) as store:
-            erasing.said(store, "a", erasing.event("c1", "canary-word"))
+            erasure_contract.append_events(
+                store, "a", erasure_contract.claim_event("c1", "canary-word")
+            )
             with server.client() as client:
                 client.save()
-            erasing.erased(store, erasing.whole(store, "a", todo=b"todo"))
+            erasure_contract.erase_all(
+                store, erasure_contract.stream_erasure(store, "a", todo=b"todo")
+            )
             with pytest.raises(errors.StoreReadOnly, match="bgsave"):
                 store.scrub(b"todo")
             assert store.pending() is not None
@@ -133,12 +155,12 @@ def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
 
 def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
     with contextlib.closing(ours.open_store(url)) as store:
-        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
+        commit_all(store, make_append(write("a", 0, b"1", claims=(("c", 0),))))
         driver = driver_of(store)
 
         class Late(RedisRebuild):
             def _current(self) -> bool:
-                take(store, step(write("a", 1, b"2")))
+                commit_all(store, make_append(write("a", 1, b"2")))
                 return True
 
         before = {TENANT: driver.head(TENANT)}
@@ -149,7 +171,7 @@ def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url:
 
 def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
     with contextlib.closing(ours.open_store(url)) as store:
-        take(store, step(write("a", 0, b"1", claims=(("c", 0),))))
+        commit_all(store, make_append(write("a", 0, b"1", claims=(("c", 0),))))
         driver = driver_of(store)
         head = driver.head(TENANT)
 

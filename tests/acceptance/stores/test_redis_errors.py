@@ -19,7 +19,15 @@ from limpet import Message, errors
 from limpet.stores.port import DURABILITY_LEVELS, KeyRecord, KeyUse, Store
 from limpet.stores.server import redis as ours
 from limpet.stores.server.redis import settings
-from limpet.testing.contract.stage import TENANT, commit, feed_all, step, take, verified, write
+from limpet.testing.store_contract.harness import (
+    TENANT,
+    commit,
+    commit_all,
+    feed_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.servers import valkey
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -40,7 +48,7 @@ def fails(store: Store, kind: type[errors.Error], *words: str) -> None:
     """A write fails so, and leaves nothing."""
     before = store.version(TENANT, "a")
     with pytest.raises(kind) as caught:
-        take(store, step(write("a", before, b"no")))
+        commit_all(store, make_append(write("a", before, b"no")))
     assert said(caught.value, *words), caught.value
     assert store.version(TENANT, "a") == before
 
@@ -77,19 +85,19 @@ def setting(server: valkey.Server, **names: str) -> Iterator[None]:
 @pytest.mark.req("A-20")
 def test_a_server_that_goes_and_comes_back():
     with valkey.server() as server, opened(server.url) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         server.stop()
         with pytest.raises(errors.Unavailable):
-            take(store, step(write("a", 1, b"2")))
+            commit_all(store, make_append(write("a", 1, b"2")))
         with pytest.raises(errors.Unavailable):
             store.version(TENANT, "a")
         server.start()
-        take(store, step(write("a", 1, b"2")))
+        commit_all(store, make_append(write("a", 1, b"2")))
         assert [event.payload for event in feed_all(store)] == [b"1", b"2"]
         # Connections that were open through a restart are not used: nothing fails that was not under way.
         server.restart()
-        take(store, step(write("a", 2, b"3")))
-        assert verified(store).ok
+        commit_all(store, make_append(write("a", 2, b"3")))
+        assert verify_store(store).ok
 
 
 class Relay:
@@ -138,13 +146,13 @@ def test_a_write_whose_answer_was_cut_off_is_not_sent_again(own: valkey.Server):
         opened(valkey.fresh(relay.url)) as store,
         own.client() as client,
     ):
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         relay.cuts.set()
         with pytest.raises(errors.Unavailable, match="does not answer"):
-            take(store, step(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
+            commit_all(store, make_append(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
         assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
-        again = commit(store, step(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
+        again = commit(store, make_append(write("a", 1, b"2"), key=KeyUse("k", b"hash")))
         assert again == [KeyRecord(b"hash", 2, 2)]
         relay.cuts.set()
         assert store.version(TENANT, "a") == 2, "what only looks is asked again"
@@ -152,9 +160,9 @@ def test_a_write_whose_answer_was_cut_off_is_not_sent_again(own: valkey.Server):
 
 def test_a_server_that_is_slow():
     with valkey.server() as server, opened(f"{server.url}?timeout_s=0.3") as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         with server.frozen(), pytest.raises(errors.Unavailable) as caught:
-            take(store, step(write("a", 1, b"2")))
+            commit_all(store, make_append(write("a", 1, b"2")))
         assert said(caught.value, "in time", "timeout_s", "same key")
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
@@ -166,7 +174,7 @@ def test_a_server_that_is_reading_its_files():
         key_load_delay="5000", loading_process_events_interval_bytes="1024"
     ) as server:
         with opened(server.url) as store:
-            take(store, *(step(write(f"s{n}", 0, b"x")) for n in range(400)))
+            commit_all(store, *(make_append(write(f"s{n}", 0, b"x")) for n in range(400)))
         with server.client() as client:
             client.execute_command("BGREWRITEAOF")
             while client.info("persistence")["aof_rewrite_in_progress"]:
@@ -185,16 +193,16 @@ def test_a_server_that_is_reading_its_files():
 def test_a_server_without_memory(own: valkey.Server):
     url = valkey.fresh(own.url)
     with opened(url) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         with setting(own, maxmemory="1"):
             fails(store, errors.StoreFull, "no memory", "maxmemory")
             with opened(url) as another:
-                assert verified(another).ok, "who comes new can read, too"
+                assert verify_store(another).ok, "who comes new can read, too"
             with pytest.raises(errors.StoreFull):
                 store.put_note(TENANT, "n", b"x", expected=0)
             assert [event.payload for event in feed_all(store)] == [b"1"], "reading goes on"
-        take(store, step(write("a", 1, b"2")))
-        assert verified(store).ok
+        commit_all(store, make_append(write("a", 1, b"2")))
+        assert verify_store(store).ok
 
 
 def test_a_server_that_would_throw_data_away(own: valkey.Server):
@@ -204,19 +212,19 @@ def test_a_server_that_would_throw_data_away(own: valkey.Server):
 
 def test_a_replica(own: valkey.Server):
     with opened(valkey.fresh(own.url)) as store, own.client() as client:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         try:
             client.replicaof("127.0.0.1", 1)
             refused(own.url, errors.StoreReadOnly, "replica", "primary")
             fails(store, errors.StoreReadOnly, "replica", "primary")
         finally:
             client.replicaof("NO", "ONE")
-        take(store, step(write("a", 1, b"2")))
+        commit_all(store, make_append(write("a", 1, b"2")))
 
 
 def test_a_server_whose_disk_fails():
     with valkey.server(save="3600 1") as server, opened(server.url) as store:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         with server.client() as client:
             shutil.rmtree(server.folder)
             client.bgsave()
@@ -258,7 +266,7 @@ def test_a_user_with_the_rights_that_the_documentation_names(own: valkey.Server)
         assert lp.admin.verify().ok
     with opened(url) as one, opened(url) as two, ThreadPoolExecutor(1) as pool:
         waits = pool.submit(one.wait, TENANT, 0, 5)
-        take(two, step(write("a", 0, b"1")))
+        commit_all(two, make_append(write("a", 0, b"1")))
         assert waits.result()
     grant = f"ACL SETUSER {name} ~another:* &another:* "
     refused(f"{url}?prefix=another", errors.StoreReadOnly, "forbids", grant)
@@ -340,11 +348,11 @@ def test_a_server_that_does_not_sync_while_it_writes_its_files_anew(own: valkey.
 def test_a_write_that_waits_for_the_disk_holds_through_a_power_loss():
     with valkey.server(appendfsync="everysec") as server:
         with opened(f"{server.url}?waitaof=1&durability=power-loss") as store:
-            take(store, step(write("a", 0, b"1")))
+            commit_all(store, make_append(write("a", 0, b"1")))
             assert store.put_note(TENANT, "n", b"x", expected=0)
             with server.client() as client:
                 before = client.info("commandstats")["cmdstat_waitaof"]["calls"]
-                take(store, step(write("a", 1, b"2")))
+                commit_all(store, make_append(write("a", 1, b"2")))
                 assert store.put_note(TENANT, "m", b"x", expected=0)
                 feed_all(store)
                 # Looking waits for nothing.
@@ -355,7 +363,7 @@ def test_a_write_that_waits_for_the_disk_holds_through_a_power_loss():
             setting(server, appendonly="no"),
             pytest.raises(errors.Unavailable),
         ):
-            take(store, step(write("a", 2, b"3")))
+            commit_all(store, make_append(write("a", 2, b"3")))
         with setting(server, appendonly="no"):
             refused(f"{server.url}?waitaof=1", errors.UnsafeStore, "append-only", "appendonly yes")
 
@@ -370,19 +378,21 @@ def test_slots_that_move_are_followed():
     with valkey.cluster() as cluster, opened(cluster.url) as store:
         tenants = [f"t{n}" for n in range(12)]
         for tenant in tenants:
-            take(store, step(write("a", 0, b"1"), tenant=tenant))
+            commit_all(store, make_append(write("a", 0, b"1"), tenant=tenant))
         driver = store._driver  # pyright: ignore[reportAttributeAccessIssue]
         key = driver._names.head("t0")
         _move(cluster, key)
         for tenant in tenants:
-            take(store, step(write("a", 1, b"2"), tenant=tenant))
+            commit_all(store, make_append(write("a", 1, b"2"), tenant=tenant))
             assert [event.payload for event in feed_all(store, tenant)] == [b"1", b"2"]
-        assert verified(store).ok
+        assert verify_store(store).ok
         with opened(f"{cluster.url}?timeout_s=2") as other:
             for server in cluster.servers[1:]:
                 server.kill()
             with pytest.raises(errors.Unavailable):
-                take(other, *(step(write("a", 2, b"3"), tenant=tenant) for tenant in tenants))
+                commit_all(
+                    other, *(make_append(write("a", 2, b"3"), tenant=tenant) for tenant in tenants)
+                )
 
 
 @pytest.mark.req("A-20")
@@ -394,12 +404,14 @@ def test_a_primary_that_vanishes_without_a_word_is_left():
             for prefix in ("a", "b&durability=power-loss")
         ]
         for store in stores:
-            take(store, *(step(write("a", 0, b"1"), tenant=f"t{n}") for n in range(9)))
+            commit_all(store, *(make_append(write("a", 0, b"1"), tenant=f"t{n}") for n in range(9)))
         replica = cluster.replica(cluster.servers[0])
         with cluster.servers[0].frozen():
             for store in stores:
                 with pytest.raises(errors.Unavailable):
-                    take(store, *(step(write("a", 1, b"2"), tenant=f"t{n}") for n in range(9)))
+                    commit_all(
+                        store, *(make_append(write("a", 1, b"2"), tenant=f"t{n}") for n in range(9))
+                    )
             until = time.monotonic() + valkey.READY_S
             for store in stores:
                 for tenant in (f"t{n}" for n in range(9)):
@@ -407,7 +419,7 @@ def test_a_primary_that_vanishes_without_a_word_is_left():
                         assert time.monotonic() < until, "the one that took over is not found"
                         with contextlib.suppress(errors.Unavailable):
                             version = store.version(tenant, "a")
-                            take(store, step(write("a", version, b"3"), tenant=tenant))
+                            commit_all(store, make_append(write("a", version, b"3"), tenant=tenant))
                             break
                 driver = store._driver  # pyright: ignore[reportAttributeAccessIssue]
                 ports = {link.place.port for link in driver._servers.every()}

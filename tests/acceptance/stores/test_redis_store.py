@@ -17,8 +17,15 @@ import limpet
 from limpet import Message, Scope, TokenBudget, errors
 from limpet.stores.server import redis as ours
 from limpet.stores.server.redis import settings
-from limpet.testing.contract import erasing
-from limpet.testing.contract.stage import TENANT, feed_all, step, take, verified, write
+from limpet.testing.store_contract import erasure_contract
+from limpet.testing.store_contract.harness import (
+    TENANT,
+    commit_all,
+    feed_all,
+    make_append,
+    verify_store,
+    write,
+)
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -91,7 +98,7 @@ def test_whoever_listens_hears_of_others_and_is_told_when_news_may_have_been_mis
     ):
         heard = driver.listen()
         assert next(heard) == ("", 0)
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         assert next(heard) == (TENANT, 1)
         assert driver_of(store).guard(TENANT, 1)
         assert next(heard) == (TENANT, 0)
@@ -104,7 +111,7 @@ def test_whoever_listens_hears_of_others_and_is_told_when_news_may_have_been_mis
             next(heard)
         heard = driver.listen()
         assert next(heard) == ("", 0), "it was away"
-        take(store, step(write("a", 1, b"2")))
+        commit_all(store, make_append(write("a", 1, b"2")))
         assert next(heard) == (TENANT, 2)
         driver.close()
         assert list(heard) == []
@@ -120,7 +127,7 @@ def test_who_may_not_listen_says_so_once_and_looks(caplog: pytest.LogCaptureFixt
             contextlib.closing(ours.open_store(server.url)) as other,
         ):
             assert not store.wait(TENANT, 0, 1.0)
-            take(other, step(write("a", 0, b"1")))
+            commit_all(other, make_append(write("a", 0, b"1")))
             assert store.wait(TENANT, 0, 5.0)
     (told,) = [each for each in caplog.records if each.name == "limpet.store"]
     assert (told.__dict__["action"], told.__dict__["error"]) == (
@@ -140,10 +147,10 @@ def test_a_store_that_writes_alone_asks_nothing_before_it_writes(url: str):
             calls.append(1)
             return run(*args, **options)
 
-        take(store, step(write("a", 0, b"x")))
+        commit_all(store, make_append(write("a", 0, b"x")))
         driver._servers.run = counted
         for number in range(1, 60):
-            take(store, step(write("a", number, b"x")))
+            commit_all(store, make_append(write("a", number, b"x")))
         assert len(calls) == 59
 
 
@@ -232,13 +239,13 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: st
         for number in range(5):
             with client_of(url) as client:
                 client.script_flush()
-            take(
+            commit_all(
                 store,
-                step(write("a", number, b"x")),
-                step(write("b", number, b"y"), tenant="globex"),
+                make_append(write("a", number, b"x")),
+                make_append(write("b", number, b"y"), tenant="globex"),
             )
         assert len(feed_all(store)) == len(feed_all(store, "globex")) == 5
-        assert verified(store).ok
+        assert verify_store(store).ok
 
 
 def test_awkward_names_come_back_as_they_were(url: str):
@@ -254,8 +261,9 @@ def test_awkward_names_come_back_as_they_were(url: str):
         tenants = ["a", "a*", "*", "{a}", "a}", "{", "a\r\n", "a\0", ":a", "?", "[a-z]", AWKWARD]
         for tenant in tenants:
             name = f"{AWKWARD}{tenant}"
-            take(
-                store, step(write(name, 0, tenant.encode(), claims=((AWKWARD, 0),)), tenant=tenant)
+            commit_all(
+                store,
+                make_append(write(name, 0, tenant.encode(), claims=((AWKWARD, 0),)), tenant=tenant),
             )
             assert store.put_note(tenant, name, tenant.encode(), expected=0)
         for tenant in tenants:
@@ -274,7 +282,7 @@ def test_stores_with_other_prefixes_are_other_stores():
     ]
     stores = [ours.open_store(url) for url in urls]
     for number, store in enumerate(stores):
-        take(store, step(write("a", 0, b"%d" % number)))
+        commit_all(store, make_append(write("a", 0, b"%d" % number)))
         assert store.put_note(TENANT, "n", b"%d" % number, expected=0)
     for number, store in enumerate(stores):
         assert [e.payload for e in feed_all(store)] == [b"%d" % number]
@@ -304,20 +312,22 @@ def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPat
         server.client() as client,
         contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
     ):
-        erasing.said(store, "a", erasing.event("c1", "one"))
+        erasure_contract.append_events(store, "a", erasure_contract.claim_event("c1", "one"))
         client.config_set("appendfsync", "everysec")
         with monkeypatch.context() as patch:
             patch.setattr(settings, "RECHECK_S", 0.0)
             with pytest.raises(errors.UnsafeStore, match="power-loss"):
-                erasing.said(store, "a", erasing.event("c2", "two"))
+                erasure_contract.append_events(
+                    store, "a", erasure_contract.claim_event("c2", "two")
+                )
             with pytest.raises(errors.UnsafeStore, match="power-loss"):
                 store.put_note("acme", "n", b"x", expected=0)
         client.config_set("appendfsync", "always")
-        erasing.said(store, "a", erasing.event("c2", "two"))
+        erasure_contract.append_events(store, "a", erasure_contract.claim_event("c2", "two"))
         client.config_set("appendfsync", "everysec")
         client.client_kill_filter(_type="normal", skipme=True)
         with pytest.raises(errors.UnsafeStore, match="power-loss"):
-            erasing.said(store, "a", erasing.event("c3", "three"))
+            erasure_contract.append_events(store, "a", erasure_contract.claim_event("c3", "three"))
 
 
 def test_what_was_done_is_not_refused_when_its_durability_is_missed(
@@ -329,12 +339,12 @@ def test_what_was_done_is_not_refused_when_its_durability_is_missed(
         contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
     ):
         monkeypatch.setattr(store._news, "attend", lambda: None)
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         client.config_set("appendfsync", "everysec")
         client.client_kill_filter(_type="normal", skipme=True)
         # Nothing is asked before it is written: the new connection is noticed by then.
         with pytest.raises(errors.Unavailable, match="power-loss") as caught:
-            take(store, step(write("a", 1, b"2")))
+            commit_all(store, make_append(write("a", 1, b"2")))
         assert isinstance(caught.value.__cause__, errors.UnsafeStore)
         assert "same key" in caught.value.hint
         client.config_set("appendfsync", "always")

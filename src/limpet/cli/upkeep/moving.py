@@ -45,7 +45,7 @@ def migrate(source: str, goal: str, printing: Printing, *, verify: bool) -> int:
 
 def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
     """Put a backup into an empty store."""
-    from limpet.wiring import moving  # noqa: PLC0415 - only whoever restores pays for it
+    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever restores pays for it
 
     surface = Surface(as_json=printing.json, quiet=printing.quiet)
     started = time.monotonic()
@@ -55,7 +55,7 @@ def restore(backup: str, goal: str, printing: Printing, *, verify: bool) -> int:
         _cut_short("restore", backup, goal),
         surface.progress("copying and checking") as bar,
     ):
-        moved = moving.restore(backup, _named(goal), bar, verify=verify)
+        moved = backup_restore.restore(backup, _named(goal), bar, verify=verify)
     _show(surface, ("restored", backup, goal), moved, time.monotonic() - started)
     surface.note(f"See what it holds: {again.command('status', named=goal)}")
     return exits.DONE

@@ -1,4 +1,4 @@
-"""What every part of the suite stands on: how a store is opened, and short ways to say an append."""
+"""How the contract suite opens a store and damages it, and short ways to write its test data."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TENANT = "acme"
 OTHER = "globex"
 
 
-class Stage:
+class StoreHarness:
     """How the suite gets its stores. A subclass overrides `open_store`, and the rest if it can."""
 
     reopens: ClassVar[bool] = True
@@ -131,7 +131,7 @@ def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes
     return [found[hash_] for hash_ in hashes if hash_ in found]
 
 
-def step(
+def make_append(
     *writes: StreamWrite,
     tenant: str = TENANT,
     projections: tuple[Projection, ...] = (),
@@ -159,7 +159,7 @@ def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
     """
     with store.turn():
         outcomes = store.commit(appends)
-        passed = [at for at, each in enumerate(outcomes) if is_passed(each)]
+        passed = [at for at, each in enumerate(outcomes) if lost_race(each)]
         if passed:
             again = store.commit([appends[at] for at in passed])
             for at, outcome in zip(passed, again, strict=True):
@@ -167,12 +167,12 @@ def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
         return outcomes
 
 
-def is_passed(outcome: AppendOutcome) -> bool:
+def lost_race(outcome: AppendOutcome) -> bool:
     """Whether others were faster somewhere in the tenant."""
     return isinstance(outcome, Stale) and not outcome.stream
 
 
-def take(store: Store, *appends: Append) -> None:
+def commit_all(store: Store, *appends: Append) -> None:
     """Commit appends that must all be taken."""
     outcomes = commit(store, *appends)
     assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
@@ -180,15 +180,15 @@ def take(store: Store, *appends: Append) -> None:
 
 def project(store: Store, *rows: Projection, tenant: str = TENANT) -> None:
     """Write projections, with an event as every append has."""
-    take(store, beside(store, tenant=tenant, projections=rows))
+    commit_all(store, append_with(store, tenant=tenant, projections=rows))
 
 
 def drop(store: Store, *rows: tuple[str, str], tenant: str = TENANT) -> None:
     """Drop projections, with an event as every append has."""
-    take(store, beside(store, tenant=tenant, drops=rows))
+    commit_all(store, append_with(store, tenant=tenant, drops=rows))
 
 
-def beside(
+def append_with(
     store: Store,
     *,
     tenant: str = TENANT,
@@ -198,7 +198,9 @@ def beside(
 ) -> Append:
     """Return an append whose event does not matter to the test."""
     occasion = write("occasions", store.version(tenant, "occasions"), b"")
-    return step(occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots)
+    return make_append(
+        occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots
+    )
 
 
 def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[StoredEvent]:
@@ -209,7 +211,7 @@ def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[Store
     return events
 
 
-def verified(store: Store) -> Report:
+def verify_store(store: Store) -> Report:
     """Run `verify` to its end and return the report."""
     *progress, report = store.verify()
     assert isinstance(report, Report), "verify yields its report last"
@@ -222,9 +224,9 @@ def _count(progress: int | Report) -> int:
     return progress
 
 
-def shown(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
+def visible_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
     """Return all that the suite's small names show of a tenant, to compare before and after."""
-    report = verified(store)
+    report = verify_store(store)
     streams, claims, keys = "abc", ("c1", "c2", "c3"), ("k1", "k2", "k3")
     return (
         feed_all(store, tenant),

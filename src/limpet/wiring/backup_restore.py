@@ -1,4 +1,4 @@
-"""From a backup back to a store, on whichever backend."""
+"""Restores a backup into an empty store of any backend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from limpet.admin.migrate import Migrated
 from limpet.memory import index_link
 from limpet.stores import store_copy, urls
 from limpet.stores.port import Store
-from limpet.wiring.stores import open_store, path_of
+from limpet.wiring.store_schemes import open_store, sqlite_path
 
 
 def restore(
@@ -26,9 +26,12 @@ def restore(
     again; it is there only when all of that is done and checked. Into any other store its log is copied. Broken off,
     repeat it. Raises InvalidRequest if something is there.
     """
-    path = path_of(target)
+    path = sqlite_path(target)
     with closing(open_store(backup)) as source:
-        if path is not None and (put := _put(source, path, progress, verify=verify)) is not None:
+        if (
+            path is not None
+            and (put := _restore_file(source, path, progress, verify=verify)) is not None
+        ):
             return put
         with closing(open_store(target)) as store:
             _check_empty(
@@ -37,7 +40,7 @@ def restore(
             return migrate.migrate(source, store, progress, verify=verify, follow=False)
 
 
-def give_up(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
+def abandon_copy(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
     """Open what came of a copy that nobody will go on with: see `migrating.give_up`."""
     with closing(open_store(target)) as store:
         return migrate.abandon_copy(store, tenants, progress)
@@ -53,12 +56,12 @@ def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
     if there and (not begun or set(there) - set(source.tenants())):
         raise errors.InvalidRequest(
             f"{shown} is not empty.",
-            hint=f"Restore into a new store.{'' if begun else _beside(source, store, backup, shown)}",
+            hint=f"Restore into a new store.{'' if begun else _merge_hint(source, store, backup, shown)}",
             facts={"exists": shown},
         )
 
 
-def _beside(source: Store, store: Store, backup: str, shown: str) -> str:
+def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
     """Return how what a backup holds comes into a store beside what is there: as it is, or its sessions."""
     tenants = source.tenants()
     if not set(tenants) & set(store.tenants()):
@@ -69,7 +72,9 @@ def _beside(source: Store, store: Store, backup: str, shown: str) -> str:
     return f" To bring its sessions in beside those that are there{each}: {out} && {into}"
 
 
-def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
+def _restore_file(
+    source: Store, path: Path, progress: Progress, *, verify: bool
+) -> Migrated | None:
     """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
     from limpet.stores.sqlite import verification  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
@@ -81,12 +86,12 @@ def _put(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migr
         if not migrate.copy_store_file(source, made, progress):
             return None
         verification.copy_erased_list(made, path)
-        came = _opened(made, progress, verify=verify)
+        came = _check_restored(made, progress, verify=verify)
         verification.place_store(made, path)
     return came
 
 
-def _opened(path: Path, progress: Progress, *, verify: bool) -> Migrated:
+def _check_restored(path: Path, progress: Progress, *, verify: bool) -> Migrated:
     with closing(open_store(path)) as store:
         if verify:
             migrate.verify_copy(store, progress)

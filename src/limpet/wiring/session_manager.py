@@ -1,4 +1,4 @@
-"""The session manager that opens its own store, as the document of its name has it."""
+"""The session manager that opens its own store in a folder, or uses the store of a client."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from limpet.sessions.recovery import RECOVERED_TO_KEY, SessionRecovery
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.session import Session
 from limpet.stores import urls
-from limpet.wiring.background import Background, Extras
-from limpet.wiring.opened import close_both, files_of, open_engine
-from limpet.wiring.stores import open_shelf
+from limpet.wiring.background import Background, BackgroundOptions
+from limpet.wiring.store_handle import close_engine, open_engine, start_session_files
+from limpet.wiring.store_schemes import open_index_store
 
 if TYPE_CHECKING:
     from limpet.memory.profile import Bootstrap
@@ -79,16 +79,16 @@ class SessionManager(Sessions):
             raise errors.InvalidRequest(
                 f"{folder} can't be a folder of conversations: {error}."
             ) from error
-        extras = Extras(
+        extras = BackgroundOptions(
             memory=memory,
             bootstrap_tokens=bootstrap_tokens,
             bootstrap_timeout_s=bootstrap_timeout_s,
             bootstrap_language=bootstrap_language,
         )
-        url = _url(folder)
+        url = _store_of(folder)
         engine = open_engine(url, tenant)
         try:
-            shelf = functools.cache(lambda: open_shelf(url))
+            shelf = functools.cache(lambda: open_index_store(url))
             self._background = Background(engine, shelf, extras)
             with contextlib.suppress(errors.Unavailable, errors.Corrupt):
                 self._background.erasing(tenant).finish_here()
@@ -97,9 +97,9 @@ class SessionManager(Sessions):
             raise
         self.base_path = str(base_path)
         super().__init__(engine, settings, bootstrap=self._background.bootstrap)
-        self._files = files_of(engine, auto_save_interval)
+        self._files = start_session_files(engine, auto_save_interval)
         # Whoever follows the document never closes a manager; leaving it open must lose nothing.
-        self._finish = weakref.finalize(self, _close, engine, self._files)
+        self._finish = weakref.finalize(self, _close_in_thread, engine, self._files)
 
     @classmethod
     def over(
@@ -178,7 +178,7 @@ class SessionManager(Sessions):
             if self._background is not None:
                 self._background.close()
             if self._finish is not None and self._finish.detach() is not None:
-                close_both(self._engine, self._files)
+                close_engine(self._engine, self._files)
 
     def __enter__(self) -> SessionManager:
         return self
@@ -201,24 +201,24 @@ def _check_folder(name: str) -> None:
         )
 
 
-def _url(folder: Path) -> str | Path:
+def _store_of(folder: Path) -> str | Path:
     """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
     database = folder / "state.db"
     return database if database.exists() else f"files:{quote(str(folder))}"
 
 
-def _close(engine: Engine, files: SessionFiles | None) -> None:
+def _close_in_thread(engine: Engine, files: SessionFiles | None) -> None:
     # A collected manager is closed from whichever thread the collector runs in, which may hold the
     # turn of the same file; so another one does it, unless the interpreter is ending.
     if threading.main_thread().is_alive():
-        threading.Thread(target=_close_left, args=(engine, files), name="limpet-close").start()
+        threading.Thread(target=_close_quietly, args=(engine, files), name="limpet-close").start()
     else:
-        _close_left(engine, files)
+        _close_quietly(engine, files)
 
 
-def _close_left(engine: Engine, files: SessionFiles | None) -> None:
+def _close_quietly(engine: Engine, files: SessionFiles | None) -> None:
     # There is nobody to raise it to.
     try:
-        close_both(engine, files)
+        close_engine(engine, files)
     except (errors.Error, OSError) as error:
         _log.warning("a manager that was left open could not be closed: %s", error)

@@ -1,7 +1,6 @@
-"""A seeded walk: random steps on a store and on a plain model, which must agree about everything.
+"""Random steps on a store and on a plain model, which must agree on everything.
 
-The model keeps lists and finds by looking through them, so that it is plainly right. The same seed
-takes the same steps; a failure names seed and step.
+The seed decides all steps, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from limpet.stores.port import (
     StoredEvent,
     StreamWrite,
 )
-from limpet.testing.contract.stage import feed_all, hash_of, verified
+from limpet.testing.store_contract.harness import feed_all, hash_of, verify_store
 
 _TENANTS = ("acme", "globex", "a\x00b")
 _STREAMS = ("s", "s\x00", "t", "ü", "v")
@@ -46,7 +45,7 @@ def walk(
 
     With `reopen_every` the store is closed and opened again, on average, after so many steps.
     """
-    walker = _Walker(open_store(), random.Random(seed))
+    walker = _RandomWalk(open_store(), random.Random(seed))
     try:
         for number in range(1, steps + 1):
             try:
@@ -63,7 +62,7 @@ def walk(
         walker.store.close()
 
 
-class _Model:
+class _TenantModel:
     """One tenant's truth, kept as plainly as can be."""
 
     def __init__(self) -> None:
@@ -127,7 +126,7 @@ class _Model:
         return rows[query.offset :][: query.limit]
 
 
-def _stored(new: NewEvent, model: _Model, stream: str) -> StoredEvent:
+def _stored(new: NewEvent, model: _TenantModel, stream: str) -> StoredEvent:
     position, version = len(model.events) + 1, model.version(stream) + 1
     return StoredEvent(
         position, stream, version, new.kind, new.schema, new.time_us, new.ordinal, new.tokens,
@@ -149,12 +148,12 @@ def _meets(row: Projection, query: Query) -> bool:
     )
 
 
-def _plain(events: list[StoredEvent]) -> list[StoredEvent]:
+def _without_links(events: list[StoredEvent]) -> list[StoredEvent]:
     """Return the events without their links, which the model does not know."""
     return [msgspec.structs.replace(e, link=b"") for e in events]
 
 
-class _Walker:
+class _RandomWalk:
     """A store, the models of its tenants, and the dice."""
 
     def __init__(self, store: Store, dice: random.Random) -> None:
@@ -163,7 +162,7 @@ class _Walker:
         # Dice of their own: those who came before them take the same steps as ever.
         self._blobs = random.Random(0)
         self.now_us = 0
-        self.models = {tenant: _Model() for tenant in _TENANTS}
+        self.models = {tenant: _TenantModel() for tenant in _TENANTS}
         self._verbs = (
             self._commit,
             self._commit,
@@ -182,16 +181,16 @@ class _Walker:
         assert sorted(self.store.tenants()) == sorted(used)
         for tenant, model in self.models.items():
             self._compare(tenant, model)
-        report = verified(self.store)
+        report = verify_store(self.store)
         total = sum(len(model.events) for model in self.models.values())
         assert (report.faults, report.events, report.tenants) == ((), total, len(used))
         kept = sum(len(model.blobs) for model in self.models.values())
         assert self.store.status()["blobs"] == kept
 
-    def _compare(self, tenant: str, model: _Model) -> None:
+    def _compare(self, tenant: str, model: _TenantModel) -> None:
         store = self.store
         feed = feed_all(store, tenant)
-        assert _plain(feed) == model.events
+        assert _without_links(feed) == model.events
         for stream in _STREAMS:
             assert store.version(tenant, stream) == model.version(stream)
             own = [e for e in feed if e.stream == stream]
@@ -235,7 +234,7 @@ class _Walker:
             time_us=self.now_us,
         )
 
-    def _write(self, model: _Model, stream: str) -> StreamWrite:
+    def _write(self, model: _TenantModel, stream: str) -> StreamWrite:
         dice = self.dice
         expected = model.version(stream) + dice.choice((0,) * 12 + (1, -1))
         ordinal = max((e.ordinal for e in model.of_stream(stream)), default=0)
@@ -285,9 +284,9 @@ class _Walker:
         until = dice.choice((None, dice.randrange(length + 2)))
         own = [e for e in model.of_stream(stream) if after < e.version <= (until or length)]
         page = store.read(tenant, stream, after=after, until=until, limit=limit)
-        assert _plain(page) == ([] if until == 0 else own[:limit])
+        assert _without_links(page) == ([] if until == 0 else own[:limit])
         page = store.feed(tenant, after=after, limit=limit)
-        assert _plain(page) == model.events[after : after + limit]
+        assert _without_links(page) == model.events[after : after + limit]
         ordinal = dice.randrange(length + 3)
         assert store.seek(tenant, stream, ordinal) == model.seek(stream, ordinal)
         claim, row = f"c{dice.randrange(400)}", (dice.choice(_KINDS), f"r{dice.randrange(12)}")

@@ -1,4 +1,7 @@
-"""Opens the store that a URL names. Third parties register a scheme with an entry point."""
+"""Opens the store, and the index store beside it, that a URL names.
+
+Other packages register a URL scheme in the entry-point group `limpet.stores`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from limpet.runtime import projections
 from limpet.stores import urls
 from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
 
-STORES = "limpet.stores"
+ENTRY_POINT_GROUP = "limpet.stores"
 """The entry-point group: a URL scheme, and a callable that takes the URL and returns a Store."""
 
 
-def _sqlite(url: str) -> Store:
+def _open_sqlite(url: str) -> Store:
     from limpet.stores import sqlite  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
-    path = _path(url)
-    _check_above(path)
+    path = _local_path(url)
+    _check_parents(path)
     try:
         return sqlite.open_store(path, again=references.LogErasureReplay())
     except errors.Corrupt as error:
@@ -36,15 +39,15 @@ def _sqlite(url: str) -> Store:
     return store
 
 
-def _files(url: str) -> Store:
+def _open_files(url: str) -> Store:
     from limpet.stores import files  # noqa: PLC0415 - as above
 
-    path = _path(url, "files")
-    _check_above(path)
+    path = _local_path(url, "files")
+    _check_parents(path)
     return files.open_store(path, again=references.LogErasureReplay())
 
 
-def _check_above(path: Path) -> None:
+def _check_parents(path: Path) -> None:
     """Raise InvalidRequest if a parent of a path is no folder."""
     try:
         above = next((each for each in path.absolute().parents if each.exists()), None)
@@ -59,7 +62,7 @@ def _check_above(path: Path) -> None:
         )
 
 
-def _volatile(url: str) -> Store:
+def _open_volatile(url: str) -> Store:
     from limpet.stores.volatile import VolatileStore  # noqa: PLC0415 - as above
 
     if url.lower() != "volatile:":
@@ -67,25 +70,25 @@ def _volatile(url: str) -> Store:
     return VolatileStore()
 
 
-def _server(url: str) -> Store:
-    return _room(url).open_store(url)
+def _open_server(url: str) -> Store:
+    return _server_package(url).open_store(url)
 
 
-def _room(url: str) -> ModuleType:
+def _server_package(url: str) -> ModuleType:
     """Return the package of a server's scheme; raise NotInstalled, with the command, if its driver is missing."""
     scheme = urls.scheme_of(url)
-    name = _SERVERS[scheme]
+    name = _SERVER_PACKAGES[scheme]
     try:
         return importlib.import_module(f"limpet.stores.server.{name}")
     except ModuleNotFoundError as error:
         raise errors.NotInstalled(
             f"a store at {scheme}:// needs a library that is not installed: {error.name}.",
-            hint=f"Install it with: {errors.pip_install_command(_DRIVERS[name])}",
+            hint=f"Install it with: {errors.pip_install_command(_DRIVER_LIBRARIES[name])}",
             facts={"extra": name},
         ) from error
 
 
-_SERVERS: Mapping[str, str] = {
+_SERVER_PACKAGES: Mapping[str, str] = {
     "postgresql": "postgres",
     "postgres": "postgres",
     "redis": "redis",
@@ -95,14 +98,14 @@ _SERVERS: Mapping[str, str] = {
 }
 """From the scheme of a server to its room, which is also the name of the extra that it needs."""
 
-_DRIVERS: Mapping[str, str] = {"postgres": "psycopg[binary]", "redis": "redis[hiredis]"}
+_DRIVER_LIBRARIES: Mapping[str, str] = {"postgres": "psycopg[binary]", "redis": "redis[hiredis]"}
 """What the extra of a room brings."""
 
-_OURS: Mapping[str, Callable[[str], Store]] = {
-    "sqlite": _sqlite,
-    "files": _files,
-    "volatile": _volatile,
-    **dict.fromkeys(_SERVERS, _server),
+_OPENERS: Mapping[str, Callable[[str], Store]] = {
+    "sqlite": _open_sqlite,
+    "files": _open_files,
+    "volatile": _open_volatile,
+    **dict.fromkeys(_SERVER_PACKAGES, _open_server),
 }
 
 
@@ -122,14 +125,14 @@ def open_store(url: str | Path) -> Store:
     if isinstance(url, Path) or _is_path(url):
         if isinstance(url, str):
             urls.check_path(url)
-        return _files(str(url)) if is_folder(url) else _sqlite(str(url))
+        return _open_files(str(url)) if is_files_store(url) else _open_sqlite(str(url))
     scheme = urls.scheme_of(url)
-    opener = _OURS.get(scheme)
+    opener = _OPENERS.get(scheme)
     if opener is not None:
         return opener(url)
     from importlib import metadata  # noqa: PLC0415 - slow to import, and rarely needed
 
-    for entry in metadata.entry_points(group=STORES, name=scheme):
+    for entry in metadata.entry_points(group=ENTRY_POINT_GROUP, name=scheme):
         return entry.load()(url)
     close = urls.closest_name(scheme, urls.BUILT_IN_SCHEMES)
     ours = "Use a path such as state.db, files:///folder, postgresql://…, redis://…, or volatile:."
@@ -140,14 +143,16 @@ def open_store(url: str | Path) -> Store:
     )
 
 
-def on_server(url: str) -> bool | None:
+def exists_on_server(url: str) -> bool | None:
     """Return whether a store exists on the server that a URL names, without changing it; None for other URLs."""
-    return bool(_room(url).exists(url)) if urls.scheme_of(url) in _SERVERS else None
+    return (
+        bool(_server_package(url).exists(url)) if urls.scheme_of(url) in _SERVER_PACKAGES else None
+    )
 
 
-def is_folder(url: str | Path) -> bool:
+def is_files_store(url: str | Path) -> bool:
     """Return whether a path or URL names a folder that holds a file store or the remains of one."""
-    path = folder_of(str(url)) or (urls.local_path(url) if "://" not in str(url) else None)
+    path = files_folder(str(url)) or (urls.local_path(url) if "://" not in str(url) else None)
     if path is None or not path.is_dir():
         return False
     from limpet.stores import files  # noqa: PLC0415 - as above
@@ -155,14 +160,14 @@ def is_folder(url: str | Path) -> bool:
     return files.is_store(path)
 
 
-def folder_of(url: str) -> Path | None:
+def files_folder(url: str) -> Path | None:
     """Return the folder that a files: URL names; None for others."""
-    return _path(url, "files") if urls.scheme_of(url) == "files" else None
+    return _local_path(url, "files") if urls.scheme_of(url) == "files" else None
 
 
-def take_journal(url: str) -> bool:
+def accept_journal(url: str) -> bool:
     """Accept the journal of a file store as it is, whatever its index has; return False for other stores."""
-    folder = folder_of(url) or (urls.local_path(url) if is_folder(url) else None)
+    folder = files_folder(url) or (urls.local_path(url) if is_files_store(url) else None)
     if folder is None:
         return False
     from limpet.stores import files  # noqa: PLC0415 - as above
@@ -175,21 +180,21 @@ def _is_path(url: str) -> bool:
     return not urls.scheme_of(url)
 
 
-def _path(url: str, scheme: str = "sqlite") -> Path:
+def _local_path(url: str, scheme: str = "sqlite") -> Path:
     if urls.scheme_of(url) != scheme:
         return urls.local_path(url)
     try:
         parts, after = urlsplit(url), url[len(scheme) + 1 :]
     except ValueError:
         # There is a bracket where a host would be.
-        raise _no_path(url, scheme, "") from None
+        raise _not_a_path(url, scheme, "") from None
     relative = scheme == "files" and not after.startswith("/")
     if parts.netloc or not parts.path or parts.query or parts.fragment:
-        raise _no_path(url, scheme, f"{parts.netloc}{parts.path}")
+        raise _not_a_path(url, scheme, f"{parts.netloc}{parts.path}")
     return urls.local_path(urls.decode_path(parts.path if not relative else after))
 
 
-def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
+def _not_a_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
     kind, other = ("folder", "state") if scheme == "files" else ("file", "state.db")
     meant = named.lstrip("/") or other
     bare = f"files:{meant}" if scheme == "files" else f"just {meant}"
@@ -199,29 +204,29 @@ def _no_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
     )
 
 
-def documents_of(store: Store) -> ReadableDocuments | None:
+def session_documents_of(store: Store) -> ReadableDocuments | None:
     """Return where a store keeps readable session files; None if it keeps none."""
     return store.documents if isinstance(store, HasReadableDocuments) else None
 
 
-def path_of(url: str | Path) -> Path | None:
+def sqlite_path(url: str | Path) -> Path | None:
     """Return the SQLite file that a URL or path names; None if it names another store."""
     named = isinstance(url, Path) or urls.scheme_of(url) in ("", "sqlite")
-    return _path(str(url)).resolve() if named and not is_folder(url) else None
+    return _local_path(str(url)).resolve() if named and not is_files_store(url) else None
 
 
-def open_shelf(url: str | Path) -> IndexStore:
+def open_index_store(url: str | Path) -> IndexStore:
     """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
-    named, database = str(url), path_of(url)
+    named, database = str(url), sqlite_path(url)
     place = database and database.with_name(f"{database.name}-memory")
-    if folder := folder_of(named) or (urls.local_path(url) if is_folder(url) else None):
+    if folder := files_folder(named) or (urls.local_path(url) if is_files_store(url) else None):
         place = folder.resolve() / ".index" / "memory"
     if place is not None:
         from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: PLC0415 - as above
 
         return SQLiteIndexStore(place)
     return (
-        _room(named).open_shelf(named)
-        if urls.scheme_of(named) in _SERVERS
+        _server_package(named).open_shelf(named)
+        if urls.scheme_of(named) in _SERVER_PACKAGES
         else VolatileIndexStore()
     )

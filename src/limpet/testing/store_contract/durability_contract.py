@@ -1,4 +1,4 @@
-"""Promises 3, 5, 6 and 7: what is acknowledged is kept, apart, checked; and a closed store says so."""
+"""Contract of durability: what is acknowledged is kept, per tenant, and damage is found."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from limpet.stores.port import (
     Store,
     StoredEvent,
 )
-from limpet.testing.contract import stage
-from limpet.testing.contract.stage import (
+from limpet.testing.store_contract import harness
+from limpet.testing.store_contract.harness import (
     OTHER,
     TENANT,
     commit,
+    commit_all,
     feed_all,
     hash_of,
+    make_append,
     project,
-    shown,
-    step,
-    take,
-    verified,
+    verify_store,
+    visible_state,
     write,
 )
 
-AWKWARD = (
+AWKWARD_TEXTS = (
     "\x00", "a\x00", "a\x00b", "\x00a", "a", "A", " a", "a ", "\t", "\n", "\r\n", "'", '"', "\\", "%",
     "_", "*", "?", "[a]", "--", ";", "é", "e\u0301", "ß", "ss", "ı", "i", "İ", "\ufeff", "\ufffd",
     "\ufffe", "\uffff", "\ue000", "\u202e", "\u2028", "😀", "\U0010ffff", "0", "00", "1", "1.0",
@@ -46,38 +46,38 @@ AWKWARD = (
 """Texts that a careless backend cuts short, folds together or takes for something else."""
 
 
-class Keeping(stage.Stage):
+class DurabilityContract(harness.StoreHarness):
     """What is kept, for whom, and how it is checked."""
 
     def test_the_durability_level_is_one_that_is_known(self, store: Store) -> None:
         assert store.durability in DURABILITY_LEVELS
 
     def test_status_is_json_and_names_the_durability(self, store: Store) -> None:
-        take(store, step(write("a", 0, b"1")))
+        commit_all(store, make_append(write("a", 0, b"1")))
         assert store.status()["durability"] == store.durability
         assert msgspec.json.encode(dict(store.status()))
 
     def test_reopening_keeps_everything(self, store: Store, folder: Path) -> None:
-        _furnish(store, TENANT)
-        _furnish(store, OTHER)
-        before = shown(store, TENANT), shown(store, OTHER)
+        _fill_tenant(store, TENANT)
+        _fill_tenant(store, OTHER)
+        before = visible_state(store, TENANT), visible_state(store, OTHER)
         again = self.reopen(store, folder)
-        assert (shown(again, TENANT), shown(again, OTHER)) == before
-        assert commit(again, step(write("a", 0, b"no"))) == [Stale("a", 2)]
-        take(again, step(write("a", 2, b"3")))
+        assert (visible_state(again, TENANT), visible_state(again, OTHER)) == before
+        assert commit(again, make_append(write("a", 0, b"no"))) == [Stale("a", 2)]
+        commit_all(again, make_append(write("a", 2, b"3")))
         assert [e.position for e in feed_all(again)] == [1, 2, 3, 4]
-        assert verified(again).ok
+        assert verify_store(again).ok
         again.close()
 
     def test_a_second_opener_sees_what_is_acknowledged(self, store: Store, folder: Path) -> None:
         self.must_reopen()
         second = self.open_store(folder)
-        _furnish(store, TENANT)
-        assert shown(second) == shown(store)
-        take(second, step(write("a", 2, b"3")))
-        assert shown(second) == shown(store)
+        _fill_tenant(store, TENANT)
+        assert visible_state(second) == visible_state(store)
+        commit_all(second, make_append(write("a", 2, b"3")))
+        assert visible_state(second) == visible_state(store)
         second.close()
-        take(store, step(write("a", 3, b"4")))
+        commit_all(store, make_append(write("a", 3, b"4")))
         assert store.version(TENANT, "a") == 4
 
     def test_what_one_opener_remembers_never_stands_above_what_another_wrote(
@@ -89,26 +89,31 @@ class Keeping(stage.Stage):
         def row(owner: str, *terms: str) -> Projection:
             return Projection(kind="row", id="1", owner=owner, terms=terms, document=owner.encode())
 
-        take(store, step(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)))
-        take(second, step(write("a", 1, b"2")))
-        take(store, step(write("a", 2, b"3")))
-        take(second, step(write("a", 3, b"4"), projections=(row("y", "u"),)))
-        assert commit(store, step(write("a", 3, b"late"))) == [Stale("a", 4)]
-        take(store, step(write("b", 1, b"2"), projections=(row("x", "t"),)))
+        commit_all(
+            store,
+            make_append(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)),
+        )
+        commit_all(second, make_append(write("a", 1, b"2")))
+        commit_all(store, make_append(write("a", 2, b"3")))
+        commit_all(second, make_append(write("a", 3, b"4"), projections=(row("y", "u"),)))
+        assert commit(store, make_append(write("a", 3, b"late"))) == [Stale("a", 4)]
+        commit_all(store, make_append(write("b", 1, b"2"), projections=(row("x", "t"),)))
         assert second.query(TENANT, Query(kind="row", owner="x", terms=("t",))) == [row("x", "t")]
         assert second.query(TENANT, Query(kind="row", terms=("u",))) == []
-        take(second, step(write("c", 0, b"1"), drops=(("row", "1"),)))
-        take(store, step(write("b", 2, b"3"), projections=(row("x", "t"),)))
+        commit_all(second, make_append(write("c", 0, b"1"), drops=(("row", "1"),)))
+        commit_all(store, make_append(write("b", 2, b"3"), projections=(row("x", "t"),)))
         assert second.find(TENANT, "row", "1") == row("x", "t")
-        take(second, step(write("b", 3, b"4"), write("a", 4, b"5")))
-        assert commit(store, step(write("b", 3, b"late"), write("a", 5, b"6"))) == [Stale("b", 4)]
-        take(store, step(write("b", 4, b"5"), write("a", 5, b"6")))
-        assert shown(second) == shown(store)
-        assert verified(second).ok
+        commit_all(second, make_append(write("b", 3, b"4"), write("a", 4, b"5")))
+        assert commit(store, make_append(write("b", 3, b"late"), write("a", 5, b"6"))) == [
+            Stale("b", 4)
+        ]
+        commit_all(store, make_append(write("b", 4, b"5"), write("a", 5, b"6")))
+        assert visible_state(second) == visible_state(store)
+        assert verify_store(second).ok
         second.close()
 
     def test_a_backup_holds_everything(self, store: Store, folder: Path) -> None:
-        _furnish(store, TENANT)
+        _fill_tenant(store, TENANT)
         target = str(folder / "backup.copy")
         try:
             progress = list(store.backup(target))
@@ -116,12 +121,12 @@ class Keeping(stage.Stage):
             pytest.skip("this store makes no backups")
         assert all(0 <= done <= total for done, total in progress)
         copy = self.open_backup(target)
-        assert shown(copy) == shown(store)
+        assert visible_state(copy) == visible_state(store)
         copy.close()
 
     def test_tenants_do_not_see_one_another(self, store: Store) -> None:
-        _furnish(store, TENANT)
-        empty = shown(store, OTHER)
+        _fill_tenant(store, TENANT)
+        empty = visible_state(store, OTHER)
         assert empty[0] == [], "another tenant's feed is empty"
         assert store.find_key(OTHER, "k1") is None
         assert store.find_claim(OTHER, "a", "c1") == 0
@@ -136,22 +141,22 @@ class Keeping(stage.Stage):
         assert store.forget_keys(OTHER, before_us=2**53) == 0
 
     def test_tenants_use_the_same_names_apart(self, store: Store) -> None:
-        _furnish(store, TENANT)
-        before = shown(store)[:-2]
-        _furnish(store, OTHER)
-        assert shown(store)[:-2] == before
+        _fill_tenant(store, TENANT)
+        before = visible_state(store)[:-2]
+        _fill_tenant(store, OTHER)
+        assert visible_state(store)[:-2] == before
         assert [e.position for e in feed_all(store, OTHER)] == [1, 2, 3]
         assert sorted(store.tenants()) == [TENANT, OTHER]
         changed = Projection(kind="row", id="1", owner="eve", terms=("t2",))
         project(store, changed, tenant=OTHER)
-        take(store, step(write("a", 2, b"3"), tenant=OTHER, drops=(("row", "2"),)))
+        commit_all(store, make_append(write("a", 2, b"3"), tenant=OTHER, drops=(("row", "2"),)))
         assert store.forget_keys(OTHER, before_us=2**53) == 1
-        assert shown(store)[:-2] == before
+        assert visible_state(store)[:-2] == before
         assert store.query(OTHER, Query(kind="row")) == [changed]
 
     def test_each_event_is_linked(self, store: Store) -> None:
-        _furnish(store, TENANT)
-        _furnish(store, OTHER)
+        _fill_tenant(store, TENANT)
+        _fill_tenant(store, OTHER)
         links = [e.link for tenant in (TENANT, OTHER) for e in feed_all(store, tenant)]
         assert {len(link) for link in links} == {32}
         assert len(set(links)) == len(links), "the salt makes equal events' links differ"
@@ -159,59 +164,59 @@ class Keeping(stage.Stage):
         assert by_stream == {e.position: e.link for e in feed_all(store)}
 
     def test_verify_counts_what_it_checked(self, store: Store) -> None:
-        empty = verified(store)
+        empty = verify_store(store)
         assert (empty.ok, empty.events, empty.tenants) == (True, 0, 0)
-        _furnish(store, TENANT)
-        _furnish(store, OTHER)
-        take(store, step(write("b", 1, *[b"x"] * 2_000)))
-        report = verified(store)
+        _fill_tenant(store, TENANT)
+        _fill_tenant(store, OTHER)
+        commit_all(store, make_append(write("b", 1, *[b"x"] * 2_000)))
+        report = verify_store(store)
         assert (report.faults, report.events, report.tenants) == ((), 2_006, 2)
 
     def test_damage_is_found(self, store: Store) -> None:
-        _furnish(store, TENANT)
+        _fill_tenant(store, TENANT)
         self.damage(store, 2)
         with pytest.raises(errors.Corrupt):
             store.feed(TENANT)
         with pytest.raises(errors.Corrupt):
             store.read(TENANT, "a", after=1)
         assert [e.position for e in store.read(TENANT, "a", until=1)] == [1]
-        assert not verified(store).ok
+        assert not verify_store(store).ok
 
     def test_names_that_are_others_are_found(self, store: Store) -> None:
-        _furnish(store, TENANT)
+        _fill_tenant(store, TENANT)
         self.damage_name(store, "a", "b")
-        assert not verified(store).ok
+        assert not verify_store(store).ok
 
     def test_a_damaged_key_is_found(self, store: Store) -> None:
-        _furnish(store, TENANT)
+        _fill_tenant(store, TENANT)
         self.damage_key(store, "k1")
-        assert not verified(store).ok
+        assert not verify_store(store).ok
 
     def test_awkward_names_are_kept_apart(self, store: Store) -> None:
-        for at, text in enumerate(AWKWARD, start=1):
+        for at, text in enumerate(AWKWARD_TEXTS, start=1):
             _name_all(store, text, at)
-        for at, text in enumerate(AWKWARD, start=1):
+        for at, text in enumerate(AWKWARD_TEXTS, start=1):
             _find_all(store, text, at)
-        assert [e.stream for e in feed_all(store)] == list(AWKWARD)
+        assert [e.stream for e in feed_all(store)] == list(AWKWARD_TEXTS)
 
     def test_awkward_tenants_are_kept_apart(self, store: Store) -> None:
-        for at, text in enumerate(AWKWARD):
-            take(store, step(write("a", 0, b"%d" % at), tenant=text))
-        assert sorted(store.tenants()) == sorted(AWKWARD)
-        for at, text in enumerate(AWKWARD):
+        for at, text in enumerate(AWKWARD_TEXTS):
+            commit_all(store, make_append(write("a", 0, b"%d" % at), tenant=text))
+        assert sorted(store.tenants()) == sorted(AWKWARD_TEXTS)
+        for at, text in enumerate(AWKWARD_TEXTS):
             assert [e.payload for e in store.feed(text)] == [b"%d" % at]
 
     def test_every_character_is_kept(self, store: Store) -> None:
         texts = list(_all_unicode())
         claims = tuple((text, 0) for text in texts)
-        take(store, step(write("a", 0, b"x", claims=claims)))
+        commit_all(store, make_append(write("a", 0, b"x", claims=claims)))
         assert {store.find_claim(TENANT, "a", text) for text in texts} == {1}
         rows = tuple(
             Projection(kind="row", id=text, owner=text, status=text, lookup=text, terms=(text,))
             for text in texts[:: len(texts) // 400]
         )
         writes = tuple(write(row.id, 0, b"y") for row in rows)
-        take(store, step(*writes, projections=rows, key=KeyUse(texts[0], b"h")))
+        commit_all(store, make_append(*writes, projections=rows, key=KeyUse(texts[0], b"h")))
         by_id = sorted(rows, key=lambda row: row.id, reverse=True)
         assert store.query(TENANT, Query(kind="row", limit=1_000)) == by_id
         assert {e.stream for e in feed_all(store)} == {"a"} | {row.id for row in rows}
@@ -221,10 +226,10 @@ class Keeping(stage.Stage):
         store.close()
 
     def test_a_closed_store_says_so(self, store: Store, folder: Path) -> None:
-        _furnish(store, TENANT)
+        _fill_tenant(store, TENANT)
         store.close()
         calls: tuple[Callable[[], object], ...] = (
-            lambda: commit(store, step(write("a", 2, b"no"))),
+            lambda: commit(store, make_append(write("a", 2, b"no"))),
             lambda: store.version(TENANT, "a"),
             lambda: store.read(TENANT, "a"),
             lambda: store.feed(TENANT),
@@ -242,7 +247,7 @@ class Keeping(stage.Stage):
             lambda: store.snapshot(TENANT, "a"),
             store.tenants,
             lambda: list(store.verify()),
-            lambda: list(store.rebuild(_nothing)),
+            lambda: list(store.rebuild(_derive_nothing)),
             lambda: store.rebuilt(TENANT),
             lambda: store.head(TENANT),
             lambda: store.forks(TENANT, "a"),
@@ -255,7 +260,7 @@ class Keeping(stage.Stage):
                 call()
 
 
-def _furnish(store: Store, tenant: str) -> None:
+def _fill_tenant(store: Store, tenant: str) -> None:
     """Give a tenant three events and one of everything else."""
     rows = (
         Projection(kind="row", id="1", owner="ada", terms=("t1", "t2"), document=b"\x00"),
@@ -263,9 +268,9 @@ def _furnish(store: Store, tenant: str) -> None:
     )
     events = write("a", 0, b"1", b"2", claims=(("c1", 1),))
     assert store.put_note(tenant, "n1", b"note", expected=0)
-    take(
+    commit_all(
         store,
-        step(
+        make_append(
             events,
             write("b", 0, b"\xff", blobs=(b"x1",)),
             tenant=tenant,
@@ -277,7 +282,7 @@ def _furnish(store: Store, tenant: str) -> None:
     )
 
 
-def _nothing(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:  # noqa: ARG001
+def _derive_nothing(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:  # noqa: ARG001
     return DerivedState((), ())
 
 
@@ -285,19 +290,19 @@ def _name_all(store: Store, text: str, at: int) -> None:
     row = Projection(
         kind=text, id=text, owner=text, status=text, lookup=text, terms=(text,), document=b"%d" % at
     )
-    named = step(
+    named = make_append(
         write(text, 0, b"%d" % at, claims=((text, 0),)),
         projections=(row, msgspec.structs.replace(row, kind="row")),
         snapshots=(Snapshot(text, 1, 1, b"%d" % at),),
         key=KeyUse(text, b"%d" % at),
     )
-    take(store, named)
+    commit_all(store, named)
 
 
 def _find_all(store: Store, text: str, at: int) -> None:
     told = b"%d" % at
     assert [e.payload for e in store.read(TENANT, text)] == [told]
-    assert [claim for claim in AWKWARD if store.find_claim(TENANT, text, claim)] == [text]
+    assert [claim for claim in AWKWARD_TEXTS if store.find_claim(TENANT, text, claim)] == [text]
     assert store.find_key(TENANT, text) == KeyRecord(told, at, at)
     assert store.snapshot(TENANT, text) == Snapshot(text, 1, 1, told)
     row = store.find(TENANT, "row", text)

@@ -1,4 +1,4 @@
-"""A memory engine that does as it is told: for tests of code that remembers users."""
+"""A fake memory engine: records what it is given, and fails when it is told to. Needs no pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An engine that somebody opened and somebody has to close."""
+"""Opens an engine over a store, and closes what was opened with it.
+
+A handle that is never closed warns, and its engine is closed at the end of the program.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ from limpet.core.values import ids
 from limpet.memory.index_store import IndexStore
 from limpet.runtime.engine import Engine
 from limpet.stores import store_copy, urls
-from limpet.wiring.stores import documents_of, open_shelf, open_store
+from limpet.wiring.store_schemes import open_index_store, open_store, session_documents_of
 
 if TYPE_CHECKING:
     from limpet.sessions.session_files import SessionFiles
 
-CACHED_TREES_NAME: Final = "LIMPET_CACHED_TREES"
+CACHED_TREES_VARIABLE: Final = "LIMPET_CACHED_TREES"
 """The one setting that is read from the environment, as the document of the state index has it."""
 
 
@@ -37,12 +40,12 @@ def open_engine(
 
     Raises UnsafeStore, and closes the store, if the tenant is not all there yet. Every door opens here.
     """
-    sessions = _checked("cached_sessions", cached_sessions)
+    sessions = _checked_count("cached_sessions", cached_sessions)
     if cached_trees is None:
-        named = os.environ.get(CACHED_TREES_NAME) or str(limits.CACHED_TREES)
-        trees = _checked(CACHED_TREES_NAME, int(named) if named.isdecimal() else named)
+        named = os.environ.get(CACHED_TREES_VARIABLE) or str(limits.CACHED_TREES)
+        trees = _checked_count(CACHED_TREES_VARIABLE, int(named) if named.isdecimal() else named)
     else:
-        trees = _checked("cached_trees", cached_trees)
+        trees = _checked_count("cached_trees", cached_trees)
     store = open_store(url)
     try:
         store_copy.refuse_incomplete_copy(store, tenant)
@@ -54,9 +57,9 @@ def open_engine(
         raise
 
 
-def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
+def start_session_files(engine: Engine, interval_s: float) -> SessionFiles | None:
     """Return what writes the files of sessions, in intervals too, for a store that has such a folder."""
-    documents = documents_of(engine.store)
+    documents = session_documents_of(engine.store)
     if documents is None:
         return None
     from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
@@ -66,7 +69,7 @@ def files_of(engine: Engine, interval_s: float) -> SessionFiles | None:
     return files
 
 
-def close_both(engine: Engine, files: SessionFiles | None) -> None:
+def close_engine(engine: Engine, files: SessionFiles | None) -> None:
     """Close what writes the files of sessions, then the engine, whatever the first raises."""
     try:
         if files is not None:
@@ -75,24 +78,24 @@ def close_both(engine: Engine, files: SessionFiles | None) -> None:
         engine.close()
 
 
-def _checked(name: str, value: object) -> int:
+def _checked_count(name: str, value: object) -> int:
     if type(value) is not int or value < 1:
         raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more, not {value!r}.")
     return value
 
 
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 @atexit.register
-def _close_forgotten() -> None:
+def _close_at_exit() -> None:
     # A program that ends without closing must not lose what is under way.
-    for engine in list(_engines):
+    for engine in list(_open_engines):
         with contextlib.suppress(errors.Error):
             engine.close()
 
 
-class Opened:
+class StoreHandle:
     """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
 
     def __init__(
@@ -107,8 +110,8 @@ class Opened:
         self.engine = open_engine(
             url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
         )
-        _engines.add(self.engine)
-        self._where = _caller()
+        _open_engines.add(self.engine)
+        self._where = _caller_location()
         self._url = url
         # Nothing can be imported any more when a program ends, and what takes a password out needs that.
         self._shown = urls.without_password(url)
@@ -122,7 +125,7 @@ class Opened:
         """Return the shelf beside the store, opened when it is first asked for."""
         with self._opening:
             if self._shelf is None:
-                self._shelf = open_shelf(self._url)
+                self._shelf = open_index_store(self._url)
             return self._shelf
 
     def files(self, interval_s: float) -> SessionFiles | None:
@@ -130,7 +133,7 @@ class Opened:
 
         None for who only looks.
         """
-        self._files = None if self._looking else files_of(self.engine, interval_s)
+        self._files = None if self._looking else start_session_files(self.engine, interval_s)
         return self._files
 
     def close(self) -> None:
@@ -141,7 +144,7 @@ class Opened:
         self._open = False
         files, self._files = self._files, None
         try:
-            close_both(self.engine, files)
+            close_engine(self.engine, files)
         finally:
             if self._shelf is not None:
                 self._shelf.close()
@@ -155,7 +158,7 @@ class Opened:
             )
 
 
-def _caller() -> str:
+def _caller_location() -> str:
     package = __name__.rpartition(".")[0]
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - to name who forgot to close
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(package):

@@ -1,4 +1,4 @@
-"""Promise 15: a log is kept the same elsewhere, page by page, and only if it is as it was written."""
+"""Contract of log copies: a log is copied page by page, and only if it is unchanged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,25 @@ from limpet import errors
 from limpet.stores.erasure import is_erased_stream, is_notice
 from limpet.stores.port import Append, KeyUse, NewEvent, RawEvent, RawKey, Store, StreamWrite
 from limpet.stores.volatile import VolatileStore
-from limpet.testing.contract import stage
-from limpet.testing.contract.erasing import derive, erased, event, one, payload, said, whole
-from limpet.testing.contract.rebuilding import rebuilt
-from limpet.testing.contract.stage import OTHER, TENANT, feed_all, shown, take, verified
+from limpet.testing.store_contract import harness
+from limpet.testing.store_contract.erasure_contract import (
+    append_events,
+    claim_event,
+    claim_payload,
+    derive_claims,
+    erase_all,
+    event_erasure,
+    stream_erasure,
+)
+from limpet.testing.store_contract.harness import (
+    OTHER,
+    TENANT,
+    commit_all,
+    feed_all,
+    verify_store,
+    visible_state,
+)
+from limpet.testing.store_contract.projection_contract import rebuild_store
 
 replace = msgspec.structs.replace
 
@@ -25,7 +40,7 @@ _BLOBS = (b"x1", b"x2", b"x3")
 _CLAIMS, _KEYS = ("c1", "c2", "c3"), ("k1", "k2", "k3")
 
 
-class Life:
+class RandomHistory:
     """A store that is lived in: events, claims, keys, blobs, forks, rewinds and erasures, as the dice fall."""
 
     def __init__(self, store: Store, seed: int, tenant: str = TENANT) -> None:
@@ -47,19 +62,19 @@ class Life:
         free = [claim for claim in _CLAIMS if not store.find_claim(self.tenant, stream, claim)]
         claim = dice.choice([*free, "", ""])
         contents = tuple(dice.sample(_BLOBS, dice.choice((0, 0, 1, 2))))
-        return event(claim, f"w{dice.randrange(99)}", contents)
+        return claim_event(claim, f"w{dice.randrange(99)}", contents)
 
     def _say(self) -> None:
         stream = self.dice.choice([*"abc", *self._streams()])
         unused = [key for key in _KEYS if not self.store.find_key(self.tenant, key)]
         key = self.dice.choice([*unused, ""])
-        said(self.store, stream, self._event(stream), tenant=self.tenant, key=key)
+        append_events(self.store, stream, self._event(stream), tenant=self.tenant, key=key)
 
     def _based(self, stream: str, source: str, *, expected: int) -> None:
         versions = [found.version for found in self.store.read(self.tenant, source)]
         base = (source, self.dice.choice(versions))
-        new = StreamWrite(stream, expected, (event("", "based"),), (), base)
-        take(self.store, Append(tenant=self.tenant, writes=(new,)))
+        new = StreamWrite(stream, expected, (claim_event("", "based"),), (), base)
+        commit_all(self.store, Append(tenant=self.tenant, writes=(new,)))
 
     def fork(self) -> None:
         """Go on from a version of a stream in a new one."""
@@ -82,7 +97,10 @@ class Life:
             gone = self.dice.choice(own)
             seen = {found.version for found in self.store.read(TENANT, gone.stream)}
             if gone.version in seen:
-                erased(self.store, one(self.store, gone.stream, gone.version, payload("", "-")))
+                erase_all(
+                    self.store,
+                    event_erasure(self.store, gone.stream, gone.version, claim_payload("", "-")),
+                )
 
     def _whole(self) -> None:
         if not (streams := self._streams()) or self.dice.randrange(3):
@@ -91,25 +109,25 @@ class Life:
         for stream in going:
             forks = self.store.forks(self.tenant, stream)
             going += [name for name, _ in forks if name not in going and not is_erased_stream(name)]
-        erased(self.store, whole(self.store, *going, tenant=self.tenant))
+        erase_all(self.store, stream_erasure(self.store, *going, tenant=self.tenant))
 
 
-def page(source: Store, after: int, limit: int, tenant: str = TENANT) -> dict[str, Any]:
+def copy_page(source: Store, after: int, limit: int, tenant: str = TENANT) -> dict[str, Any]:
     """Return events of a store and their blobs, as `paste` takes them."""
     events = source.copy(tenant, after=after, limit=limit)
-    return {"events": events, "blobs": blobs_for(source, events, tenant)}
+    return {"events": events, "blobs": blobs_of_events(source, events, tenant)}
 
 
-def blobs_for(
+def blobs_of_events(
     source: Store, events: Sequence[RawEvent], tenant: str = TENANT
 ) -> dict[bytes, bytes]:
     """Return the blobs that events refer to."""
     return source.blobs(tenant, {hash_ for raw in events for hash_ in raw.blobs})
 
 
-def copied(source: Store, target: Store, *, limit: int = 256, tenant: str = TENANT) -> None:
+def copy_log(source: Store, target: Store, *, limit: int = 256, tenant: str = TENANT) -> None:
     """Copy what is missing, page by page, and the keys."""
-    while (given := page(source, target.head(tenant), limit, tenant))["events"]:
+    while (given := copy_page(source, target.head(tenant), limit, tenant))["events"]:
         target.paste(tenant, **given)
     after = ""
     while keys := source.keys(tenant, after=after, limit=limit):
@@ -117,77 +135,77 @@ def copied(source: Store, target: Store, *, limit: int = 256, tenant: str = TENA
         after = keys[-1].key
 
 
-def kept(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
+def stored_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
     """Return all that is kept of a tenant and is not derived."""
     events = store.copy(tenant, limit=10_000)
-    return events, store.keys(tenant, limit=10_000), blobs_for(store, events, tenant)
+    return events, store.keys(tenant, limit=10_000), blobs_of_events(store, events, tenant)
 
 
-def same(source: Store, target: Store) -> None:
+def assert_same(source: Store, target: Store) -> None:
     """Compare two stores, once all that is derived was made again in both."""
-    assert kept(target) == kept(source)
-    rebuilt(source, derive)
-    rebuilt(target, derive)
-    assert shown(target) == shown(source)
-    assert kept(target) == kept(source)
+    assert stored_state(target) == stored_state(source)
+    rebuild_store(source, derive_claims)
+    rebuild_store(target, derive_claims)
+    assert visible_state(target) == visible_state(source)
+    assert stored_state(target) == stored_state(source)
     for stream in {raw.stream for raw in source.copy(TENANT, limit=10_000)}:
         assert target.forks(TENANT, stream) == source.forks(TENANT, stream)
         for at in range(1, source.version(TENANT, stream) + 1):
             assert target.read(TENANT, stream, at=at) == source.read(TENANT, stream, at=at)
 
 
-class Copying(stage.Stage):
+class CopyContract(harness.StoreHarness):
     """A log that is kept the same elsewhere."""
 
     @pytest.mark.parametrize("seed", range(4))
     def test_a_copy_of_another_store_shows_the_same(self, store: Store, seed: int) -> None:
         source = VolatileStore()
-        Life(source, seed).go_on(60)
-        copied(source, store, limit=7)
-        same(source, store)
+        RandomHistory(source, seed).go_on(60)
+        copy_log(source, store, limit=7)
+        assert_same(source, store)
         assert store.status()["blobs"] == source.status()["blobs"]
 
     @pytest.mark.parametrize("seed", range(4))
     def test_a_copy_in_another_store_shows_the_same(self, store: Store, seed: int) -> None:
         target = VolatileStore()
-        Life(store, seed).go_on(60)
-        copied(store, target, limit=7)
-        same(store, target)
+        RandomHistory(store, seed).go_on(60)
+        copy_log(store, target, limit=7)
+        assert_same(store, target)
         assert store.status()["blobs"] == target.status()["blobs"]
 
     def test_a_copy_goes_on_as_its_source_would(self, store: Store) -> None:
         source = VolatileStore()
-        Life(source, 1).go_on(40)
-        copied(source, store)
-        rebuilt(store, derive)
-        Life(store, 2).go_on(20)
-        assert verified(store).ok
+        RandomHistory(source, 1).go_on(40)
+        copy_log(source, store)
+        rebuild_store(store, derive_claims)
+        RandomHistory(store, 2).go_on(20)
+        assert verify_store(store).ok
         target = VolatileStore()
-        copied(store, target)
-        same(store, target)
+        copy_log(store, target)
+        assert_same(store, target)
 
     def test_it_goes_on_wherever_it_was_stopped(self, store: Store, folder: Path) -> None:
         source = VolatileStore()
-        Life(source, 3).go_on(25)
+        RandomHistory(source, 3).go_on(25)
         while store.head(TENANT) < source.head(TENANT):
-            store.paste(TENANT, **page(source, store.head(TENANT), 3))
+            store.paste(TENANT, **copy_page(source, store.head(TENANT), 3))
             if self.reopens:
                 store = self.reopen(store, folder)
-        copied(source, store)
-        same(source, store)
+        copy_log(source, store)
+        assert_same(source, store)
         store.close()
 
     def test_what_comes_later_is_copied_later(self, store: Store) -> None:
         source = VolatileStore()
-        life = Life(source, 4)
+        life = RandomHistory(source, 4)
         for _ in range(4):
-            said(source, "a", event("", "more"))
-            copied(source, store)
-            same(source, store)
+            append_events(source, "a", claim_event("", "more"))
+            copy_log(source, store)
+            assert_same(source, store)
             life.fork()
 
     def test_pages_are_by_position(self, store: Store) -> None:
-        said(store, "a", *(event("", word) for word in "abcde"))
+        append_events(store, "a", *(claim_event("", word) for word in "abcde"))
         assert [raw.position for raw in store.copy(TENANT, after=1, limit=3)] == [2, 3, 4]
         assert store.copy(TENANT, after=5) == []
         assert store.copy("nobody") == []
@@ -195,22 +213,22 @@ class Copying(stage.Stage):
 
     def test_tenants_are_copied_apart(self, store: Store) -> None:
         source = VolatileStore()
-        said(source, "a", event("c1", "theirs", (b"x1",)), tenant=OTHER, key="k1")
-        said(source, "a", event("c1", "ours", (b"x2",)), key="k2")
-        copied(source, store)
+        append_events(source, "a", claim_event("c1", "theirs", (b"x1",)), tenant=OTHER, key="k1")
+        append_events(source, "a", claim_event("c1", "ours", (b"x2",)), key="k2")
+        copy_log(source, store)
         assert store.tenants() == [TENANT]
-        assert stage.blobs_of(store, b"x1", tenant=OTHER) == []
+        assert harness.blobs_of(store, b"x1", tenant=OTHER) == []
         assert store.keys(OTHER) == []
-        copied(source, store, tenant=OTHER)
-        assert kept(store, OTHER) == kept(source, OTHER)
-        same(source, store)
+        copy_log(source, store, tenant=OTHER)
+        assert stored_state(store, OTHER) == stored_state(source, OTHER)
+        assert_same(source, store)
 
     def test_awkward_names_are_copied(self, store: Store) -> None:
         source = VolatileStore()
         for name in ("a\x00b", "ü", "{a}:*?[]\r\n"):
-            said(source, name, event(name, name, (b"x1",)), tenant=name, key=name)
-            copied(source, store, tenant=name)
-            assert kept(store, name) == kept(source, name)
+            append_events(source, name, claim_event(name, name, (b"x1",)), tenant=name, key=name)
+            copy_log(source, store, tenant=name)
+            assert stored_state(store, name) == stored_state(source, name)
 
     @pytest.mark.parametrize("field", ["payload", "salt", "digest", "link", "header"])
     @pytest.mark.parametrize("at", [0, 2])
@@ -218,7 +236,7 @@ class Copying(stage.Stage):
         self, store: Store, field: str, at: int
     ) -> None:
         source = self._source()
-        given = page(source, 0, 3)
+        given = copy_page(source, 0, 3)
         bad = given["events"][at]
         changed = bytes([getattr(bad, field)[0] ^ 1]) + getattr(bad, field)[1:]
         given["events"][at] = replace(bad, **{field: changed})
@@ -238,7 +256,7 @@ class Copying(stage.Stage):
         ids="+".join,
     )
     def test_what_is_not_whole_is_refused(self, store: Store, change: dict[str, Any]) -> None:
-        given = page(self._source(), 0, 3)
+        given = copy_page(self._source(), 0, 3)
         given["events"][2] = replace(given["events"][2], **change)
         with pytest.raises(errors.Corrupt, match="position 3 "):
             store.paste(TENANT, **given)
@@ -247,47 +265,47 @@ class Copying(stage.Stage):
     def test_blobs_come_along_or_nothing_does(self, store: Store) -> None:
         source = self._source()
         events = source.copy(TENANT)
-        hash_ = stage.hash_of(b"x1")
+        hash_ = harness.hash_of(b"x1")
         for blobs in ({}, {hash_: b"x2"}):
             with pytest.raises(errors.Corrupt, match=hash_.hex()):
                 store.paste(TENANT, events, blobs=blobs)
             self._untouched(store)
-        unneeded = {stage.hash_of(b"x3"): b"x3"}
-        store.paste(TENANT, events, blobs=blobs_for(source, events) | unneeded)
+        unneeded = {harness.hash_of(b"x3"): b"x3"}
+        store.paste(TENANT, events, blobs=blobs_of_events(source, events) | unneeded)
         assert store.status()["blobs"] == 2
 
     def test_a_blob_that_is_there_need_not_come_again(self, store: Store) -> None:
         source = self._source()
-        store.paste(TENANT, **page(source, 0, 3))
-        said(source, "b", event("", "again", (b"x1",)))
+        store.paste(TENANT, **copy_page(source, 0, 3))
+        append_events(source, "b", claim_event("", "again", (b"x1",)))
         store.paste(TENANT, source.copy(TENANT, after=3))
-        same_part = kept(store)[0], kept(store)[2]
-        assert same_part == (kept(source)[0], kept(source)[2])
+        same_part = stored_state(store)[0], stored_state(store)[2]
+        assert same_part == (stored_state(source)[0], stored_state(source)[2])
 
     def test_events_follow_the_head_or_nothing_comes(self, store: Store) -> None:
         source = self._source()
-        store.paste(TENANT, **page(source, 0, 1))
-        before = kept(store)
+        store.paste(TENANT, **copy_page(source, 0, 1))
+        before = stored_state(store)
         for after in (0, 2):
             with pytest.raises(errors.Conflict):
-                store.paste(TENANT, **page(source, after, 9))
-            assert kept(store) == before
-        given = page(source, 1, 9)
+                store.paste(TENANT, **copy_page(source, after, 9))
+            assert stored_state(store) == before
+        given = copy_page(source, 1, 9)
         given["events"].reverse()
         with pytest.raises(errors.Conflict):
             store.paste(TENANT, **given)
-        assert kept(store) == before
-        store.paste(TENANT, **page(source, 1, 9))
-        copied(source, store)
-        same(source, store)
+        assert stored_state(store) == before
+        store.paste(TENANT, **copy_page(source, 1, 9))
+        copy_log(source, store)
+        assert_same(source, store)
 
     def test_another_log_is_not_gone_on_with(self, store: Store) -> None:
-        said(store, "a", event("c1", "mine", (b"x1",)))
-        before = shown(store)
+        append_events(store, "a", claim_event("c1", "mine", (b"x1",)))
+        before = visible_state(store)
         source = self._source()
         with pytest.raises(errors.Conflict):
-            store.paste(TENANT, **page(source, 1, 9))
-        assert shown(store) == before
+            store.paste(TENANT, **copy_page(source, 1, 9))
+        assert visible_state(store) == before
 
     def test_nothing_at_all_leaves_nothing(self, store: Store) -> None:
         store.paste(TENANT, [])
@@ -295,9 +313,9 @@ class Copying(stage.Stage):
 
     def test_keys_are_kept_with_what_they_say(self, store: Store) -> None:
         source = self._source()
-        write = StreamWrite("k", 0, (event(),))
+        write = StreamWrite("k", 0, (claim_event(),))
         for number, key in enumerate(("ü", "b", "a\x00", "a")):
-            take(
+            commit_all(
                 source,
                 Append(
                     tenant=TENANT, writes=(replace(write, expected=number),),
@@ -307,7 +325,7 @@ class Copying(stage.Stage):
         found = source.keys(TENANT)
         assert [key.key for key in found] == ["a", "a\x00", "b", "k1", "ü"]
         assert found[0] == RawKey("a", b"h3", 7, 7, 3)
-        copied(source, store, limit=2)
+        copy_log(source, store, limit=2)
         assert store.keys(TENANT) == found
         store.paste(TENANT, [], keys=found)
         assert store.keys(TENANT, after="a\x00", limit=2) == found[2:4]
@@ -315,10 +333,10 @@ class Copying(stage.Stage):
 
     def test_keys_of_something_else_are_refused(self, store: Store) -> None:
         source = self._source()
-        copied(source, store)
+        copy_log(source, store)
         (key,) = source.keys(TENANT)
-        said(source, "b", event("", "new"), key="k3")
-        before = kept(store)
+        append_events(source, "b", claim_event("", "new"), key="k3")
+        before = stored_state(store)
         for wrong in (
             replace(key, command_hash=b"another"),
             replace(key, first=key.first + 1),
@@ -326,20 +344,20 @@ class Copying(stage.Stage):
         ):
             with pytest.raises(errors.Conflict):
                 store.paste(TENANT, [], keys=[RawKey("k9", b"hash", 1, 1, 0), wrong])
-            assert kept(store) == before
-            given = page(source, 3, 9)
+            assert stored_state(store) == before
+            given = copy_page(source, 3, 9)
             if wrong.key == key.key:
                 with pytest.raises(errors.Conflict):
                     store.paste(TENANT, **given, keys=[wrong])
-                assert kept(store) == before
+                assert stored_state(store) == before
 
     def test_what_was_erased_before_comes_without_content(self, store: Store) -> None:
         source = self._source()
-        erased(source, one(source, "a", 1, payload("", "-", (b"x3",)), (b"x3",)))
-        erased(source, whole(source, "b"))
-        copied(source, store)
-        same(source, store)
-        assert stage.blobs_of(store, *_BLOBS) == [b"x3"]
+        erase_all(source, event_erasure(source, "a", 1, claim_payload("", "-", (b"x3",)), (b"x3",)))
+        erase_all(source, stream_erasure(source, "b"))
+        copy_log(source, store)
+        assert_same(source, store)
+        assert harness.blobs_of(store, *_BLOBS) == [b"x3"]
         assert store.pending() is None
 
     @pytest.mark.parametrize("limit", [1, 2, 256])
@@ -347,66 +365,68 @@ class Copying(stage.Stage):
         self, store: Store, limit: int
     ) -> None:
         source = self._source()
-        copied(source, store)
+        copy_log(source, store)
         gone = [raw.position for raw in source.copy(TENANT) if raw.stream == "b"]
-        erased(source, whole(source, "b"))
-        said(source, "b", event("c1", "new"))
-        erased(source, one(source, "a", 1, payload("", "-")))
+        erase_all(source, stream_erasure(source, "b"))
+        append_events(source, "b", claim_event("c1", "new"))
+        erase_all(source, event_erasure(source, "a", 1, claim_payload("", "-")))
         head = store.head(TENANT)
         events = [raw for raw in source.copy(TENANT) if raw.position <= head and raw.erased]
         assert {raw.position for raw in events} == {1, *gone}
         for begin in range(0, len(events), limit):
             given = events[begin : begin + limit]
-            store.paste(TENANT, given, blobs=blobs_for(source, given))
+            store.paste(TENANT, given, blobs=blobs_of_events(source, given))
         assert store.pending() is not None
         assert store.keys(TENANT) == []
-        assert stage.blobs_of(store, *_BLOBS) == []
-        copied(source, store)
-        same(source, store)
+        assert harness.blobs_of(store, *_BLOBS) == []
+        copy_log(source, store)
+        assert_same(source, store)
         store.scrub(store.pending() or b"")
         assert store.pending() is None
-        same(source, store)
+        assert_same(source, store)
 
     def test_what_stands_in_for_something_erased_can_change(self, store: Store) -> None:
         source = self._source()
-        copied(source, store)
+        copy_log(source, store)
         for word in "-=":
-            erased(source, one(source, "a", 1, payload("", word, (b"x3",)), (b"x3",)))
+            erase_all(
+                source, event_erasure(source, "a", 1, claim_payload("", word, (b"x3",)), (b"x3",))
+            )
             head = store.head(TENANT)
             again = [raw for raw in source.copy(TENANT, limit=head) if raw.erased]
-            store.paste(TENANT, again, blobs=blobs_for(source, again))
-            copied(source, store)
-            same(source, store)
+            store.paste(TENANT, again, blobs=blobs_of_events(source, again))
+            copy_log(source, store)
+            assert_same(source, store)
 
     def test_a_name_that_was_given_back_meanwhile_is_free(self, store: Store) -> None:
         source = self._source()
-        copied(source, store)
-        erased(source, whole(source, "a"))
-        said(source, "a", event("c1", "new"))
+        copy_log(source, store)
+        erase_all(source, stream_erasure(source, "a"))
+        append_events(source, "a", claim_event("c1", "new"))
         events = source.copy(TENANT)
         again = [raw for raw in events if raw.position <= 3 and raw.erased]
-        store.paste(TENANT, [*again, *events[3:]], blobs=blobs_for(source, events))
-        same(source, store)
+        store.paste(TENANT, [*again, *events[3:]], blobs=blobs_of_events(source, events))
+        assert_same(source, store)
 
     def test_an_erasure_of_another_log_is_refused(self, store: Store) -> None:
-        copied(self._source(), store)
+        copy_log(self._source(), store)
         other = self._source()
-        erased(other, whole(other, "a"))
-        before = kept(store)
+        erase_all(other, stream_erasure(other, "a"))
+        before = stored_state(store)
         again = [raw for raw in other.copy(TENANT) if raw.erased]
         with pytest.raises(errors.Conflict):
             store.paste(TENANT, again)
-        assert kept(store) == before
+        assert stored_state(store) == before
 
     def test_damage_is_not_copied(self, store: Store) -> None:
-        said(store, "a", event("", "one"), event("", "two"))
+        append_events(store, "a", claim_event("", "one"), claim_event("", "two"))
         self.damage(store, 2)
         assert len(store.copy(TENANT, limit=1)) == 1
         with pytest.raises(errors.Corrupt, match="position 2 "):
             store.copy(TENANT)
 
     def test_what_is_blank_for_no_reason_is_not_copied(self, store: Store) -> None:
-        said(store, "a", event("", "one"), event("", "two"))
+        append_events(store, "a", claim_event("", "one"), claim_event("", "two"))
         self.blank(store, 1)
         with pytest.raises(errors.Corrupt, match="position 1 "):
             store.copy(TENANT)
@@ -415,22 +435,22 @@ class Copying(stage.Stage):
         self, store: Store
     ) -> None:
         source = self._source()
-        store.paste(TENANT, **page(source, 0, 1))
+        store.paste(TENANT, **copy_page(source, 0, 1))
         count = store.rebuilt(TENANT)
-        store.paste(TENANT, **page(source, 1, 9))
+        store.paste(TENANT, **copy_page(source, 1, 9))
         assert store.wait(TENANT, 2, 0)
-        rebuilt(store, derive)
+        rebuild_store(store, derive_claims)
         assert store.rebuilt(TENANT) > count
         with store.turn() as alone:
             assert not alone
 
     def _source(self) -> VolatileStore:
         source = VolatileStore()
-        said(source, "a", event("c1", "one", (b"x1",)), key="k1")
-        said(source, "b", event("c1", "two", (b"x2",)), event("c2", "three"))
+        append_events(source, "a", claim_event("c1", "one", (b"x1",)), key="k1")
+        append_events(source, "b", claim_event("c1", "two", (b"x2",)), claim_event("c2", "three"))
         return source
 
     def _untouched(self, store: Store) -> None:
         assert store.tenants() == []
-        assert kept(store) == ([], [], {})
+        assert stored_state(store) == ([], [], {})
         assert store.head(TENANT) == store.status()["blobs"] == 0
