@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.cli import status
+from limpet.cli.subcommands import store_commands
 from limpet.memory.vectors import embedder
 from limpet.wiring import store_schemes
 from limpet.wiring.background import BackgroundOptions
@@ -31,9 +31,12 @@ def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
         assert options[field.name].annotation == BackgroundOptions.__annotations__[field.name]
 
 
-@pytest.mark.parametrize("backend", status._LIBRARIES)
+@pytest.mark.parametrize("backend", store_commands._BACKEND_LIBRARIES)
 def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
-    assert tuple(status._installed(backend)) == status._LIBRARIES[backend]
+    assert (
+        tuple(store_commands._installed_versions(backend))
+        == store_commands._BACKEND_LIBRARIES[backend]
+    )
 
 
 @pytest.mark.parametrize(

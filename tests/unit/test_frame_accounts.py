@@ -7,10 +7,10 @@ import json
 import msgspec
 import pytest
 
-from limpet.cli import exits
-from limpet.cli.frames import books, tree
-from limpet.cli.options import Common
-from limpet.cli.surface import Surface
+from limpet.cli import exit_codes
+from limpet.cli.options import CommonOptions
+from limpet.cli.output import Output
+from limpet.cli.subcommands import frame_tree_commands
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 
@@ -37,38 +37,47 @@ def family() -> list[Frame]:
 @pytest.mark.parametrize(
     ("account", "drawn"),
     [
-        (books.Account(8_000, 2_000, 0, 0, 700, 3_000, 2_300, 0), "█████▒▒░░░░░░░······"),
-        (books.Account(1_000_000, 1, 0, 0, 1, 1, 999_997, 0), "█▒░·················"),
-        (books.Account(500, 700, 0, 0, 0, 0, 0, 200), "██████████████!!!!!!"),
-        (books.Account(500, 100, 0, 0, 200, 400, 0, 200), "▒▒▒▒▒▒░░░░░░░░░░!!!!"),
-        (books.Account(0, 0, 0, 0, 0, 0, 0, 0), " " * 20),
-        (books.Account(0, 5, 0, 0, 0, 0, 0, 5), "!" * 20),
+        (
+            frame_tree_commands.FrameAccount(8_000, 2_000, 0, 0, 700, 3_000, 2_300, 0),
+            "█████▒▒░░░░░░░······",
+        ),
+        (
+            frame_tree_commands.FrameAccount(1_000_000, 1, 0, 0, 1, 1, 999_997, 0),
+            "█▒░·················",
+        ),
+        (frame_tree_commands.FrameAccount(500, 700, 0, 0, 0, 0, 0, 200), "██████████████!!!!!!"),
+        (
+            frame_tree_commands.FrameAccount(500, 100, 0, 0, 200, 400, 0, 200),
+            "▒▒▒▒▒▒░░░░░░░░░░!!!!",
+        ),
+        (frame_tree_commands.FrameAccount(0, 0, 0, 0, 0, 0, 0, 0), " " * 20),
+        (frame_tree_commands.FrameAccount(0, 5, 0, 0, 0, 0, 0, 5), "!" * 20),
     ],
 )
-def test_bars(account: books.Account, drawn: str):
-    shown = books.bar(account, plain=False)
-    assert len(shown) == books.CELLS
+def test_bars(account: frame_tree_commands.FrameAccount, drawn: str):
+    shown = frame_tree_commands.account_bar(account, plain=False)
+    assert len(shown) == frame_tree_commands.ACCOUNT_BAR_CELLS
     for glyph in "█▒░!·":
         assert (glyph in shown) is (glyph in drawn)
     if account.total in {8_000, 1_000_000}:
         assert shown == drawn
-    assert books.bar(account, plain=True).isascii()
+    assert frame_tree_commands.account_bar(account, plain=True).isascii()
 
 
 def test_own_and_all_that_was_spent():
-    found = books.accounts(family())
+    found = frame_tree_commands.tree_accounts(family())
     root = found["r"]
     assert (root.own, root.used, root.whole) == (100, 140, 210)
     assert (found["c"].own, found["c"].whole) == (70, 70)
     assert root.document()["with_descendants"] == 210
-    assert books.equation(root) == (
+    assert frame_tree_commands.account_equation(root) == (
         "1,000 = 140 used (40 by children) + 60 reserved + 300 lent + 500 free"
     )
 
 
 def test_books_that_add_up():
-    assert books.faults(family(), closed=True) == []
-    assert books.faults(family()[:2], closed=False) == []
+    assert frame_tree_commands.account_faults(family(), closed=True) == []
+    assert frame_tree_commands.account_faults(family()[:2], closed=False) == []
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_books_that_add_up():
 )  # fmt: skip
 def test_books_that_do_not(change: dict[str, object], says: str):
     root, *children = family()
-    found = books.faults([replace(root, **change), *children], closed=True)
+    found = frame_tree_commands.account_faults([replace(root, **change), *children], closed=True)
     assert {fault.frame_id for fault in found} == {"r"}
     assert any(says in fault.text for fault in found)
 
@@ -90,11 +99,22 @@ def test_books_that_do_not(change: dict[str, object], says: str):
 def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFixture[str]):
     root, *children = family()
     wrong = replace(root, settled=0)
-    drawn = tree.Drawn([wrong, *children], whole=True, waits=[])
-    assert tree.show(Surface(as_json=True), [drawn], "r", Common()) == exits.DAMAGE
+    drawn = frame_tree_commands.FrameTreeView([wrong, *children], whole=True, waits=[])
+    assert (
+        frame_tree_commands.print_trees(Output(as_json=True), [drawn], "r", CommonOptions())
+        == exit_codes.DAMAGE
+    )
     (told,) = json.loads(capsys.readouterr().out)["trees"]
     assert not told["conserved"]
     assert told["faults"][0]["frame"] == "r"
-    shown = [line for line, _ in tree.lines(drawn, Surface())]
+    shown = [line for line, _ in frame_tree_commands.tree_lines(drawn, Output())]
     assert any(line.endswith("not conserved ✗") for line in shown)
-    assert tree.show(Surface(), [tree.Drawn(family(), whole=True, waits=[])], "r", Common()) == 0
+    assert (
+        frame_tree_commands.print_trees(
+            Output(),
+            [frame_tree_commands.FrameTreeView(family(), whole=True, waits=[])],
+            "r",
+            CommonOptions(),
+        )
+        == 0
+    )

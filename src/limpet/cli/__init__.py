@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from limpet.cli import helptexts
+from limpet.cli import hints
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. `limpet help exit-codes` lists the codes."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    from limpet.cli import boundary  # noqa: PLC0415 - costs nothing but keeps this module light
+    from limpet.cli import exit_codes  # noqa: PLC0415 - costs nothing but keeps this module light
 
     if given in ([], ["--help"], ["-h"], ["help"]):
-        return boundary.guarded(lambda: print(helptexts.ROOT), as_json=False)
-    return boundary.run(given)
+        return exit_codes.run_guarded(lambda: print(hints.FIRST_SCREEN), as_json=False)
+    return exit_codes.run_command_line(given)
 
 
 def __getattr__(name: str) -> App:

@@ -11,7 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from limpet.cli import again
+from limpet.cli import hints
 
 Flag = Parameter(negative="", show_default=False)
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -19,7 +19,7 @@ Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Printing:
+class OutputOptions:
     """How to print."""
 
     json: Annotated[bool, Flag] = False
@@ -33,7 +33,7 @@ class Printing:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Common(Printing):
+class CommonOptions(OutputOptions):
     """Which store, and how to print."""
 
     url: str | None = None
@@ -45,12 +45,12 @@ class Common(Printing):
     @property
     def on(self) -> tuple[str, ...]:
         """The options that lead to the same data again."""
-        return again.on(self.url, self.tenant)
+        return hints.store_options(self.url, self.tenant)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Everywhere(Printing):
+class AllTenantsOptions(OutputOptions):
     """Which store, and how to print, for what is done for all tenants unless one is named."""
 
     url: str | None = None
@@ -60,7 +60,7 @@ class Everywhere(Printing):
     """Only for this tenant; else for all."""
 
     @property
-    def common(self) -> Common:
+    def common(self) -> CommonOptions:
         """The same for what takes one tenant."""
         tenant = "default" if self.tenant is None else self.tenant
-        return Common(json=self.json, quiet=self.quiet, url=self.url, tenant=tenant)
+        return CommonOptions(json=self.json, quiet=self.quiet, url=self.url, tenant=tenant)

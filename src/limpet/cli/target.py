@@ -9,31 +9,35 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from limpet import errors
-from limpet.cli import again, exits, visible
+from limpet import errors, limits
+from limpet.cli import exit_codes, formatting, hints, output
 from limpet.core.values.messages import checked_id
 from limpet.stores import urls
 
 if TYPE_CHECKING:
-    from limpet.cli.options import Common
+    from limpet.cli.options import CommonOptions
+    from limpet.core.values.frame_state import Frame, Suspension, ToolRun
+    from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
 
-DEFAULT = "state.db"
-NO_STORE = "no_store"
+
+DEFAULT_STORE = "state.db"
+NO_STORE_CODE = "no_store"
 """The code of a problem: there is none where it was looked for."""
 
 
-def choose(given: str | None) -> str:
+def resolve_store(given: str | None) -> str:
     """Return the store's path or URL: as given, else LIMPET_URL, else ./state.db if it is there."""
     if given is not None and not given:
-        raise exits.Failure(
-            exits.Problem(
-                exits.USAGE,
+        raise exit_codes.CommandFailure(
+            exit_codes.CommandProblem(
+                exit_codes.USAGE,
                 "no_target",
                 "the store that was named has an empty name.",
                 "A variable may be unset where it is used. Nothing was opened.",
@@ -43,27 +47,27 @@ def choose(given: str | None) -> str:
     chosen = given or os.environ.get("LIMPET_URL")
     if chosen:
         return chosen
-    if Path(DEFAULT).exists():
-        return DEFAULT
-    raise exits.Failure(
-        exits.Problem(
-            exits.USAGE,
+    if Path(DEFAULT_STORE).exists():
+        return DEFAULT_STORE
+    raise exit_codes.CommandFailure(
+        exit_codes.CommandProblem(
+            exit_codes.USAGE,
             "no_target",
             "no store was named.",
-            f"LIMPET_URL is not set, and there is no {DEFAULT} in {Path.cwd()}.",
-            f"Name one (--url path/to/state.db), or make one to look at: {_demo()}",
+            f"LIMPET_URL is not set, and there is no {DEFAULT_STORE} in {Path.cwd()}.",
+            f"Name one (--url path/to/state.db), or make one to look at: {_demo_command()}",
         )
     )
 
 
-def given(store: str | None, common: Common) -> str | None:
+def given_store(store: str | None, common: CommonOptions) -> str | None:
     """Return the store that a command was given, before its options or among them; raise Failure for two."""
     if store is not None and common.url is not None and store != common.url:
         for each in (store, common.url):
             urls.check_path(each)
-        raise exits.Failure(
-            exits.Problem(
-                exits.USAGE,
+        raise exit_codes.CommandFailure(
+            exit_codes.CommandProblem(
+                exit_codes.USAGE,
                 "two_targets",
                 f"two stores are named: {urls.without_password(store)}, and --url {urls.without_password(common.url)}.",
                 "Nothing was opened.",
@@ -73,14 +77,14 @@ def given(store: str | None, common: Common) -> str | None:
     return common.url if store is None else store
 
 
-def named(given: str | None) -> str:
+def store_name(given: str | None) -> str:
     """Return what people are told of the store that is chosen: never a password."""
-    return urls.without_password(choose(given))
+    return urls.without_password(resolve_store(given))
 
 
 @contextlib.contextmanager
-def opened(
-    common: Common,
+def open_store(
+    common: CommonOptions,
     store: str | None = None,
     *,
     create: bool = False,
@@ -92,34 +96,34 @@ def opened(
     `create`: one that was named and is not there is made. `writes`: sessions may change, so their files are written.
     `opener`: whoever opens it otherwise than all others do.
     """
-    name = given(store, common)
-    on = again.on(name, common.tenant)
+    name = given_store(store, common)
+    on = hints.store_options(name, common.tenant)
     # What it says of a connection that was lost we say ourselves.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
         checked_id("a tenant's name", common.tenant)
-        url = choose(name)
+        url = resolve_store(name)
         if opener is not None:
-            must_exist(url)
+            require_store(url)
         tenant = common.tenant
         with (
             opener(url)
             if opener
             else connect(url, tenant=tenant, create=create, writes=writes) as lp
         ):
-            _tell_of_tenants(lp, common, create=create)
+            _warn_of_unknown_tenant(lp, common, create=create)
             yield lp
-    except exits.Failure as failure:
-        raise exits.Failure(failure.problem._replace(on=on)) from failure
+    except exit_codes.CommandFailure as failure:
+        raise exit_codes.CommandFailure(failure.problem._replace(on=on)) from failure
     except errors.Error as error:
-        raise exits.Failure(exits.of_error(error)._replace(on=on)) from error
+        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(on=on)) from error
 
 
-def _tell_of_tenants(lp: Limpet, common: Common, *, create: bool) -> None:
+def _warn_of_unknown_tenant(lp: Limpet, common: CommonOptions, *, create: bool) -> None:
     """Say on stderr that a tenant that was named is not there: a slip looks like an empty store otherwise."""
     if common.tenant == "default" or common.quiet or create:
         return
-    known = sorted(tenants(lp))
+    known = sorted(tenant_names(lp))
     if common.tenant not in known:
         there = (
             f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}"
@@ -127,12 +131,12 @@ def _tell_of_tenants(lp: Limpet, common: Common, *, create: bool) -> None:
             else "there is none yet"
         )
         print(
-            visible.line(f"There is no tenant {common.tenant} in this store; {there}."),
+            output.escape_line(f"There is no tenant {common.tenant} in this store; {there}."),
             file=sys.stderr,
         )
 
 
-def tenants(lp: Limpet) -> Sequence[str]:
+def tenant_names(lp: Limpet) -> Sequence[str]:
     """Return the tenants of a store that have events."""
     return list(lp.admin.status().get("heads") or ())
 
@@ -141,21 +145,21 @@ def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False
     """Open the store, which must exist already unless it may be created. Files of sessions are left unless it `writes`."""
     from limpet.wiring import store_schemes  # noqa: PLC0415 - as below
 
-    path = store_schemes.files_folder(url) or file_of(url)
+    path = store_schemes.files_folder(url) or store_file(url)
     if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
-        must_exist(url)
+        require_store(url)
     from limpet import wiring  # noqa: PLC0415 - the package is loaded by now; this only names it
 
     return (wiring.connect if writes else wiring.connect_for_reading)(url, tenant=tenant)
 
 
-def must_exist(url: str) -> None:
+def require_store(url: str) -> None:
     """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
     urls.check_path(url)
     if urls.scheme_of(url) == "volatile":
-        raise exits.Failure(
-            exits.Problem(
-                exits.USAGE,
+        raise exit_codes.CommandFailure(
+            exit_codes.CommandProblem(
+                exit_codes.USAGE,
                 "no_target",
                 "volatile: names a store in the memory of one process; there is nothing to look at.",
                 "Another process can't reach it, and a new one would be empty.",
@@ -164,22 +168,22 @@ def must_exist(url: str) -> None:
         )
     from limpet.wiring import store_schemes  # noqa: PLC0415 - only who opens a store pays for it
 
-    path = store_schemes.files_folder(url) or file_of(url)
+    path = store_schemes.files_folder(url) or store_file(url)
     if path is None:
         if store_schemes.exists_on_server(url) is False:
-            raise exits.Failure(_nowhere(url))
+            raise exit_codes.CommandFailure(_missing_server_store(url))
         return
     if (path.is_file() and path.stat().st_size) or store_schemes.is_files_store(path):
         return
-    raise exits.Failure(_missing(path))
+    raise exit_codes.CommandFailure(_missing_store(path))
 
 
-def is_server(given: str | None) -> bool:
+def on_server(given: str | None) -> bool:
     """Whether the store that is chosen is on a server, which may go and come back."""
-    return urls.scheme_of(choose(given)) not in ("", "sqlite", "files", "volatile")
+    return urls.scheme_of(resolve_store(given)) not in ("", "sqlite", "files", "volatile")
 
 
-def file_of(url: str) -> Path | None:
+def store_file(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
     scheme = urls.scheme_of(url)
     if scheme == "sqlite":
@@ -189,45 +193,45 @@ def file_of(url: str) -> Path | None:
     return None if scheme else urls.local_path(url)
 
 
-def _missing(path: Path) -> exits.Problem:
+def _missing_store(path: Path) -> exit_codes.CommandProblem:
     folder = path.parent
     if path.is_dir():
-        why = f"It is a folder without a journal. Stores in it: {_stores(path)}."
+        why = f"It is a folder without a journal. Stores in it: {_stores_in_folder(path)}."
     elif path.is_file():
         why = "The file is empty (0 bytes). Nothing was written to it."
     elif Path(f"{path}-anchor").exists():
         why = "Its anchor is still there: the store itself was moved or removed."
     elif folder.is_dir():
-        why = f"There is no such file. Stores in {folder.resolve()}: {_stores(folder)}."
+        why = f"There is no such file. Stores in {folder.resolve()}: {_stores_in_folder(folder)}."
     elif files := [above for above in path.parents if above.is_file()]:
         why = f"{files[0]} is a file, and no folder."
     else:
         why = f"There is no folder {folder}."
-    return exits.Problem(
-        exits.NOT_FOUND,
-        NO_STORE,
+    return exit_codes.CommandProblem(
+        exit_codes.NOT_FOUND,
+        NO_STORE_CODE,
         f"there is no store at {path}.",
         why,
-        f"Check the path, or make a store to look at: {_demo()}",
+        f"Check the path, or make a store to look at: {_demo_command()}",
     )
 
 
-def _nowhere(url: str) -> exits.Problem:
-    return exits.Problem(
-        exits.NOT_FOUND,
-        NO_STORE,
+def _missing_server_store(url: str) -> exit_codes.CommandProblem:
+    return exit_codes.CommandProblem(
+        exit_codes.NOT_FOUND,
+        NO_STORE_CODE,
         f"there is no store at {urls.without_password(url)}.",
         "The server answers, but has no store by that name. Nothing was made.",
         "Check the database, and ?schema= or ?prefix= in the URL. One is made by a program that opens it, or by: "
-        + again.command("migrate", url, named=DEFAULT),
+        + hints.command_line("migrate", url, named=DEFAULT_STORE),
     )
 
 
-def _demo() -> str:
-    return again.command("demo", "--keep", "night")
+def _demo_command() -> str:
+    return hints.command_line("demo", "--keep", "night")
 
 
-def beside(path: Path) -> Path:
+def free_path_beside(path: Path) -> Path:
     """Return a name beside a path that nothing has yet; within it, if it is a folder."""
     path = path / "copy" if path.is_dir() else path
     number = 2
@@ -236,10 +240,225 @@ def beside(path: Path) -> Path:
     return free
 
 
-def _stores(folder: Path) -> str:
+def _stores_in_folder(folder: Path) -> str:
     """Name the stores of a folder, known by their anchors."""
     try:
         found = sorted(path.name.removesuffix("-anchor") for path in folder.glob("*-anchor"))
     except OSError:
         return "unknown"
     return ", ".join(found[:5]) + (" …" if len(found) > 5 else "") if found else "none"
+
+
+_LAST_REFERENCE = re.compile(r"@last(?:~(\d{1,9}))?")
+_CANDIDATES_SHOWN = 3
+
+
+def find_session(lp: Limpet, reference: str) -> Session:
+    """Return the session that the reference names; raise what tells a person how to name it better."""
+    last = _LAST_REFERENCE.fullmatch(reference)
+    if last:
+        return _nth_last_session(lp, int(last[1] or 0), reference)
+    try:
+        return lp.sessions.get_session(reference)
+    except errors.SessionNotFound:
+        return lp.sessions.get_session(_session_id_by_prefix(lp, reference))
+
+
+def find_session_by_exact_id(lp: Limpet, session_id: str) -> Session:
+    """Return the session that has this very id: where nobody is asked, a beginning could be another's."""
+    try:
+        return lp.sessions.get_session(session_id)
+    except errors.SessionNotFound as error:
+        problem = _unknown_session(session_id, "With --yes only a whole id names one.")
+        raise exit_codes.CommandFailure(problem) from error
+
+
+def _nth_last_session(lp: Limpet, back: int, reference: str) -> Session:
+    rows = lp.sessions.list_sessions(limit=1, offset=back)
+    if rows:
+        return lp.sessions.get_session(rows[0]["id"])
+    held = lp.admin.status().get("holds", {}).get("session", {})
+    raise exit_codes.CommandFailure(
+        exit_codes.CommandProblem(
+            exit_codes.NOT_FOUND,
+            errors.SessionNotFound.code,
+            f"{reference} names no session.",
+            f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
+            "",
+            command=("sessions list",),
+        )
+    )
+
+
+def _session_id_by_prefix(lp: Limpet, beginning: str) -> str:
+    found: list[str] = []
+    cursor: str | None = None
+    seen = 0
+    while True:
+        page = lp.sessions.list_sessions(limit=limits.PAGE_SIZE_MAX, cursor=cursor)
+        seen += len(page)
+        found += [row["id"] for row in page if str(row["id"]).startswith(beginning)]
+        cursor = page.next_cursor
+        if cursor is None or len(found) > _CANDIDATES_SHOWN:
+            break
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise exit_codes.CommandFailure(_ambiguous_session(beginning, found))
+    among = formatting.quantity(seen, "session")
+    raise exit_codes.CommandFailure(
+        _unknown_session(beginning, f"Of {among}, none has an id that begins like that.")
+    )
+
+
+def _ambiguous_session(beginning: str, found: list[str]) -> exit_codes.CommandProblem:
+    more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
+    return exit_codes.CommandProblem(
+        exit_codes.USAGE,
+        "ambiguous_id",
+        f"{beginning!r} is the beginning of more than one id.",
+        f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}.",
+        "Give more of the id, or list them:",
+        command=("sessions list",),
+    )
+
+
+def _unknown_session(reference: str, why: str) -> exit_codes.CommandProblem:
+    return exit_codes.CommandProblem(
+        exit_codes.NOT_FOUND,
+        errors.SessionNotFound.code,
+        f"there is no session {reference!r}.",
+        why,
+        "",
+        {"session": reference},
+        ("sessions list",),
+    )
+
+
+ALL_ROWS = sys.maxsize
+"""As many as there are."""
+
+_SHORT_ID_CHARS = 12
+_ID_HEAD_CHARS = _ID_TAIL_CHARS = 4
+_ELLIPSIS = re.compile(r"…|\.\.\.")
+
+
+def short_ids(ids: Iterable[str], cut: str) -> dict[str, str]:
+    """Return how ids are shown: short ones whole, of long ones the beginning and as much of the end as it takes."""
+    known = list(dict.fromkeys(ids))
+    return {id_: output.escape_line(_short_id(id_, known, cut)) for id_ in known}
+
+
+def _short_id(id_: str, known: Sequence[str], cut: str) -> str:
+    if len(id_) <= _SHORT_ID_CHARS:
+        return id_
+    # A child's id is that of its root and a number, which says little alone.
+    head, number = id_[:_ID_HEAD_CHARS], len(id_) - len(id_.partition(".")[0])
+    for size in range(_ID_TAIL_CHARS + number, len(id_) - _ID_HEAD_CHARS):
+        tail = id_[-size:]
+        if sum(one.startswith(head) and one.endswith(tail) for one in known) == 1:
+            return f"{head}{cut}{tail}"
+    return id_
+
+
+def find_frame(lp: Limpet, reference: str) -> Frame:
+    """Return the frame that a reference names, open or closed."""
+    if not _LAST_REFERENCE.fullmatch(reference):
+        with contextlib.suppress(errors.FrameNotFound):
+            return lp.index.get_frame(reference)
+    rows = all_frames(lp)
+    return lp.index.get_frame(match_id(reference, [row.frame_id for row in rows], "frame"))
+
+
+def all_frames(lp: Limpet) -> list[Frame]:
+    """Return the frames of a tenant, open and closed, newest first."""
+    rows = lp.index.list_frames(open_only=False, limit=ALL_ROWS)
+    return sorted(rows, key=lambda row: (row.created_us, row.frame_id), reverse=True)
+
+
+def find_suspension(lp: Limpet, reference: str) -> Suspension:
+    """Return the suspension that a reference names, waiting or ended."""
+    if not _LAST_REFERENCE.fullmatch(reference):
+        with contextlib.suppress(errors.SuspensionNotFound):
+            return lp.index.get_suspension(reference)
+    rows = lp.index.list_suspensions(waiting=False, limit=ALL_ROWS)
+    found = match_id(reference, [row.suspension_id for row in rows], "suspension")
+    return lp.index.get_suspension(found)
+
+
+def find_tool(of: Frame, reference: str) -> ToolRun:
+    """Return the tool in progress that a reference names: by its id, or by its name if only one has it."""
+    by_name = [one for one in of.tools if one.name == reference]
+    if len(by_name) == 1:
+        return by_name[0]
+    found = match_id(reference, [one.tool_id for one in of.tools], "tool", of.frame_id)
+    return next(one for one in of.tools if one.tool_id == found)
+
+
+def session_id_or_reference(lp: Limpet, reference: str | None) -> str | None:
+    """Return the id of the session that a reference names; one that the store does not know stays as it is."""
+    if reference is None:
+        return None
+    try:
+        return find_session(lp, reference).id
+    except exit_codes.CommandFailure as failure:
+        if failure.problem.exit != exit_codes.NOT_FOUND or _LAST_REFERENCE.fullmatch(reference):
+            raise
+        return reference
+
+
+def match_id(reference: str, ids: Sequence[str], noun: str, within: str = "") -> str:
+    """Return the one id that a reference names, among ids with the newest first; raise Failure if it names none."""
+    last = _LAST_REFERENCE.fullmatch(reference)
+    if last:
+        back = int(last[1] or 0)
+        if back < len(ids):
+            return ids[back]
+        raise exit_codes.CommandFailure(_unknown_id(reference, len(ids), noun, within))
+    found = [id_ for id_ in ids if _matches_reference(reference, id_)]
+    if reference in found:
+        return reference
+    if len(found) == 1:
+        return found[0]
+    raise exit_codes.CommandFailure(
+        _ambiguous_id(reference, found, noun, within) if found else _unknown_id(reference, len(ids), noun, within)
+    )  # fmt: skip
+
+
+def _matches_reference(reference: str, id_: str) -> bool:
+    head, *tails = _ELLIPSIS.split(reference, maxsplit=1)
+    fits = id_.startswith(head) and len(id_) >= len(head) + sum(map(len, tails))
+    return fits and all(id_.endswith(tail) for tail in tails) if tails else id_.startswith(head)
+
+
+_LIST_COMMANDS = {"frame": ("frames list", "--all"), "suspension": ("suspensions list", "--all")}
+
+
+def _ambiguous_id(
+    reference: str, found: Sequence[str], noun: str, within: str
+) -> exit_codes.CommandProblem:
+    more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
+    return exit_codes.CommandProblem(
+        exit_codes.USAGE,
+        "ambiguous_id",
+        f"{reference!r} names more than one {noun}.",
+        f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}.",
+        "Give more of the id, or list them:",
+        command=_LIST_COMMANDS.get(noun, ("frames show",)),
+        named=within,
+    )
+
+
+def _unknown_id(reference: str, seen: int, noun: str, within: str) -> exit_codes.CommandProblem:
+    kind = {"suspension": errors.SuspensionNotFound, "tool": errors.ToolNotFound}
+    where = f" in progress of {within}" if within else ""
+    return exit_codes.CommandProblem(
+        exit_codes.NOT_FOUND,
+        kind.get(noun, errors.FrameNotFound).code,
+        f"there is no {noun} {reference!r}{where}.",
+        f"Of {formatting.quantity(seen, noun)}, none has an id that it names.",
+        "",
+        {noun: reference},
+        _LIST_COMMANDS.get(noun, ("frames show",)),
+        named=within,
+    )

@@ -19,7 +19,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.cli import boundary, exits
+from limpet.cli import exit_codes
 from limpet.stores.sqlite import database
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import run
@@ -67,7 +67,7 @@ def test_every_error_has_its_exit_code_and_three_lines(
 ):
     expected = next((code for base, code in CODES.items() if issubclass(kind, base)), 1)
     error = kind("it is so.", facts={"count": 12_345})
-    assert boundary.guarded(raising(error), as_json=False) == expected
+    assert exit_codes.run_guarded(raising(error), as_json=False) == expected
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 3
@@ -78,7 +78,7 @@ def test_every_error_has_its_exit_code_and_three_lines(
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_is_one_problem(kind: type[errors.Error], capsys: pytest.CaptureFixture[str]):
-    expected = boundary.guarded(raising(kind(facts={"count": 1})), as_json=True)
+    expected = exit_codes.run_guarded(raising(kind(facts={"count": 1})), as_json=True)
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
@@ -90,24 +90,24 @@ def test_every_error_is_one_problem(kind: type[errors.Error], capsys: pytest.Cap
 
 
 def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    assert boundary.guarded(raising(KeyboardInterrupt()), as_json=False) == 130
-    assert boundary.guarded(raising(KeyError("odd")), as_json=False) == 1
+    assert exit_codes.run_guarded(raising(KeyboardInterrupt()), as_json=False) == 130
+    assert exit_codes.run_guarded(raising(KeyError("odd")), as_json=False) == 1
     told = capsys.readouterr().err
     assert "defect" in told and "KeyError" in told and "Traceback" not in told
     monkeypatch.setenv("LIMPET_DEBUG", "1")
-    boundary.guarded(raising(KeyError("odd")), as_json=False)
+    exit_codes.run_guarded(raising(KeyError("odd")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_what_is_not_installed_was_not_forbidden(capsys: pytest.CaptureFixture[str]):
     error = errors.NotInstalled("a store at redis:// needs redis.", hint="Install it with: pip")
-    assert boundary.guarded(raising(error), as_json=False) == 2
+    assert exit_codes.run_guarded(raising(error), as_json=False) == 2
     assert capsys.readouterr().err.splitlines()[1].strip() == "Nothing was opened."
 
 
 def test_codes_are_documented():
-    used = {rule.exit for rule in exits.TABLE.values()}
-    assert used | {0, 130} <= set(exits.MEANINGS)
+    used = {rule.exit for rule in exit_codes.ERROR_RULES.values()}
+    assert used | {0, 130} <= set(exit_codes.EXIT_CODE_MEANINGS)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_an_interrupt_that_broke_something_is_one(capsys: pytest.CaptureFixture[
         finally:
             raise RuntimeError("cannot release un-acquired lock")
 
-    assert boundary.guarded(body, as_json=False) == 130
+    assert exit_codes.run_guarded(body, as_json=False) == 130
     assert capsys.readouterr().err == "interrupted.\n"
 
 

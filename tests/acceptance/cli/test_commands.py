@@ -17,7 +17,8 @@ import pytest
 import limpet
 import limpet.cli
 from limpet import Message, ToolCallRequest
-from limpet.cli import helptexts, listing
+from limpet.cli import hints
+from limpet.cli.subcommands import session_commands
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import Done, on_terminal, run
 
@@ -68,7 +69,7 @@ def commands(app: cyclopts.App, words: str = "") -> Iterator[str]:
 
 def test_first_screen_names_every_command(tmp_path: Path):
     done = run("--help", cwd=tmp_path)
-    assert done == (0, helptexts.ROOT + "\n", "")
+    assert done == (0, hints.FIRST_SCREEN + "\n", "")
     assert run(cwd=tmp_path) == run("help", cwd=tmp_path) == done
     assert len(done.out.splitlines()) <= 24
     for name in commands(limpet.cli.app):
@@ -133,7 +134,7 @@ def test_each_command_has_help_with_an_example(tmp_path: Path, name: str):
         assert f"Example: limpet {name}" in done.out
 
 
-@pytest.mark.parametrize("topic", ["exit-codes", *helptexts.TOPICS, "sessions list"])
+@pytest.mark.parametrize("topic", ["exit-codes", *hints.HELP_TOPICS, "sessions list"])
 def test_topics(tmp_path: Path, topic: str):
     done = run("help", *topic.split(), cwd=tmp_path)
     assert done.code == 0
@@ -199,7 +200,9 @@ def test_list_has_three_faces_with_the_same_rows(folder: Path):
     lines = [line.split("\t") for line in run("sessions", "list", cwd=folder).out.splitlines()]
     assert len(lines) == len(told["sessions"]) == 7
     for cells, row in zip(lines, told["sessions"], strict=True):
-        wanted = ["" if row[name] is None else str(row[name]) for name in listing.COLUMNS]
+        wanted = [
+            "" if row[name] is None else str(row[name]) for name in session_commands.SESSION_COLUMNS
+        ]
         assert cells[:-1] == wanted[:-1]
     shown = on_terminal("sessions", "list", cwd=folder, env={"NO_COLOR": "1"}).out
     for row in told["sessions"]:

@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import Message, MessageCategory
-from limpet.cli.picture import cells
+from limpet.cli.formatting import share_cells
 from tests.acceptance.cli.command_runs import on_terminal, run
 from tests.acceptance.windows.test_window_fits import talk
 
@@ -91,7 +91,7 @@ def test_too_small_a_budget_ends_with_its_own_code(folder: Path):
 @pytest.mark.parametrize("width", [10, 52, 80])
 def test_a_bar_shows_every_part_and_is_as_wide_as_asked(width: int):
     for sizes in ({"a": 1, "b": 1_000_000, "c": 0}, {"a": 5, "b": 5, "c": 5}, {"a": 1}, {}):
-        shared = cells(sizes, width)
+        shared = share_cells(sizes, width)
         assert sum(shared.values()) == (width if shared else 0)
         assert {name for name, size in sizes.items() if size} == set(shared)
 

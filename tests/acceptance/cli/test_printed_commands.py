@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Message
-from limpet.cli import again, exits
+from limpet.cli import exit_codes, hints
 from tests.acceptance.cli.command_runs import Done, on_terminal, run
 
 PRINTED = re.compile(
@@ -167,9 +167,9 @@ def test_the_demo_says_where_to_look(tmp_path: Path):
 
 
 def test_names_that_look_like_options():
-    assert again.command("context", "--at", "3", named="-v") == "limpet context --at 3 -- -v"
-    assert again.on("--odd", "default") == ("--url=--odd",)
-    assert again.on(None, "default") == ()
+    assert hints.command_line("context", "--at", "3", named="-v") == "limpet context --at 3 -- -v"
+    assert hints.store_options("--odd", "default") == ("--url=--odd",)
+    assert hints.store_options(None, "default") == ()
 
 
 def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
@@ -177,7 +177,7 @@ def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
 ):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     monkeypatch.setattr(sys, "argv", [".venv/bin/limpet", "status"])
-    assert again.command("verify") == ".venv/bin/limpet verify"
-    assert exits.of_error(limpet.InvalidRequest()).then() == ".venv/bin/limpet --help"
+    assert hints.command_line("verify") == ".venv/bin/limpet verify"
+    assert exit_codes.problem_of(limpet.InvalidRequest()).then() == ".venv/bin/limpet --help"
     monkeypatch.setattr(sys, "argv", ["somewhere/__main__.py"])
-    assert again.command("verify") == "limpet verify"
+    assert hints.command_line("verify") == "limpet verify"

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import CompactionLevel, Message
-from limpet.cli.recalled import NOT_TOLD
+from limpet.cli.subcommands.context_command import CAUSE_UNKNOWN
 from tests.acceptance.cli.command_runs import Done, on_terminal, run
 from tests.acceptance.cli.test_commands import HOSTILE, OBEYED
 
@@ -208,7 +208,7 @@ def test_the_cause_is_told_where_it_follows(scene: Scene):
     assert cuts - {"new messages at the end"}
     assert all(c.startswith("cut: at ") for c in cuts - {"new messages at the end"})
     assert "level: none, then moderate" in cause(49, 50)
-    assert cause(54, 55) == NOT_TOLD
+    assert cause(54, 55) == CAUSE_UNKNOWN
 
 
 def test_a_person_sees_the_difference(scene: Scene):

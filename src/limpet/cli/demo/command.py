@@ -8,14 +8,15 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from limpet.cli import again, exits, status
+from limpet.cli import exit_codes, hints
 from limpet.cli.demo import director, keeper, logbook, seasons
 from limpet.cli.demo import relief as reliefs
 from limpet.cli.demo.agent import loop
 from limpet.cli.demo.director import Night
 from limpet.cli.demo.stage import Stage
-from limpet.cli.options import Printing
-from limpet.cli.surface import Face, Surface
+from limpet.cli.options import OutputOptions
+from limpet.cli.output import Output, OutputMode
+from limpet.cli.subcommands import store_commands
 
 PACE_S = 0.4
 
@@ -24,22 +25,22 @@ def run(
     *,
     keep: str | None,
     fast: bool,
-    printing: Printing,
+    printing: OutputOptions,
     actor: Sequence[str] = director.KEEPER,
     book: Sequence[str] = director.LOGBOOK,
     relief: Sequence[str] = seasons.RELIEF,
 ) -> int:
     """Play the demo; return 0 only if every claim was checked and held."""
-    surface = Surface(as_json=printing.json, quiet=printing.quiet)
-    watched = surface.face is Face.TERMINAL and sys.stdout.isatty() and not fast
+    surface = Output(as_json=printing.json, quiet=printing.quiet)
+    watched = surface.face is OutputMode.TERMINAL and sys.stdout.isatty() and not fast
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
     with _folder(keep) as folder:
         night = director.play(folder, stage, pace_s=pace_s, actor=actor, book=book, relief=relief)
         _end(stage, surface, night, folder if keep is not None else None)
-        if surface.face is Face.JSON:
+        if surface.face is OutputMode.JSON:
             surface.document(_document(night, folder if keep is not None else None))
-    return exits.DONE if night.ok else exits.FAILED
+    return exit_codes.DONE if night.ok else exit_codes.FAILED
 
 
 @contextlib.contextmanager
@@ -51,13 +52,13 @@ def _folder(keep: str | None) -> Iterator[Path]:
         return
     folder = Path(keep).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise exits.Failure(
-            exits.Problem(
-                exits.UNSAFE,
+        raise exit_codes.CommandFailure(
+            exit_codes.CommandProblem(
+                exit_codes.UNSAFE,
                 "target_exists",
                 f"{folder} is not a new or empty folder.",
                 "The demo writes a store and the keeper's files, and overwrites nothing.",
-                again.command("demo", *again.option("--keep", _beside(folder))),
+                hints.command_line("demo", *hints.option_words("--keep", _beside(folder))),
             )
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,25 +74,25 @@ def _beside(folder: Path) -> Path:
     return free
 
 
-def _end(stage: Stage, surface: Surface, night: Night, kept: Path | None) -> None:
+def _end(stage: Stage, surface: Output, night: Night, kept: Path | None) -> None:
     stage.line()
-    for name, value in status.lines(night.facts, surface.glyphs)[1:5]:
+    for name, value in store_commands.status_lines(night.facts, surface.glyphs)[1:5]:
         stage.named(name, value)
     stage.chapter("What next")
     store = (kept or Path("night")) / "state.db"
     if kept is None:
-        stage.named("look", again.command("demo", "--keep", "night"))
-    on = again.on(str(store), "default")
+        stage.named("look", hints.command_line("demo", "--keep", "night"))
+    on = hints.store_options(str(store), "default")
     commands = [
-        again.command("sessions show", named=keeper.SESSION, on=on),
-        again.command("frames tree", named=keeper.WORKS[0].id, on=on),
-        again.command("suspensions list", "--all", on=on),
-        again.command("context", "--recorded", named=logbook.SESSION, on=on),
-        again.command("memory list", named=reliefs.USER, on=on),
-        again.command("search", "--user", reliefs.USER, named="tea", on=on),
+        hints.command_line("sessions show", named=keeper.SESSION, on=on),
+        hints.command_line("frames tree", named=keeper.WORKS[0].id, on=on),
+        hints.command_line("suspensions list", "--all", on=on),
+        hints.command_line("context", "--recorded", named=logbook.SESSION, on=on),
+        hints.command_line("memory list", named=reliefs.USER, on=on),
+        hints.command_line("search", "--user", reliefs.USER, named="tea", on=on),
     ]
     if kept is not None:
-        commands += [again.command(word, named=str(store)) for word in ("status", "verify")]
+        commands += [hints.command_line(word, named=str(store)) for word in ("status", "verify")]
     for number, command in enumerate(commands):
         stage.named("look" if kept is not None and not number else "", command)
     if kept is not None:

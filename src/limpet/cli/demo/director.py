@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import limpet
-from limpet.cli import recalled, status
 from limpet.cli.demo import claims, keeper, logbook, seasons
 from limpet.cli.demo.claims import Acknowledged, Claim, Found, Page
 from limpet.cli.demo.stage import Stage
+from limpet.cli.subcommands import context_command, store_commands
 
 KEEPER = (sys.executable, "-P", "-m", "limpet.cli.demo.keeper")
 LOGBOOK = (sys.executable, "-P", "-m", "limpet.cli.demo.logbook")
@@ -156,7 +156,7 @@ def play(
         pending=[{"name": call.name, "args": call.args} for call in found.pending],
         claims=[question, *early, *middle, *late],
         facts=facts,
-        window=recalled.document(page.row) if page else None,
+        window=context_command.recording_document(page.row) if page else None,
     )
 
 
@@ -274,4 +274,4 @@ def _hundred_nights(
 
 def _inspect(folder: Path) -> tuple[Any, dict[str, Any]]:
     with limpet.connect(folder / "state.db") as lp:
-        return lp.admin.verify(), status.read(lp)
+        return lp.admin.verify(), store_commands.read_status(lp)

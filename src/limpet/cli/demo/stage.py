@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from limpet.cli import picture, visible
-from limpet.cli.surface import Face, Surface
+from limpet.cli import formatting, output
+from limpet.cli.output import Output, OutputMode
 
 if TYPE_CHECKING:
     from limpet.core.values.frame_state import Frame
@@ -27,7 +27,7 @@ _PIPE_WIDTH = 80
 class Stage:
     """Prints what happens as it happens."""
 
-    def __init__(self, surface: Surface, *, pace_s: float) -> None:
+    def __init__(self, surface: Output, *, pace_s: float) -> None:
         self._surface = surface
         self._glyphs = surface.glyphs
         self._pace_s = pace_s
@@ -56,7 +56,7 @@ class Stage:
 
     def named(self, name: str, value: str) -> None:
         """Print a name and its value."""
-        self.line((f"  {name:<11}", "dim"), (visible.line(value), ""))
+        self.line((f"  {name:<11}", "dim"), (output.escape_line(value), ""))
 
     def message(self, position: int, message: Mapping[str, Any], *, helper: bool = False) -> None:
         """Print a message of the conversation, or of a helper's."""
@@ -117,20 +117,20 @@ class Stage:
 
     def window(self, window: Window) -> None:
         """Draw what a model sees, as `limpet context` does."""
-        watched = self._surface.face is Face.TERMINAL
+        watched = self._surface.face is OutputMode.TERMINAL
         width = min(self._surface.console.width, _WIDTH_MAX) if watched else _PIPE_WIDTH
-        for text, style in picture.bar(window, plain=self._surface.ascii, width=width):
+        for text, style in formatting.window_bar(window, plain=self._surface.ascii, width=width):
             self.line((text, style))
-        self.line((picture.covered(window, self._glyphs), ""))
+        self.line((formatting.coverage_statement(window, self._glyphs), ""))
 
     def _hanging(self, lead: Sequence[Span], text: str, style: str, *, at: int = _TEXT_AT) -> None:
-        first, *rest = self._wrapped(visible.line(text), at)
+        first, *rest = self._wrapped(output.escape_line(text), at)
         self.line(*lead, (first, style))
         for more in rest:
             self.line((" " * at, ""), (more, style))
 
     def _wrapped(self, text: str, at: int) -> list[str]:
-        if self._surface.face is not Face.TERMINAL:
+        if self._surface.face is not OutputMode.TERMINAL:
             return [text]
         width = min(self._surface.console.width, _WIDTH_MAX) - at
         return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
@@ -141,9 +141,9 @@ class Stage:
             self._print([], "\n")
 
     def _print(self, spans: Sequence[Span], end: str) -> None:
-        if self._surface.face is Face.PIPE:
+        if self._surface.face is OutputMode.PIPE:
             print("".join(text for text, _ in spans), end=end, flush=True)
-        elif self._surface.face is Face.TERMINAL:
+        elif self._surface.face is OutputMode.TERMINAL:
             from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
             self._surface.console.print(Text.assemble(*spans), end=end, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`limpet worker`: the work that nobody waits for, until it is interrupted, or once."""
+"""`limpet worker`: runs the background tasks, once or until interrupted, and shows their status."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from limpet import limits
-from limpet.cli import again, exits, figures, target, visible
-from limpet.cli.options import Common
-from limpet.cli.surface import Face, Surface
+from limpet.cli import exit_codes, formatting, hints, output, target
+from limpet.cli.options import CommonOptions
+from limpet.cli.output import Output, OutputMode
 from limpet.core.values import ids
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from limpet.wiring import Limpet
 
 
-_UNDONE = ("waiting", "dead")
-_ABOUT = ("task", "tenant", "session", "error", "failures", "tries")
+_UNDONE_COUNTS = ("waiting", "dead")
+_LOG_FIELDS = ("task", "tenant", "session", "error", "failures", "tries")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WorkerCommandOptions:
     """Which work, and how long."""
 
     once: bool = False
@@ -45,27 +45,27 @@ class Wanted:
     every_tenant: bool = True
 
 
-def run(wanted: Wanted, common: Common) -> int:
+def run_worker(wanted: WorkerCommandOptions, common: CommonOptions) -> int:
     """Work for every tenant of a store, or the one that is named."""
-    surface = Surface(as_json=common.json, quiet=common.quiet)
-    with target.opened(common, opener=lambda url: _opened(url, wanted, common)) as lp:
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common, opener=lambda url: _open_for_work(url, wanted, common)) as lp:
         worker = lp.worker(every_tenant=wanted.every_tenant)
         if wanted.status:
-            _show(surface, worker.status())
-            return exits.DONE
-        with _troubles_told(surface):
+            _print_tasks(surface, worker.status())
+            return exit_codes.DONE
+        with _warnings_on_stderr(surface):
             if wanted.once:
-                return _ended(surface, worker, worker.run_once(), common)
-            begun = f"{worker.holder} works on {target.named(common.url)}; ^C ends it."
-            _until_interrupted(worker, lambda: surface.note(begun))
+                return _print_result(surface, worker, worker.run_once(), common)
+            begun = f"{worker.holder} works on {target.store_name(common.url)}; ^C ends it."
+            _run_until_interrupted(worker, lambda: surface.note(begun))
         surface.note("Stopped. What is left is taken up by the next one.")
-    return exits.DONE
+    return exit_codes.DONE
 
 
 @contextlib.contextmanager
-def _troubles_told(surface: Surface) -> Iterator[None]:
+def _warnings_on_stderr(surface: Output) -> Iterator[None]:
     """Say what is logged meanwhile, with what it is about: it is tried again, and nobody else hears of it."""
-    logger, handler = logging.getLogger("limpet"), _Telling(surface)
+    logger, handler = logging.getLogger("limpet"), _WarningHandler(surface)
     logger.addHandler(handler)
     try:
         yield
@@ -73,35 +73,35 @@ def _troubles_told(surface: Surface) -> Iterator[None]:
         logger.removeHandler(handler)
 
 
-class _Telling(logging.Handler):
-    def __init__(self, surface: Surface) -> None:
+class _WarningHandler(logging.Handler):
+    def __init__(self, surface: Output) -> None:
         super().__init__(logging.WARNING)
         self._surface = surface
 
     def emit(self, record: logging.LogRecord) -> None:
         about = [
-            f"{name} {getattr(record, name)}" for name in _ABOUT if getattr(record, name, None)
+            f"{name} {getattr(record, name)}" for name in _LOG_FIELDS if getattr(record, name, None)
         ]
         self._surface.note(
             f"{ids.iso(int(record.created * 1_000_000))} {record.getMessage()}: {', '.join(about)}"
         )
 
 
-def _opened(url: str, wanted: Wanted, common: Common) -> Limpet:
+def _open_for_work(url: str, wanted: WorkerCommandOptions, common: CommonOptions) -> Limpet:
     import limpet  # noqa: PLC0415 - the package is loaded by now; this only names it
 
     return limpet.connect(
         url,
         tenant=common.tenant,
         memory=wanted.memory,
-        model=_model(wanted),
+        model=_language_model(wanted),
         embedder=wanted.embeddings,
         idle_timeout_s=limits.IDLE_TIMEOUT_S if wanted.idle_s is None else wanted.idle_s,
         keep_ended_days=None if wanted.keep_s is None else wanted.keep_s / 86_400,
     )
 
 
-def _model(wanted: Wanted) -> Model | None:
+def _language_model(wanted: WorkerCommandOptions) -> Model | None:
     if wanted.model is None:
         return None
     if wanted.provider == "anthropic":
@@ -113,7 +113,7 @@ def _model(wanted: Wanted) -> Model | None:
     return OpenAIModel(wanted.model, base_url=wanted.base_url)
 
 
-def _until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
+def _run_until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
     stop = threading.Event()
 
     def end(_number: int, _frame: FrameType | None) -> None:
@@ -128,43 +128,41 @@ def _until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
             signal.signal(number, handler)
 
 
-def _ended(surface: Surface, worker: Worker, done: Done, common: Common) -> int:
-    if surface.face is Face.JSON:
-        tasks = [_document(one) for one in worker.status()]
+def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOptions) -> int:
+    if surface.face is OutputMode.JSON:
+        tasks = [_task_document(one) for one in worker.status()]
         surface.document(
             {"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks}
         )
-    elif surface.face is Face.PIPE:
+    elif surface.face is OutputMode.PIPE:
         surface.row(done.steps, done.failures)
     elif done.failures:
-        failed = figures.count(done.failures, "failure")
+        failed = formatting.quantity(done.failures, "failure")
         surface.say(
-            f"{surface.glyphs.bad} {failed}, {figures.count(done.steps, 'step')}. Tried again by the next worker, later."
+            f"{surface.glyphs.bad} {failed}, {formatting.quantity(done.steps, 'step')}. Tried again by the next worker, later."
         )
     elif not done.held:
         surface.say(
-            f"{surface.glyphs.good} nothing is left to do now ({figures.count(done.steps, 'step')})."
+            f"{surface.glyphs.good} nothing is left to do now ({formatting.quantity(done.steps, 'step')})."
         )
     if done.held:
-        surface.note(_held(worker, done))
-    late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE)
+        surface.note(_held_text(worker, done))
+    late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE_COUNTS)
     if late:
-        command = again.command("worker", "--status", on=common.on)
+        command = hints.command_line("worker", "--status", on=common.on)
         surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
-    return exits.FAILED if done.failures else exits.DONE
+    return exit_codes.FAILED if done.failures else exit_codes.DONE
 
 
-def _held(worker: Worker, done: Done) -> str:
+def _held_text(worker: Worker, done: Done) -> str:
     """Say who has the work that was left."""
     others = {one.holder: one.until_us for one in worker.status() if one.holder}
     by = ", ".join(f"{who} until {ids.iso(until or 0)}" for who, until in sorted(others.items()))
-    told = figures.count(done.held, "task")
-    return (
-        f"{told} left ({figures.count(done.steps, 'step')} done): held by {by or 'another worker'}."
-    )
+    told = formatting.quantity(done.held, "task")
+    return f"{told} left ({formatting.quantity(done.steps, 'step')} done): held by {by or 'another worker'}."
 
 
-def _document(one: TaskStatus) -> dict[str, Json]:
+def _task_document(one: TaskStatus) -> dict[str, Json]:
     return {
         "tenant": one.tenant,
         "task": one.task,
@@ -177,41 +175,43 @@ def _document(one: TaskStatus) -> dict[str, Json]:
     }
 
 
-def _show(surface: Surface, found: Sequence[TaskStatus]) -> None:
-    if surface.face is Face.JSON:
-        surface.document({"tasks": [_document(one) for one in found]})
+def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
+    if surface.face is OutputMode.JSON:
+        surface.document({"tasks": [_task_document(one) for one in found]})
         return
-    if surface.face is Face.PIPE:
+    if surface.face is OutputMode.PIPE:
         for one in found:
-            surface.row(one.tenant, one.task, one.holder, one.failures, one.error, _told(one))
+            surface.row(
+                one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one)
+            )
         return
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     rows = [
         [
-            Text(visible.line(one.tenant), style="cyan"),
+            Text(output.escape_line(one.tenant), style="cyan"),
             Text(one.task),
             Text(one.holder or "nobody"),
             Text(f"{one.failures}", style="red" if one.failures else ""),
-            Text(visible.line(", ".join(filter(None, (one.error, *_stand(one)))))),
+            Text(output.escape_line(", ".join(filter(None, (one.error, *_task_state_parts(one)))))),
         ]
         for one in found
     ]
     surface.listed(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
 
 
-def _stand(one: TaskStatus) -> Iterator[str]:
+def _task_state_parts(one: TaskStatus) -> Iterator[str]:
     """Yield what a task tells of itself as people say it: how far behind, what waits, what was given up."""
     told = dict(one.told)
     told.pop("cursor", None)
     lag = told.pop("lag", None)
     if isinstance(lag, int):
-        yield f"{figures.count(lag, 'event')} behind" if lag else "up to date"
+        yield f"{formatting.quantity(lag, 'event')} behind" if lag else "up to date"
     told["given up"] = told.pop("dead", 0)
     for name, value in told.items():
         if value:
             yield f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}"
 
 
-def _told(one: TaskStatus) -> str:
+def _task_counters(one: TaskStatus) -> str:
     return ", ".join(f"{name} {value}" for name, value in one.told.items())

@@ -1,7 +1,7 @@
-"""The three faces of every command: a terminal gets tables, a pipe plain TSV, --json one document.
+"""Where a command prints: tables on a terminal, TSV in a pipe, one document with --json.
 
-Data goes to stdout, talk to stderr. What a table shows is always in the JSON as well. Nothing but
-this module and the demo's stage decides about colour, width or symbols.
+Data goes to stdout, notes go to stderr. Control characters in stored text are escaped, because a
+terminal would obey them. Colour, width and symbols are decided here.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, TextIO
-
-from limpet.cli import visible
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +23,49 @@ if TYPE_CHECKING:
     from limpet.core.values.json_values import Json
 
 
-class Face(Enum):
+# Controls (C0, DEL, C1), line and paragraph separators, everything that turns the direction of
+# writing, invisible tags and fillers, lone surrogates. Joiners stay: scripts and emoji need them.
+_UNSAFE_CHARACTERS: Final = (
+    r"\x00-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    r"\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff"
+)
+_UNSAFE_IN_LINE: Final = re.compile(f"[{_UNSAFE_CHARACTERS}]")
+_UNSAFE_IN_TEXT: Final = re.compile(rf"(?!\n)[{_UNSAFE_CHARACTERS}]")
+
+
+def escape_line(text: str) -> str:
+    """Return the text as one line: every control character a symbol, newline and tab included."""
+    return _UNSAFE_IN_LINE.sub(_control_symbol, text)
+
+
+def escape_text(text: str) -> str:
+    """Return the text with its newlines kept and tabs as spaces, every other control a symbol."""
+    return _UNSAFE_IN_TEXT.sub(_control_symbol, text.replace("\r\n", "\n").expandtabs(4))
+
+
+def escape_json(document: str) -> str:
+    """Return a JSON document with unsafe characters inside its strings written as escapes."""
+    return _UNSAFE_IN_TEXT.sub(_json_escape, document)
+
+
+def _control_symbol(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    if code == 0x7F:
+        return "\u2421"
+    return f"\\x{code:02x}" if code <= 0xFF else f"\\u{{{code:x}}}"
+
+
+def _json_escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"
+
+
+class OutputMode(Enum):
     """To whom a command speaks."""
 
     TERMINAL = "terminal"
@@ -32,7 +73,7 @@ class Face(Enum):
     JSON = "json"
 
 
-class Glyphs(NamedTuple):
+class Symbols(NamedTuple):
     """Symbols for a terminal that has them; `ASCII` for one that has not."""
 
     good: str
@@ -44,41 +85,43 @@ class Glyphs(NamedTuple):
     cut: str
 
 
-UNICODE = Glyphs("✓", "✗", "!", "·", "→", "←", "…")
-ASCII = Glyphs("ok", "FAILED", "!", "-", "->", "<-", "...")
+UNICODE_SYMBOLS = Symbols("✓", "✗", "!", "·", "→", "←", "…")
+ASCII_SYMBOLS = Symbols("ok", "FAILED", "!", "-", "->", "<-", "...")
 
 
-class Surface:
+class Output:
     """Where a command prints. Made once per command."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.quiet = quiet
-        self.ascii = bool(os.environ.get("LIMPET_ASCII")) or not _unicode(sys.stdout)
-        self.glyphs = ASCII if self.ascii else UNICODE
-        terminal = sys.stdout.isatty() or _forced()
-        self.face = Face.JSON if as_json else Face.TERMINAL if terminal else Face.PIPE
+        self.ascii = bool(os.environ.get("LIMPET_ASCII")) or not _supports_unicode(sys.stdout)
+        self.glyphs = ASCII_SYMBOLS if self.ascii else UNICODE_SYMBOLS
+        terminal = sys.stdout.isatty() or _colour_forced()
+        self.face = (
+            OutputMode.JSON if as_json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
+        )
         self._console: Console | None = None
 
     @property
     def console(self) -> Console:
         """The terminal, which obeys NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS."""
         if self._console is None:
-            self._console = _console(sys.stdout)
+            self._console = _new_console(sys.stdout)
         return self._console
 
     def document(self, data: Json) -> None:
         """Print one JSON document, whole values."""
         indent = 2 if sys.stdout.isatty() else None
-        print(visible.json_text(json.dumps(data, ensure_ascii=self.ascii, indent=indent)))
+        print(escape_json(json.dumps(data, ensure_ascii=self.ascii, indent=indent)))
 
     def row(self, *cells: object) -> None:
         """Print one TSV line: no header, no colour, nothing cut off."""
-        print("\t".join(visible.line(_cell(cell)) for cell in cells))
+        print("\t".join(escape_line(_cell_text(cell)) for cell in cells))
 
     def note(self, text: str) -> None:
         """Say something beside the data."""
         if not self.quiet:
-            print(visible.line(text), file=sys.stderr)
+            print(escape_line(text), file=sys.stderr)
 
     @contextlib.contextmanager
     def repeatable(self) -> Iterator[None]:
@@ -93,7 +136,7 @@ class Surface:
         """Print a sentence on a terminal."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-        self.console.print(Text(visible.line(text)), soft_wrap=True)
+        self.console.print(Text(escape_line(text)), soft_wrap=True)
 
     def table(self, *headings: str) -> Table:
         """Return an empty table; a heading that begins with > makes a right-aligned column."""
@@ -130,7 +173,7 @@ class Surface:
 
         grid = Table.grid(padding=(0, 3, 0, 0))
         for name, value in pairs:
-            grid.add_row(Text(name, style="bold"), Text(visible.lines(value)))
+            grid.add_row(Text(name, style="bold"), Text(escape_text(value)))
         self.console.print(grid)
 
     @contextlib.contextmanager
@@ -147,18 +190,18 @@ class Surface:
             bars.TaskProgressColumn(),
             bars.TimeElapsedColumn(),
         )
-        with bars.Progress(*columns, console=_console(sys.stderr)) as bar:
+        with bars.Progress(*columns, console=_new_console(sys.stderr)) as bar:
             task = bar.add_task(doing, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _cell(value: object) -> str:
+def _cell_text(value: object) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _console(stream: TextIO) -> Console:
+def _new_console(stream: TextIO) -> Console:
     from rich.console import Console  # noqa: PLC0415 - only a terminal pays for rich
 
     # Rich keeps bold and dim when there is to be no colour; whoever asks for none wants plain text.
@@ -172,9 +215,9 @@ def _console(stream: TextIO) -> Console:
     )
 
 
-def _unicode(stream: TextIO) -> bool:
+def _supports_unicode(stream: TextIO) -> bool:
     return (stream.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
 
 
-def _forced() -> bool:
+def _colour_forced() -> bool:
     return os.environ.get("FORCE_COLOR", "") not in ("", "0") and "NO_COLOR" not in os.environ

@@ -1,11 +1,54 @@
-"""Help that is written by hand: the first screen, and the topics of `limpet help`."""
+"""Commands to type next, the first screen, and the topics of `limpet help`.
+
+A suggested command is complete and quoted for a shell, and names the same store and tenant.
+Loads without cyclopts and rich.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-ROOT: Final = """\
+
+def store_options(url: str | None, tenant: str) -> tuple[str, ...]:
+    """Return the options that lead to the same store and tenant, as far as they were given."""
+    named: list[str] = []
+    if url:
+        named += option_words("--url", url)
+    if tenant != "default":
+        named += option_words("--tenant", tenant)
+    return tuple(named)
+
+
+def option_words(name: str, value: object) -> tuple[str, ...]:
+    """Return an option with its value; a value that looks like an option is tied to its name."""
+    text = str(value)
+    return (f"{name}={text}",) if text.startswith("-") else (name, text)
+
+
+def command_line(words: str, *options: str, named: str = "", on: Sequence[str] = ()) -> str:
+    """Return a command that can be typed as it is, but for a password: its words, what it is about, its options."""
+    import shlex  # noqa: PLC0415 - the first screen does not need it
+
+    from limpet.stores import urls  # noqa: PLC0415 - as above
+
+    before, after = ([named], []) if not named.startswith("-") else ([], ["--", named])
+    about = before if named else []
+    whole = [program_name(), *words.split(), *about, *options, *on, *after]
+    return shlex.join(urls.without_password(word) for word in whole)
+
+
+def program_name() -> str:
+    """Return how the command can be typed here: by its name where that is found, else as it was started."""
+    import shutil  # noqa: PLC0415 - slow to import, and the first screen does not need it
+
+    if shutil.which("limpet") or not sys.argv[0].endswith("limpet"):
+        return "limpet"
+    return sys.argv[0]
+
+
+FIRST_SCREEN: Final = """\
 limpet: durable conversations for LLM agents. Begin here: limpet demo
   demo         watch what survives kill -9: offline, no key, about 20 seconds
   status       where the store is, how durable, what it holds     limpet status state.db
@@ -31,7 +74,7 @@ limpet: durable conversations for LLM agents. Begin here: limpet demo
 
 Store: STORE, --url, LIMPET_URL or ./state.db; looking makes none. Each takes --help, most --json."""
 
-ENVIRONMENT: Final = """\
+ENVIRONMENT_HELP: Final = """\
 LIMPET_URL     the store, if neither STORE nor --url is given: a path or a URL
 LIMPET_ASCII   set: symbols and tables in ASCII
 LIMPET_DEBUG   set: a defect of Limpet shows its whole trace
@@ -40,7 +83,7 @@ FORCE_COLOR      set: a pipe gets what a terminal gets
 TERM=dumb        no colour, no moving bars
 COLUMNS          the width of tables"""
 
-JSON: Final = """\
+JSON_HELP: Final = """\
 With --json a command prints one valid document on stdout: whole values, moments as ISO 8601 UTC,
 everything that the table shows and more. Fields are added, never renamed or removed, within a
 major version. An error leaves stdout empty and prints one line of problem+json on stderr: type,
@@ -80,7 +123,7 @@ Without --json a pipe gets TSV without a header; control characters in stored te
   export          file, sessions, events, messages, bytes
   import          file, format, sessions, messages, already here, skipped; then lines of these"""
 
-IDS: Final = """\
+IDS_HELP: Final = """\
 A session is named by its id, by any beginning of it that no other has, by @last (the one last
 active), or by @last~2 (the second before that). So are frames and suspensions, of which @last is
 the newest, and also as a terminal shows them: frm_…07ab, typed as frm_...07ab. A fact of a
@@ -90,12 +133,18 @@ messages, and what else happened to it. A session's version is the number of its
 positions of `events tail` count all events of a tenant."""
 
 
-def exit_codes() -> str:
+def exit_code_help() -> str:
     """Return the table of exit codes."""
-    from limpet.cli import exits  # noqa: PLC0415 - the first screen does not need it
+    from limpet.cli import exit_codes  # noqa: PLC0415 - the first screen does not need it
 
-    return "\n".join(f"{code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
+    return "\n".join(
+        f"{code:>3}  {meaning}" for code, meaning in exit_codes.EXIT_CODE_MEANINGS.items()
+    )
 
 
-TOPICS: Final[Mapping[str, str]] = {"environment": ENVIRONMENT, "ids": IDS, "json": JSON}
+HELP_TOPICS: Final[Mapping[str, str]] = {
+    "environment": ENVIRONMENT_HELP,
+    "ids": IDS_HELP,
+    "json": JSON_HELP,
+}
 """Topics beside exit-codes, which is made from its table."""

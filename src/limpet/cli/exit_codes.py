@@ -1,0 +1,307 @@
+"""Exit codes, the text of error messages, and the boundary that turns exceptions into both.
+
+An error prints three lines: what happened, why, and what to type next. With --json it prints one
+line of problem+json. The codes are part of the API: they do not change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, cast
+
+from limpet import errors
+from limpet.cli import hints, output
+
+DONE, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
+CONFLICT, OVER_BUDGET, DAMAGE, UNSAFE, UNAVAILABLE = 5, 6, 7, 8, 9
+INTERRUPTED, PIPE_CLOSED = 130, 141
+
+EXIT_CODE_MEANINGS: Final[Mapping[int, str]] = {
+    DONE: "done",
+    FAILED: "failed, or a claim of the demo did not hold",
+    USAGE: "wrong usage",
+    NOT_FOUND: "not found: no such store, session, message, fact, frame or suspension",
+    4: "not authenticated or not allowed (a service; not used yet)",
+    CONFLICT: "conflict: someone else was first; read again, then repeat",
+    OVER_BUDGET: "over budget: what must be in a context does not fit",
+    DAMAGE: "damage found: stored data, or a file to import, is not what was written",
+    UNSAFE: "refused for safety: not a store, a newer one, a target that exists",
+    UNAVAILABLE: "the store is busy, full, read-only or away; repeating is safe",
+    INTERRUPTED: "interrupted",
+    PIPE_CLOSED: "the reader of the pipe went away",
+}
+
+
+_VERIFY_COMMAND: Final = "`limpet verify`"
+
+
+class CommandProblem(NamedTuple):
+    """What an error says and how the command ends for it.
+
+    `command` is what to type next, its words and its options; `named` is what it is about, and `on`
+    leads it to the same store.
+    """
+
+    exit: int
+    code: str
+    what: str
+    why: str
+    next: str
+    facts: Mapping[str, object] = errors.NO_FACTS
+    command: Sequence[str] = ()
+    on: Sequence[str] = ()
+    named: str = ""
+
+    def then(self) -> str:
+        """Return what to do next; a command in it can be typed as it is."""
+        told = self.next
+        if self.on and _VERIFY_COMMAND in told:
+            told = told.replace(_VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.on)}`")
+        if not self.command:
+            return told
+        words, *options = self.command
+        return (
+            f"{told} {hints.command_line(words, *options, named=self.named, on=self.on)}".lstrip()
+        )
+
+    def text(self, indent: str = "       ") -> str:
+        """Return the three lines for people."""
+        parts = (self.what, self._numbers(), f"{self.then()}  (exit {self.exit})")
+        return "error: " + f"\n{indent}".join(output.escape_line(part) for part in parts)
+
+    def _numbers(self) -> str:
+        told = f"{self.what} {self.why} {self.then()}"
+        shown = [
+            f"{name.replace('_', ' ')} {_format_fact(value)}"
+            for name, value in self.facts.items()
+            if isinstance(value, str | int | float)
+            and not isinstance(value, bool)
+            and _format_fact(value) not in told
+        ]
+        return f"{self.why} ({', '.join(shown)})" if shown else self.why
+
+    def problem_json(self) -> str:
+        """Return one line of problem+json."""
+        document = {
+            "type": f"urn:limpet:error:{self.code}",
+            "title": output.escape_line(self.what),
+            "detail": output.escape_line(self.why),
+            "next": output.escape_line(self.then()),
+            "code": self.code,
+            "exit_code": self.exit,
+            "facts": {key: _json_safe(value) for key, value in self.facts.items()},
+        }
+        return json.dumps(document)
+
+
+class CommandFailure(Exception):
+    """The command can't go on, for a reason of the command line's own."""
+
+    def __init__(self, problem: CommandProblem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
+
+
+class _ErrorRule(NamedTuple):
+    exit: int
+    why: str
+    next: str
+    command: Sequence[str] = ()
+
+
+ERROR_RULES: Final[Mapping[type[errors.Error], _ErrorRule]] = {
+    errors.NotFound: _ErrorRule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "",
+        ("sessions list",),
+    ),
+    errors.MessageNotFound: _ErrorRule(
+        NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
+    ),
+    errors.FrameNotFound: _ErrorRule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "",
+        ("frames list", "--all"),
+    ),
+    errors.ToolNotFound: _ErrorRule(
+        NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)
+    ),
+    errors.SuspensionNotFound: _ErrorRule(
+        NOT_FOUND,
+        "Give a whole id, any unique beginning of one, or @last.",
+        "",
+        ("suspensions list", "--all"),
+    ),
+    errors.Conflict: _ErrorRule(
+        CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
+    ),
+    errors.InvalidRequest: _ErrorRule(USAGE, "Nothing was done.", "limpet --help"),
+    errors.ContextOverflow: _ErrorRule(OVER_BUDGET, "No window was made.", "Raise --budget."),
+    errors.UnknownScheme: _ErrorRule(USAGE, "Nothing was opened.", "limpet help environment"),
+    errors.NotInstalled: _ErrorRule(USAGE, "Nothing was opened.", "Install what is missing."),
+    errors.UnsafeStore: _ErrorRule(
+        UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."
+    ),
+    errors.NotAStore: _ErrorRule(UNSAFE, "It was left as it is.", "Choose another path."),
+    errors.NewerStore: _ErrorRule(
+        UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."
+    ),
+    errors.DamagedFile: _ErrorRule(
+        DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."
+    ),
+    errors.Refused: _ErrorRule(
+        FAILED, "The rules forbid it; nothing was changed.", "limpet --help"
+    ),
+    errors.Unavailable: _ErrorRule(
+        UNAVAILABLE, "What was acknowledged before is safe.", "Repeat the command."
+    ),
+    errors.Corrupt: _ErrorRule(
+        DAMAGE,
+        "Stored data is not what was written.",
+        "",
+        ("verify",),
+    ),
+    errors.EventsLost: _ErrorRule(
+        DAMAGE,
+        "Nothing was changed; what is there now is whole.",
+        "Bring a fuller copy back, or repeat the command.",
+    ),
+    errors.Error: _ErrorRule(FAILED, "Nothing more is known.", "limpet --help"),
+}
+"""The nearest ancestor of an error's class decides."""
+
+
+def problem_of(error: errors.Error) -> CommandProblem:
+    """Return how the command ends for one of the engine's errors."""
+    rule = next(ERROR_RULES[kind] for kind in type(error).__mro__ if kind in ERROR_RULES)
+    code = UNSAFE if "exists" in error.facts else rule.exit
+    why = _partial_effect(error) or rule.why
+    if error.hint:
+        then = error.hint.replace(errors.RETRY_HINT, "Repeat the command.")
+        return CommandProblem(code, error.code, error.message, why, then, error.facts)
+    then = rule.next
+    if then.startswith("limpet "):
+        then = hints.program_name() + then.removeprefix("limpet")
+    return CommandProblem(code, error.code, error.message, why, then, error.facts, rule.command)
+
+
+def _partial_effect(error: errors.Error) -> str:
+    """Return what was done before an error, where it says so; its kind tells what is so of all of its kind."""
+    receipt = error.facts.get("receipt")
+    if isinstance(receipt, dict):
+        told = cast("dict[str, object]", receipt)
+        return (
+            f"It is erased for every reader (receipt {told['id']}), but traces are left in files."
+        )
+    return ""
+
+
+def _format_fact(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _json_safe(value: object) -> object:
+    if isinstance(value, str):
+        return output.escape_line(value)
+    return value if isinstance(value, int | float | bool | None) else output.escape_line(str(value))
+
+
+def run_command_line(arguments: Sequence[str]) -> int:
+    """Parse the arguments and run the command they name."""
+
+    def body() -> int:
+        from limpet.cli import program  # noqa: PLC0415 - cyclopts is slow to import
+
+        return program.dispatch(arguments)
+
+    return run_guarded(body, as_json="--json" in arguments)
+
+
+def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
+    """Run the body; return its exit code, or that of the error it ended with."""
+    _escape_unencodable_output()
+    try:
+        code = body() or DONE
+        sys.stdout.flush()
+    except CommandFailure as failure:
+        return _print_problem(failure.problem, as_json=as_json)
+    except errors.Error as error:
+        return _print_problem(problem_of(error), as_json=as_json)
+    except KeyboardInterrupt:
+        _print_to_stderr("interrupted.")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _redirect_stdout_to_null()
+        return PIPE_CLOSED
+    except OSError as error:
+        _redirect_stdout_to_null()
+        return _print_problem(_system_problem(error), as_json=as_json)
+    except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
+        if _caused_by_interrupt(error):
+            _print_to_stderr("interrupted.")
+            return INTERRUPTED
+        return _print_problem(_defect_problem(error), as_json=as_json)
+    return code
+
+
+def _caused_by_interrupt(error: BaseException) -> bool:
+    """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
+    before = error.__context__
+    return isinstance(before, KeyboardInterrupt) or (
+        before is not None and _caused_by_interrupt(before)
+    )
+
+
+def _escape_unencodable_output() -> None:
+    """Let no character of a stored text stop the output where the terminal's encoding is poor."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _redirect_stdout_to_null() -> None:
+    """Let the interpreter's last flush go nowhere: it would fail once more, and loudly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system_problem(error: OSError) -> CommandProblem:
+    about = f" ({error.filename})" if error.filename else ""
+    return CommandProblem(
+        FAILED,
+        "system",
+        f"the system refused: {error.strerror or error}{about}.",
+        f"It is error {error.errno} of the operating system.",
+        "Free or mend what it names, then repeat the command.",
+    )
+
+
+def _print_problem(problem: CommandProblem, *, as_json: bool) -> int:
+    _print_to_stderr(problem.problem_json() if as_json else problem.text())
+    return problem.exit
+
+
+def _print_to_stderr(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr)
+
+
+def _defect_problem(error: Exception) -> CommandProblem:
+    if os.environ.get("LIMPET_DEBUG"):
+        traceback.print_exception(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return CommandProblem(
+        FAILED,
+        "defect",
+        f"this should not happen: {type(error).__name__}: {error}",
+        f"It is a defect of Limpet, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
+        "LIMPET_DEBUG=1 shows the whole trace; please report it.",
+    )

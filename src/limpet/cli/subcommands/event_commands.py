@@ -1,0 +1,323 @@
+"""`limpet events tail`: the event log of a tenant, one line for each event."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from limpet import errors, limits
+from limpet.cli import exit_codes, hints, output, target
+from limpet.cli.options import CommonOptions
+from limpet.cli.output import Output, OutputMode
+from limpet.cli.subcommands.session_commands import message_text
+from limpet.core.values import events, ids
+from limpet.core.values.events import FramePushedEvent, MessageAddedEvent
+from limpet.runtime.state_cache import TreeEvent
+
+if TYPE_CHECKING:
+    from limpet.admin.log import Fact
+    from limpet.core.values.frame_state import Frame
+    from limpet.core.values.json_values import Json
+    from limpet.wiring import Limpet
+
+
+IdFormat = Callable[[str], str]
+"""How an id is shown."""
+
+
+def event_text(fact: Fact, dot: str, named: IdFormat = str) -> str:
+    """Return what happened, without its kind and whom it happened to."""
+    return f" {dot} ".join(part for part in _event_parts(fact, named) if part)
+
+
+def _event_parts(fact: Fact, named: IdFormat) -> Iterator[str]:
+    match fact.event:
+        case events.SessionCreatedEvent(user_id=user, title=title):
+            yield user or ""
+            yield title or ""
+        case events.MessageAddedEvent(message=message):
+            yield f"{message.role}: {message_text(message)}"
+        case events.WindowRecordedEvent(selection=selection):
+            yield f"a window of {selection.tokens:,} tokens"
+        case events.WindowCutEvent(cut=cut):
+            yield f"windows begin at #{cut.first:,}"
+        case events.SessionContinuedEvent(to=to):
+            yield f"goes on in {named(to)}"
+        case events.SessionForkedEvent(source=source, version=version):
+            yield f"from {named(source)} at event {version:,}"
+        case events.SessionRewoundEvent(to=to_version):
+            yield f"to event {to_version:,}"
+        case events.SessionEndedEvent(reason=reason):
+            yield str(reason)
+        case events.SessionOffloadedEvent(generation=generation):
+            yield f"generation {generation:,}"
+        case events.SessionUpdatedEvent(title=title) if isinstance(title, str):
+            yield f"title {title}"
+        case (
+            events.SessionSummarizedEvent()
+            | events.SessionUpdatedEvent()
+            | events.SessionResetEvent()
+            | events.SessionErasedEvent()
+            | events.ErasedEvent()
+        ):
+            pass
+        case _:
+            yield from _frame_event_parts(fact.event, named)
+
+
+def _frame_event_parts(event: events.FrameEvent, named: IdFormat) -> Iterator[str]:
+    match event:
+        case events.FramePushedEvent():
+            yield event.goal
+            yield f"{event.budget.total:,} tokens"
+            yield f"under {named(event.parent_frame_id)}" if event.parent_frame_id else ""
+        case events.FrameUpdatedEvent():
+            yield from _frame_update_parts(event, named)
+        case events.FramePoppedEvent():
+            yield str(event.status)
+            yield event.result_summary or event.reason
+        case events.FrameSuspendedEvent():
+            yield f"{named(event.suspension_id)} {event.purpose}".strip()
+            yield event.reason
+        case events.FrameResumedEvent():
+            yield f"{named(event.suspension_id)} {event.decision}" + (
+                f", {event.by}" if event.by else ""
+            )
+            yield event.reason
+        case events.HandleAddedEvent():
+            yield f"{event.handle.handle_id} {event.handle.description}".strip()
+        case events.ResultAddedEvent():
+            yield f"{event.result.result_type} {event.result.ref_id}"
+            yield event.result.summary
+        case events.FrameCompactedEvent():
+            yield f"{len(event.removed):,} handles removed, {len(event.replaced):,} replaced"
+        case events.ActorResumedEvent():
+            yield event.scope.actor_id
+            yield f"{len(event.unknown):,} tools of unknown outcome" if event.unknown else ""
+        case events.TreeErasedEvent():
+            yield f"{event.events:,} events"
+
+
+def _frame_update_parts(event: events.FrameUpdatedEvent, named: IdFormat) -> Iterator[str]:
+    if isinstance(event.goal, str):
+        yield f"goal {event.goal}"
+    if event.status is not None:
+        yield str(event.status)
+    if event.used:
+        yield f"{event.used:,} tokens used"
+    for purpose, amount in event.reserved.items():
+        yield f"{amount:,} tokens reserved {purpose}".rstrip()
+    for purpose, amount in event.released.items():
+        yield f"{amount:,} tokens released {purpose}".rstrip()
+    if event.tool is not None:
+        yield f"tool {event.tool.name} {event.tool.status}, {named(event.tool.tool_id)}"
+    if event.suspension is not None:
+        yield f"suspension {event.suspension}" + (f", {event.by}" if event.by else "")
+    for child in event.handled:
+        yield f"{named(child)} dealt with"
+    yield event.reason
+
+
+POLL_INTERVAL_S: Final = 0.2
+"""How often the log is looked at for more."""
+
+EVENTS_SHOWN: Final = 20
+"""How many of the last events are shown if nobody says from where on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TailCommandOptions:
+    """Which events: of a session, of a frame, after a position, how many; and whether to wait for more."""
+
+    session: str | None = None
+    frame: str | None = None
+    since: int | None = None
+    limit: int | None = None
+    follow: bool = False
+
+
+class EventTail:
+    """Finds events of one tenant, and prints them."""
+
+    def __init__(
+        self, lp: Limpet, wanted: TailCommandOptions, surface: Output, common: CommonOptions
+    ) -> None:
+        self._lp = lp
+        self._surface = surface
+        self._session = target.session_id_or_reference(lp, wanted.session)
+        self._frame = target.find_frame(lp, wanted.frame).frame_id if wanted.frame else None
+        self._frames: dict[str, Frame | None] = {}
+        heads: Mapping[str, Mapping[str, int]] = lp.admin.status().get("heads", {})
+        self._head = heads.get(common.tenant, {}).get("position", 0)
+        self.seen = self._head if wanted.since is None else wanted.since
+
+    def last(self, count: int) -> list[Fact]:
+        """Return the last so many events that are wanted, oldest first; read from the end of the log."""
+        found: list[Fact] = []
+        until = self._head
+        while until > 0 and len(found) < count:
+            after = max(0, until - limits.READ_CHUNK)
+            page = self._lp.events.page(after, until - after)
+            found = [fact for fact in page if self._wants(fact)] + found
+            until = after
+        return found[-count:]
+
+    def new(self) -> Iterator[Fact]:
+        """Yield events after the last one seen that are wanted; all count as seen."""
+        for fact in self._lp.events.feed(self.seen):
+            if self._wants(fact):
+                yield fact
+            self.seen = fact.position
+
+    def _wants(self, fact: Fact) -> bool:
+        if isinstance(fact, TreeEvent):
+            if self._frame is not None:
+                return fact.event.frame_id == self._frame
+            frame = self._of(fact.event.frame_id) if self._session is not None else None
+            return self._session is None or (
+                frame is not None and frame.scope.session_id == self._session
+            )
+        return self._frame is None and self._session in (None, fact.session_id)
+
+    def _of(self, frame_id: str) -> Frame | None:
+        if frame_id not in self._frames:
+            try:
+                self._frames[frame_id] = self._lp.index.get_frame(frame_id)
+            except errors.FrameNotFound:
+                self._frames[frame_id] = None
+        return self._frames[frame_id]
+
+    def print(self, fact: Fact) -> None:
+        """Print one event."""
+        surface, of_frame = self._surface, isinstance(fact, TreeEvent)
+        about = fact.event.frame_id if isinstance(fact, TreeEvent) else fact.session_id
+        if surface.face is OutputMode.JSON:
+            print(output.escape_json(json.dumps(_event_document(fact), ensure_ascii=surface.ascii)))
+            return
+        frame = self._of(about) if of_frame else None
+        if surface.face is OutputMode.PIPE:
+            what = event_text(fact, surface.glyphs.dot)
+            surface.row(fact.position, ids.iso(fact.time_us), fact.kind, about, what)
+            return
+        self._show(fact, about, frame)
+
+    def _show(self, fact: Fact, about: str, frame: Frame | None) -> None:
+        glyphs, width = self._surface.glyphs, self._surface.console.width
+        moment = datetime.fromtimestamp(fact.time_us / 1e6, UTC).astimezone()
+        head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {_short_event_id(about, glyphs.cut)}"
+        goal = frame.goal if frame and not isinstance(fact.event, FramePushedEvent) else ""
+        # What happened says more than what it is all for.
+        room = max((width - len(head)) // 3, 8)
+        goal = goal if len(goal) <= room else f"{goal[: room - 1]}{glyphs.cut}"
+        what = event_text(fact, glyphs.dot, lambda id_: _short_event_id(id_, glyphs.cut))
+        between = f" {glyphs.dot} " if goal and what else " "
+        _print_line(self._surface, f"{head}{' ' if goal else ''}{goal}{between}{what}")
+
+
+def _short_event_id(id_: str, cut: str) -> str:
+    return target.short_ids([id_], cut)[id_]
+
+
+def _print_line(surface: Output, text: str) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    shown = Text(output.escape_line(text))
+    shown.truncate(surface.console.width, overflow="crop" if surface.ascii else "ellipsis")
+    surface.console.print(shown, soft_wrap=True)
+
+
+def _event_document(fact: Fact) -> dict[str, Json]:
+    event = fact.event
+    data: dict[str, Json] = msgspec.to_builtins(event)
+    if isinstance(event, MessageAddedEvent):
+        data["message"] = event.message.to_dict()
+    # What is kept of a token is for checking it, and for nobody's eyes.
+    data.pop("token_hash", None)
+    where: dict[str, Json] = (
+        {"frame": fact.event.frame_id, "tree": fact.root_id}
+        if isinstance(fact, TreeEvent)
+        else {"session": fact.session_id}
+    )
+    return {
+        "position": fact.position, "time": ids.iso(fact.time_us), "kind": fact.kind, **where,
+        "version": fact.version, "data": data,
+    }  # fmt: skip
+
+
+def tail_events(wanted: TailCommandOptions, common: CommonOptions) -> int:
+    """Print events; with follow until interrupted, which ends with how to go on."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        tail = EventTail(lp, wanted, surface, common)
+        if not wanted.follow:
+            return _print_recorded_events(tail, wanted, surface, common)
+        try:
+            _follow_log(tail, wanted, surface, patient=target.on_server(common.url))
+        except KeyboardInterrupt:
+            print(f"resumable: --since {tail.seen}", file=sys.stderr)
+            return exit_codes.INTERRUPTED
+    return exit_codes.DONE
+
+
+def _print_recorded_events(
+    tail: EventTail, wanted: TailCommandOptions, surface: Output, common: CommonOptions
+) -> int:
+    if wanted.since is None:
+        for fact in tail.last(wanted.limit or EVENTS_SHOWN):
+            tail.print(fact)
+        return exit_codes.DONE
+    last: int | None = None
+    for number, fact in enumerate(tail.new(), 1):
+        if wanted.limit is not None and number > wanted.limit:
+            surface.note(f"There are more: {_next_page_command(wanted, last or 0, common)}")
+            break
+        tail.print(fact)
+        last = fact.position
+    return exit_codes.DONE
+
+
+def _next_page_command(wanted: TailCommandOptions, since: int, common: CommonOptions) -> str:
+    given = [
+        ("--session", wanted.session), ("--frame", wanted.frame), ("--since", since), ("--limit", wanted.limit),
+    ]  # fmt: skip
+    words = [
+        word
+        for name, value in given
+        if value is not None
+        for word in hints.option_words(name, value)
+    ]
+    return hints.command_line("events tail", *words, on=common.on)
+
+
+def _follow_log(
+    tail: EventTail, wanted: TailCommandOptions, surface: Output, *, patient: bool
+) -> None:
+    left = itertools.count() if wanted.limit is None else iter(range(wanted.limit))
+    if wanted.since is None:
+        for fact in tail.last(wanted.limit or EVENTS_SHOWN):
+            tail.print(fact)
+        left = itertools.count()
+    away = False
+    while True:
+        try:
+            for fact in tail.new():
+                if next(left, None) is None:
+                    return
+                tail.print(fact)
+                away = False
+        except errors.Unavailable as error:
+            if not patient:
+                raise
+            if not away:
+                surface.note(f"{error.message} Goes on after position {tail.seen} when it is back.")
+            away = True
+        sys.stdout.flush()
+        time.sleep(POLL_INTERVAL_S)

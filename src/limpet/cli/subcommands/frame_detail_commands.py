@@ -1,0 +1,348 @@
+"""`limpet frames show`, `frames pack` and `frames pending`: one frame, a recorded pack, pending work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from limpet.cli import exit_codes, formatting, output, target
+from limpet.cli.options import CommonOptions
+from limpet.cli.output import Output, OutputMode
+from limpet.cli.subcommands import frame_tree_commands
+from limpet.cli.subcommands.context_command import provider_request
+from limpet.cli.subcommands.session_commands import compact_json
+from limpet.cli.subcommands.suspension_commands import suspension_document
+from limpet.core.rules.frame_rules import pending_work
+from limpet.core.values import ids
+from limpet.core.values.budget import LIMIT_FIELDS
+from limpet.core.values.frame_state import PendingWorkType, Scope
+from limpet.core.values.json_values import thaw
+
+if TYPE_CHECKING:
+    from limpet.core.values.context import ContextHandle
+    from limpet.core.values.frame_state import Frame, PendingWork, ToolRun, TreeState
+    from limpet.core.values.json_values import Json
+    from limpet.wiring import Limpet
+
+
+def show_frame(reference: str, common: CommonOptions) -> int:
+    """Print a frame."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        frame = target.find_frame(lp, reference)
+        tree = lp.index.get_tree(frame.frame_id)
+    frame = tree.frames.get(frame.frame_id, frame)
+    if surface.face is OutputMode.JSON:
+        surface.document(_frame_document(frame, tree))
+    elif surface.face is OutputMode.PIPE:
+        for name, value in _flat_rows(_frame_document(frame, tree)):
+            surface.row(name, value)
+    else:
+        surface.facts(
+            [
+                (name, output.escape_line(value))
+                for name, value in _frame_facts(frame, tree, surface)
+                if value
+            ]
+        )
+    return exit_codes.DONE
+
+
+def _limits_in_force(frame: Frame, tree: TreeState) -> dict[str, int | None]:
+    """Return the limits in force: the strictest among an open frame and those above it."""
+    if frame.frame_id in tree.frames:
+        return {name: tree.limit(frame.frame_id, name) for name in LIMIT_FIELDS}
+    return {name: getattr(frame.budget, name) for name in LIMIT_FIELDS}
+
+
+def _deadline_iso(frame: Frame, tree: TreeState) -> str | None:
+    found = tree.deadline(frame.frame_id) if frame.frame_id in tree.frames else None
+    return None if found is None else ids.iso(found)
+
+
+def _used_below(frame: Frame, tree: TreeState) -> int:
+    if frame.frame_id not in tree.frames:
+        return 0
+    return sum(one.budget.used for one in tree.below(frame.frame_id))
+
+
+def _ordered_handles(frame: Frame) -> list[ContextHandle]:
+    """Return the handles, the most important first."""
+    return sorted(frame.context_handles, key=lambda handle: (not handle.pinned, -handle.priority))
+
+
+def _frame_document(frame: Frame, tree: TreeState) -> dict[str, Json]:
+    told = frame.resumption
+    return {
+        **frame_tree_commands.frame_summary(frame),
+        "budget": frame_tree_commands.frame_account(frame, _used_below(frame, tree)).document(),
+        "reservations": dict(frame.reservations),
+        "limits": _limits_in_force(frame, tree),
+        "deadline": _deadline_iso(frame, tree),
+        "inputs": thaw(frame.inputs),
+        "handles": [_handle_document(handle) for handle in _ordered_handles(frame)],
+        "tools": [tool_document(tool) for tool in frame.tools],
+        "results": [
+            {"type": result.result_type, "ref": result.ref_id, "summary": result.summary}
+            for result in frame.result_refs
+        ],
+        "children": list(frame.children),
+        "failed_children": list(frame.failures),
+        "suspension": suspension_document(frame.suspension, frame) if frame.suspension else None,
+        "resumption": {
+            "suspension": told.suspension_id, "decision": str(told.decision), "by": told.by,
+            "reason": told.reason, "payload": thaw(told.payload),
+        } if told else None,
+        "result_summary": frame.result_summary,
+        "reason": frame.reason,
+        "updated_at": ids.iso(frame.updated_us) if frame.updated_us else None,
+    }  # fmt: skip
+
+
+def _handle_document(handle: ContextHandle) -> dict[str, Json]:
+    return {
+        "id": handle.handle_id,
+        "type": str(handle.handle_type),
+        "priority": handle.priority.name.lower(),
+        "pinned": handle.pinned,
+        "tokens": handle.size,
+        "description": handle.description,
+        "target": thaw(handle.target),
+        "content_hash": handle.content_hash,
+    }
+
+
+def tool_document(tool: ToolRun) -> dict[str, Json]:
+    """Return what every document says of a tool."""
+    return {
+        "id": tool.tool_id,
+        "name": tool.name,
+        "status": str(tool.status),
+        "effect": str(tool.effect),
+        "key": tool.key,
+        "attempt": tool.attempt,
+        "summary": tool.summary,
+        "call": tool.call_id,
+        "message": tool.message_id,
+        "changed_at": ids.iso(tool.changed_us) if tool.changed_us else None,
+    }
+
+
+def _flat_rows(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
+    for name, value in facts.items():
+        if isinstance(value, dict) and name not in ("inputs", "payload", "target"):
+            yield from _flat_rows(cast("dict[str, Json]", value), f"{above}{name}.")
+        elif isinstance(value, list):
+            for item in cast("list[Json]", value):
+                yield above + name, item if isinstance(item, str) else compact_json(item)
+        elif isinstance(value, dict):
+            yield above + name, compact_json(cast("Json", value))
+        else:
+            yield above + name, value
+
+
+def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tuple[str, str]]:
+    dot, scope = surface.glyphs.dot, frame.scope
+    of = frame_tree_commands.frame_account(frame, _used_below(frame, tree))
+    yield "frame", frame.frame_id
+    yield "goal", frame.goal
+    yield (
+        "status",
+        f"{frame.status} {dot} begun {formatting.relative_time(frame.created_at)}{_end_text(frame, tree)}",
+    )
+    where = (f"{scope.actor_id}", f"session {scope.session_id}" if scope.session_id else "",
+             f"thread {scope.thread_id}" if scope.thread_id else "")  # fmt: skip
+    yield "of", f" {dot} ".join(part for part in where if part)
+    if frame.parent_frame_id:
+        yield "under", f"{frame.parent_frame_id} {dot} depth {frame.depth}, root {frame.root_id}"
+    yield (
+        "budget",
+        f"{frame_tree_commands.account_bar(of, plain=surface.ascii)}  {frame_tree_commands.account_equation(of)}",
+    )
+    if of.whole != of.own:
+        yield "", f"{of.own:,} spent by itself {dot} {of.whole:,} with everything below it"
+    for purpose, amount in frame.reservations.items():
+        yield "reserved", f"{amount:,} for {purpose or 'nothing in particular'}"
+    yield "limits", f" {dot} ".join(_limit_texts(_limits_in_force(frame, tree), frame))
+    if frame.inputs is not None:
+        yield "inputs", compact_json(thaw(frame.inputs))
+    for handle in _ordered_handles(frame):
+        pinned = ", pinned" if handle.pinned else ""
+        yield (
+            "handle",
+            (
+                f"{handle.handle_id} {dot} {handle.handle_type}, {handle.priority.name.lower()}{pinned},"
+                f" {formatting.quantity(handle.size, 'token')} {dot} {handle.description}"
+            ),
+        )
+    yield from _work_facts(frame, dot)
+    yield "summary", frame.result_summary
+    yield "reason", frame.reason
+
+
+def _work_facts(frame: Frame, dot: str) -> Iterator[tuple[str, str]]:
+    for tool in frame.tools:
+        yield (
+            "tool",
+            f"{tool.name} ({tool.effect}) {dot} {tool.status}, attempt {tool.attempt} {dot} {tool.tool_id}",
+        )
+    for child in frame.children:
+        yield "child", child
+    for child in frame.failures:
+        yield "failed", child
+    for result in frame.result_refs:
+        yield "result", f"{result.result_type} {result.ref_id} {dot} {result.summary}"
+    standing, now = frame.suspension, time.time_ns() // 1000
+    if standing is not None:
+        status = frame_tree_commands.current_status(standing, now)
+        left = f", {frame_tree_commands.expiry_text(standing, now)}" if status == "waiting" else ""
+        yield "suspended", f"{standing.reason} {dot} {standing.suspension_id} {dot} {status}{left}"
+        if standing.payload is not None:
+            yield "asks about", compact_json(thaw(standing.payload))
+    if frame.resumption is not None:
+        told = frame.resumption
+        by = f" by {told.by}" if told.by else ""
+        why = f": {told.reason}" if told.reason else ""
+        yield "resumed", f"{told.decision}{by}{why} {dot} {told.suspension_id}"
+
+
+def _end_text(frame: Frame, tree: TreeState) -> str:
+    if frame.completed_at is not None:
+        return f", closed {formatting.relative_time(frame.completed_at)}"
+    deadline = tree.deadline(frame.frame_id)
+    if deadline is None:
+        return ""
+    left = deadline / 1e6 - time.time()
+    return (
+        f", {formatting.duration(left)} left"
+        if left > 0
+        else f", overdue since {formatting.duration(-left)}"
+    )
+
+
+def _limit_texts(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str]:
+    """Return the limits in words; what is not limited is left out."""
+    context, calls, depth, timeout = (limits[name] for name in LIMIT_FIELDS)
+    told = [
+        f"{context:,} tokens of context" if context is not None else "",
+        f"{frame.tool_calls:,} of {calls:,} tool calls" if calls is not None else "",
+        f"frames down to depth {depth:,}" if depth is not None else "",
+        f"{formatting.duration(timeout / 1000)} of time" if timeout is not None else "",
+    ]
+    return [part for part in told if part] or ["none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackCommandOptions:
+    """Which pack, and how it is shown."""
+
+    at: int | None = None
+    provider: str | None = None
+
+
+def show_pack(reference: str, wanted: PackCommandOptions, common: CommonOptions) -> int:
+    """Print a recorded pack."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        frame = target.find_frame(lp, reference)
+        pack = lp.index.pack_of(frame.frame_id, version=wanted.at)
+    if wanted.provider is not None:
+        surface.document(provider_request(pack, wanted.provider))
+    elif surface.face is OutputMode.JSON:
+        surface.document(pack.to_dict())
+    elif surface.face is OutputMode.PIPE:
+        for entry in pack.ledger.handles:
+            cells = (entry.handle_id or "", entry.count, entry.fate, entry.tokens, entry.used)
+            surface.row(*cells, entry.priority.label, entry.rule)
+    else:
+        for line in (*pack.explain().splitlines(), f"hash {pack.context_hash}"):
+            surface.console.print(output.escape_line(line), markup=False, highlight=False)
+    return exit_codes.DONE
+
+
+def show_pending_work(actor: str, session: str | None, common: CommonOptions) -> int:
+    """Print the work of an actor that waits."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        stack, others = _stack_and_other_frames(
+            lp, Scope(actor, target.session_id_or_reference(lp, session))
+        )
+    work = pending_work((*stack, *others))
+    if surface.face is OutputMode.JSON:
+        surface.document(
+            {
+                "actor": actor,
+                "stack": [frame.frame_id for frame in stack],
+                "others": [frame.frame_id for frame in others],
+                "pending": [_pending_document(one) for one in work],
+            }
+        )
+    elif surface.face is OutputMode.PIPE:
+        for one in work:
+            surface.row(one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description)
+    elif work:
+        _print_pending(surface, work)
+    if not work and surface.face is not OutputMode.JSON:
+        surface.note(f"Nothing of {actor} waits." if stack else f"{actor} has no open frame.")
+    return exit_codes.DONE
+
+
+def _stack_and_other_frames(lp: Limpet, scope: Scope) -> tuple[list[Frame], list[Frame]]:
+    """Return the stack that an actor would come back to, root first, and its other open frames, oldest first."""
+    rows = lp.index.list_frames(scope, limit=target.ALL_ROWS)
+    if not rows:
+        return [], []
+    tree = lp.index.get_tree(rows[0].frame_id)
+    if rows[0].frame_id not in tree.frames:
+        return [], []
+    stack = list(tree.ancestry(rows[0].frame_id))
+    seen = {frame.frame_id for frame in stack}
+    others = [
+        lp.index.get_frame(row.frame_id)
+        for row in sorted(rows, key=lambda row: (row.created_us, row.frame_id))
+        if row.frame_id not in seen
+    ]
+    return stack, [frame for frame in others if frame.open]
+
+
+def _tool_state(work: PendingWork) -> str | None:
+    return f"{work.tool.status}, {work.tool.effect}" if work.tool else None
+
+
+def _pending_document(work: PendingWork) -> dict[str, Json]:
+    return {
+        "frame": work.frame_id,
+        "type": str(work.work_type),
+        "description": work.description,
+        "ref": work.ref_id or None,
+        "tool": tool_document(work.tool) if work.tool else None,
+    }
+
+
+def _print_pending(surface: Output, work: tuple[PendingWork, ...]) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    ids = target.short_ids(
+        [one.frame_id for one in work] + [one.ref_id for one in work], surface.glyphs.cut
+    )
+    rows = [
+        [
+            Text(ids[one.frame_id], style="cyan"),
+            Text(_WORK_TYPE_LABELS[one.work_type]),
+            Text(ids[one.ref_id]),
+            Text(_tool_state(one) or ""),
+            Text(output.escape_line(one.description)),
+        ]
+        for one in work
+    ]
+    surface.listed(["FRAME", "WAITS FOR", "REF", "TOOL", "WHAT"], rows)
+
+
+_WORK_TYPE_LABELS: Mapping[PendingWorkType, str] = {
+    PendingWorkType.WAITING_FOR_SUBCALL: "a child",
+    PendingWorkType.WAITING_FOR_USER: "a person",
+    PendingWorkType.TOOL_IN_PROGRESS: "a tool",
+    PendingWorkType.UNHANDLED_ERROR: "a failure",
+}

@@ -1,0 +1,577 @@
+"""`limpet frames list` and `limpet frames tree`: frames, their token accounts, and what waits.
+
+Checks that the accounts of a tree add up, within each frame and between parents and children.
+"""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from limpet import errors
+from limpet.cli import exit_codes, formatting, hints, output, target
+from limpet.cli.options import CommonOptions
+from limpet.cli.output import Output, OutputMode
+from limpet.core.values.frame_state import Scope, SuspensionStatus, ToolStatus
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from limpet.core.values.frame_state import Frame, Suspension, ToolRun, TreeState
+    from limpet.core.values.json_values import Json
+    from limpet.wiring import Limpet
+
+
+ACCOUNT_BAR_CELLS = 20
+_ACCOUNT_PARTS = ("used", "reserved", "lent", "overdrawn", "free")
+_UNICODE_FILL: Mapping[str, str] = dict(zip(_ACCOUNT_PARTS, "█▒░!·", strict=True))
+_ASCII_FILL: Mapping[str, str] = dict(zip(_ACCOUNT_PARTS, "#=+!.", strict=True))
+_PART_LABELS: Mapping[str, str] = {"lent": "lent to children"}
+
+
+class FrameAccount(NamedTuple):
+    """Tokens of a frame. `own` is what it spent itself, `settled` what its closed children did.
+
+    `used` is both; `below` is what frames below it that are open have spent.
+    """
+
+    total: int
+    used: int
+    settled: int
+    below: int
+    reserved: int
+    lent: int
+    free: int
+    overdrawn: int
+
+    @property
+    def own(self) -> int:
+        """What it spent itself."""
+        return self.used - self.settled
+
+    @property
+    def whole(self) -> int:
+        """What it and everything below it has spent."""
+        return self.used + self.below
+
+    def document(self) -> dict[str, Json]:
+        """Return every number by its name."""
+        return {
+            "total": self.total, "used": self.used, "own": self.own, "by_closed_children": self.settled,
+            "by_open_descendants": self.below, "with_descendants": self.whole, "reserved": self.reserved,
+            "lent": self.lent, "free": self.free, "overdrawn": self.overdrawn,
+        }  # fmt: skip
+
+
+def frame_account(frame: Frame, below: int = 0) -> FrameAccount:
+    """Return a frame's account; `below` is what its open descendants have used."""
+    budget = frame.budget
+    return FrameAccount(
+        budget.total, budget.used, frame.settled, below, budget.reserved, budget.subcall_allocation,
+        budget.available(), budget.overdrawn,
+    )  # fmt: skip
+
+
+def tree_accounts(frames: Sequence[Frame]) -> dict[str, FrameAccount]:
+    """Return the accounts of a tree's frames by their ids; parents come before children."""
+    below = dict.fromkeys((frame.frame_id for frame in frames), 0)
+    for frame in reversed(frames):
+        # What a closed child used is settled: its parent has it in its own account.
+        if frame.open and frame.parent_frame_id in below:
+            below[frame.parent_frame_id] += frame.budget.used + below[frame.frame_id]
+    return {frame.frame_id: frame_account(frame, below[frame.frame_id]) for frame in frames}
+
+
+def account_bar(of: FrameAccount, *, plain: bool) -> str:
+    """Return an account as a bar; what is spent or promised beyond the total has a part of its own."""
+    glyphs = _ASCII_FILL if plain else _UNICODE_FILL
+    parts = {"used": of.used, "reserved": of.reserved, "lent": of.lent}
+    beyond = of.overdrawn
+    for name, size in parts.items():
+        parts[name] = size - min(beyond, size)
+        beyond -= size - parts[name]
+    parts |= {"overdrawn": of.overdrawn, "free": of.free}
+    shared = formatting.share_cells(parts, ACCOUNT_BAR_CELLS)
+    return "".join(glyphs[name] * count for name, count in shared.items()).ljust(ACCOUNT_BAR_CELLS)
+
+
+def account_legend(*, plain: bool, overdrawn: bool) -> str:
+    """Return what the parts of a bar are."""
+    glyphs = _ASCII_FILL if plain else _UNICODE_FILL
+    shown = [name for name in _ACCOUNT_PARTS if overdrawn or name != "overdrawn"]
+    return "  ".join(f"{glyphs[name]} {_PART_LABELS.get(name, name)}" for name in shown)
+
+
+def account_equation(of: FrameAccount) -> str:
+    """Return what the total of an account is made of."""
+    closed = f" ({of.settled:,} by children)" if of.settled else ""
+    beyond = f" - {of.overdrawn:,} overdrawn" if of.overdrawn else ""
+    return (
+        f"{of.total:,} = {of.used:,} used{closed} + {of.reserved:,} reserved + {of.lent:,} lent"
+        f" + {of.free:,} free{beyond}"
+    )
+
+
+class AccountFault(NamedTuple):
+    """An account that does not add up: of which frame, and how."""
+
+    frame_id: str
+    text: str
+
+
+def account_faults(frames: Sequence[Frame], *, closed: bool) -> list[AccountFault]:
+    """Return where a tree's books disagree: each account within itself, and with those of the children.
+
+    `closed` says that the closed frames are among them, so that what they spent can be compared.
+    """
+    children: dict[str | None, list[Frame]] = {}
+    for frame in frames:
+        children.setdefault(frame.parent_frame_id, []).append(frame)
+    return [
+        AccountFault(frame.frame_id, text)
+        for frame in frames
+        if frame.open
+        for text in _faults_of_frame(frame, children.get(frame.frame_id, []), closed=closed)
+    ]
+
+
+def _faults_of_frame(frame: Frame, children: Sequence[Frame], *, closed: bool) -> Iterator[str]:
+    of = frame_account(frame)
+    if of.total + of.overdrawn != of.used + of.reserved + of.lent + of.free:
+        yield f"the parts of its account are not its total of {of.total:,}"
+    given = sum(child.budget.total for child in children if child.open)
+    if of.lent != given:
+        yield f"it lent {of.lent:,}, but its open children were given {given:,}"
+    aside = sum(frame.reservations.values())
+    if of.reserved != aside:
+        yield f"it reserved {of.reserved:,}, but its reservations are {aside:,}"
+    if of.own < 0:
+        yield f"its closed children spent {of.settled:,}, but only {of.used:,} are used"
+    spent = sum(child.budget.used for child in children if not child.open)
+    if closed and of.settled != spent:
+        yield f"{of.settled:,} were settled with its closed children, but they spent {spent:,}"
+
+
+class WaitingItem(NamedTuple):
+    """One thing that waits: of which frame, of which kind, in words, and what names it."""
+
+    frame_id: str
+    kind: str
+    text: str
+    ref: str = ""
+
+    def document(self) -> dict[str, Json]:
+        """Return it as a document shows it."""
+        return {
+            "frame": self.frame_id,
+            "kind": self.kind,
+            "text": self.text,
+            "ref": self.ref or None,
+        }
+
+
+def waiting_items(tree: TreeState, now_us: int) -> list[WaitingItem]:
+    """Return everything of a tree that waits, frame by frame."""
+    return [
+        found for frame in tree.frames.values() for found in _items_of_frame(tree, frame, now_us)
+    ]
+
+
+def _items_of_frame(tree: TreeState, frame: Frame, now_us: int) -> Iterator[WaitingItem]:
+    if frame.suspension is not None:
+        yield _suspension_item(frame, frame.suspension, now_us)
+    for tool in frame.tools:
+        if tool.status is ToolStatus.UNKNOWN:
+            what = f"does not know the outcome of {tool.name} ({tool.effect}): resolve it"
+            yield WaitingItem(frame.frame_id, "unknown_tool", what, tool.tool_id)
+    deadline = tree.deadline(frame.frame_id)
+    if deadline is not None and deadline <= now_us:
+        what = f"is overdue since {formatting.duration((now_us - deadline) / 1e6)}"
+        yield WaitingItem(frame.frame_id, "overdue", what)
+    for child in frame.failures:
+        what = f"has a failed child that nobody has dealt with: {child}"
+        yield WaitingItem(frame.frame_id, "failed_child", what, child)
+
+
+def _suspension_item(frame: Frame, standing: Suspension, now_us: int) -> WaitingItem:
+    what, ref = suspension_subject(frame, standing), standing.suspension_id
+    status = current_status(standing, now_us)
+    if status is SuspensionStatus.WAITING:
+        text = f"waits for approval ({what}), {expiry_text(standing, now_us)}"
+        return WaitingItem(frame.frame_id, "approval", text, ref)
+    text = f"stands still: its suspension ({what}) is {status}; suspend it anew"
+    return WaitingItem(frame.frame_id, f"suspension_{status}", text, ref)
+
+
+def tool_of_suspension(frame: Frame, standing: Suspension) -> ToolRun | None:
+    """Return the tool that a suspension is about: the one that its purpose names, else the one that is meant to run."""
+    named = [tool for tool in frame.tools if standing.purpose in (tool.name, tool.tool_id)]
+    meant = [tool for tool in frame.tools if tool.status is ToolStatus.INTENT]
+    return next(iter(named or meant), None)
+
+
+def suspension_subject(frame: Frame | None, standing: Suspension) -> str:
+    """Return what a suspension is about, and what running that does."""
+    tool = tool_of_suspension(frame, standing) if frame else None
+    if tool is None:
+        return standing.purpose or standing.reason
+    return f"{tool.name}, {tool.effect}"
+
+
+def current_status(standing: Suspension, now_us: int) -> SuspensionStatus:
+    """Return where a suspension stands at a moment: one that was not decided in time has expired."""
+    over = standing.expires_us is not None and standing.expires_us <= now_us
+    if over and standing.status is SuspensionStatus.WAITING:
+        return SuspensionStatus.EXPIRED
+    return standing.status
+
+
+def expiry_text(standing: Suspension, now_us: int) -> str:
+    """Return until when a suspension waits, in words."""
+    if standing.expires_us is None:
+        return "never expires"
+    return f"expires in {formatting.duration((standing.expires_us - now_us) / 1e6)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameListOptions:
+    """Which frames; every condition given must hold."""
+
+    actor: str | None = None
+    session: str | None = None
+    all: bool = False
+    limit: int = 50
+
+
+def list_frames(wanted: FrameListOptions, common: CommonOptions) -> int:
+    """Print frames, newest first."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        found = _matching_frames(lp, wanted)
+    shown = found[: wanted.limit]
+    if surface.face is OutputMode.JSON:
+        surface.document({"frames": [frame_summary(frame) for frame in shown], "count": len(found)})
+        return exit_codes.DONE
+    if surface.face is OutputMode.PIPE:
+        for frame in shown:
+            _print_frame_row(surface, frame)
+    elif shown:
+        _print_frames(surface, shown)
+    else:
+        surface.note("No frame matches." if wanted.all else "No open frame matches.")
+    if len(found) > len(shown):
+        surface.note(f"There are {len(found):,}: {_unlimited_command(wanted, len(found), common)}")
+    return exit_codes.DONE
+
+
+def _matching_frames(lp: Limpet, wanted: FrameListOptions) -> list[Frame]:
+    session = target.session_id_or_reference(lp, wanted.session)
+    scope = Scope(wanted.actor, session) if wanted.actor else None
+    rows = lp.index.list_frames(scope, open_only=not wanted.all, limit=target.ALL_ROWS)
+    mine = [frame for frame in rows if session in (None, frame.scope.session_id)]
+    return sorted(mine, key=lambda frame: (frame.created_us, frame.frame_id), reverse=True)
+
+
+def _unlimited_command(wanted: FrameListOptions, count: int, common: CommonOptions) -> str:
+    given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", count)]
+    words = [word for name, value in given if value for word in hints.option_words(name, value)]
+    return hints.command_line("frames list", *words, *["--all"][: wanted.all], on=common.on)
+
+
+def frame_summary(frame: Frame) -> dict[str, Json]:
+    """Return what every document says of a frame."""
+    scope = frame.scope
+    return {
+        "id": frame.frame_id,
+        "root": frame.root_id,
+        "parent": frame.parent_frame_id,
+        "depth": frame.depth,
+        "actor": scope.actor_id,
+        "session": scope.session_id,
+        "thread": scope.thread_id,
+        "goal": frame.goal,
+        "status": str(frame.status),
+        "budget": _budget_document(frame),
+        "tools_in_progress": len(frame.tools),
+        "tool_calls": frame.tool_calls,
+        "created_at": frame.created_at,
+        "completed_at": frame.completed_at,
+    }
+
+
+def _budget_document(frame: Frame) -> dict[str, Json]:
+    told = frame_account(frame).document()
+    # What is below a frame is known where its tree is shown.
+    return {name: told[name] for name in told if "descendants" not in name}
+
+
+def _print_frame_row(surface: Output, frame: Frame) -> None:
+    of, scope = frame_account(frame), frame.scope
+    surface.row(
+        frame.frame_id, scope.actor_id, scope.session_id, frame.status, frame.depth, of.total, of.used,
+        of.reserved, of.lent, of.free, frame.created_at, frame.goal,
+    )  # fmt: skip
+
+
+def _print_frames(surface: Output, frames: list[Frame]) -> None:
+    ids = target.short_ids((frame.frame_id for frame in frames), surface.glyphs.cut)
+    surface.listed(
+        ["ID", "ACTOR", "STATUS", ">USED", ">FREE", "BEGUN", "GOAL"],
+        [_frame_cells(frame, ids[frame.frame_id]) for frame in frames],
+    )
+
+
+def _frame_cells(frame: Frame, short: str) -> list[Text]:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    of = frame_account(frame)
+    free = f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
+    return [
+        Text(short, style="cyan"),
+        Text(output.escape_line(frame.scope.actor_id)),
+        Text(str(frame.status), style=STATUS_STYLES.get(frame.status, "dim")),
+        Text(f"{of.used:,}"),
+        Text(free, style="red" if of.overdrawn else ""),
+        Text(formatting.relative_time(frame.created_at)),
+        Text(output.escape_line(frame.goal)),
+    ]
+
+
+STATUS_STYLES = {"active": "green", "waiting": "", "suspended": "yellow", "failed": "red"}
+"""How a status is shown; what is over is dim."""
+
+
+_NAME_WIDTH_MIN = 16
+_BARS_WIDTH_MIN = 72
+"""The width of a terminal that has room for bars."""
+
+
+class FrameTreeView(NamedTuple):
+    """A tree to be shown: its frames, parents before children, which of them are all that there are, and what waits."""
+
+    frames: Sequence[Frame]
+    whole: bool
+    waits: Sequence[WaitingItem]
+
+    @property
+    def faults(self) -> list[AccountFault]:
+        """Where its books disagree."""
+        return account_faults(self.frames, closed=self.whole)
+
+
+def show_trees(reference: str, *, all_: bool, common: CommonOptions) -> int:
+    """Print the trees that a frame or an actor's open frames belong to; exit 7 if their books do not add up."""
+    surface = Output(as_json=common.json, quiet=common.quiet)
+    with target.open_store(common) as lp:
+        found = [_tree_view(lp, tree, all_=all_) for tree in _find_trees(lp, reference)]
+    return print_trees(surface, found, reference, common)
+
+
+def print_trees(
+    surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions
+) -> int:
+    """Print trees; return 7 if the books of one do not add up."""
+    if surface.face is OutputMode.JSON:
+        surface.document({"trees": [_tree_document(tree) for tree in found]})
+    elif surface.face is OutputMode.PIPE:
+        for tree in found:
+            _print_tree_rows(surface, tree)
+    else:
+        for number, tree in enumerate(found):
+            if number:
+                surface.console.print()
+            _print_tree(surface, tree)
+    if not found:
+        surface.note(f"{reference} has no open frame.")
+    if any(one.kind == "approval" for tree in found for one in tree.waits):
+        surface.note(f"to decide: {hints.command_line('suspensions list', on=common.on)}")
+    return exit_codes.DAMAGE if any(tree.faults for tree in found) else exit_codes.DONE
+
+
+def _find_trees(lp: Limpet, reference: str) -> list[TreeState]:
+    """Return the trees that a reference names: of a frame, or of an actor's open frames, newest first."""
+    try:
+        return [lp.index.get_tree(lp.index.get_frame(reference).frame_id)]
+    except errors.FrameNotFound:
+        pass
+    mine = lp.index.list_frames(Scope(reference), limit=target.ALL_ROWS)
+    if mine:
+        newest = sorted(mine, key=lambda frame: frame.created_us, reverse=True)
+        roots = dict.fromkeys(frame.root_id for frame in newest)
+        return [lp.index.get_tree(root_id) for root_id in roots]
+    rows = target.all_frames(lp)
+    if any(row.scope.actor_id == reference for row in rows):
+        return []
+    try:
+        return [
+            lp.index.get_tree(target.match_id(reference, [row.frame_id for row in rows], "frame"))
+        ]
+    except exit_codes.CommandFailure as failure:
+        if failure.problem.exit != exit_codes.NOT_FOUND:
+            raise
+        what = f"there is no actor and no frame {reference!r}."
+        raise exit_codes.CommandFailure(failure.problem._replace(what=what)) from failure
+
+
+def _tree_view(lp: Limpet, tree: TreeState, *, all_: bool) -> FrameTreeView:
+    known, whole = dict(tree.frames), all_ or not tree.frames
+    if whole:
+        rows = lp.index.list_frames(open_only=False, limit=target.ALL_ROWS)
+        for row in rows:
+            if row.root_id == tree.root_id and not row.open:
+                known.setdefault(row.frame_id, row)
+    waits = waiting_items(tree, time.time_ns() // 1000)
+    return FrameTreeView(tuple(_in_drawing_order(known.values(), tree.root_id)), whole, waits)
+
+
+def _in_drawing_order(frames: Iterable[Frame], root_id: str) -> Iterator[Frame]:
+    """Yield the frames of a tree as it is drawn: each before those below it, the older before the newer."""
+    children: dict[str | None, list[Frame]] = {}
+    for frame in sorted(frames, key=lambda one: (one.created_us, one.frame_id)):
+        children.setdefault(frame.parent_frame_id, []).append(frame)
+    ahead = [frame for frame in children.get(None, []) if frame.frame_id == root_id]
+    while ahead:
+        frame = ahead.pop()
+        yield frame
+        ahead += reversed(children.get(frame.frame_id, []))
+
+
+def _tree_document(tree: FrameTreeView) -> dict[str, Json]:
+    accounts, faults = tree_accounts(tree.frames), tree.faults
+    return {
+        "root": tree.frames[0].frame_id if tree.frames else None,
+        "closed_included": tree.whole,
+        "conserved": not faults,
+        "faults": [{"frame": fault.frame_id, "text": fault.text} for fault in faults],
+        "frames": [
+            {**frame_summary(frame), "budget": accounts[frame.frame_id].document()}
+            for frame in tree.frames
+        ],
+        "waits": [one.document() for one in tree.waits],
+    }
+
+
+def _print_tree_rows(surface: Output, tree: FrameTreeView) -> None:
+    accounts = tree_accounts(tree.frames)
+    for frame in tree.frames:
+        of = accounts[frame.frame_id]
+        surface.row(
+            frame.depth, frame.frame_id, frame.parent_frame_id, frame.scope.actor_id, frame.status, of.total,
+            of.used, of.own, of.whole, of.reserved, of.lent, of.free, of.overdrawn, frame.goal,
+        )  # fmt: skip
+    for one in tree.waits:
+        surface.note(f"! {one.frame_id} {one.text}")
+    for fault in tree.faults:
+        surface.note(f"! {fault.frame_id}: {fault.text}")
+
+
+def _print_tree(surface: Output, tree: FrameTreeView) -> None:
+    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+    for line, style in tree_lines(tree, surface):
+        surface.console.print(Text(line, style=style), soft_wrap=True)
+
+
+def tree_lines(tree: FrameTreeView, surface: Output) -> Iterator[tuple[str, str]]:
+    """Yield a tree as it is drawn on a terminal, each line with its style."""
+    width, plain = surface.console.width, surface.ascii
+    accounts, glyphs = tree_accounts(tree.frames), surface.glyphs
+    ids = target.short_ids((frame.frame_id for frame in tree.frames), glyphs.cut)
+    for number, line in enumerate(_table_lines(tree.frames, accounts, ids, surface)):
+        yield line, "" if number else "bold"
+    overdrawn = any(of.overdrawn for of in accounts.values())
+    if width >= _BARS_WIDTH_MIN:
+        yield account_legend(plain=plain, overdrawn=overdrawn), "dim"
+    faults = tree.faults
+    mark = f"conserved {glyphs.good}" if not faults else f"not conserved {glyphs.bad}"
+    told = account_equation(accounts[tree.frames[0].frame_id])
+    together = len(told) + len(mark) + 3 <= width
+    for line in [f"{told}   {mark}"] if together else [*textwrap.wrap(told, width), mark]:
+        yield line, "red" if faults else ""
+    for fault in faults:
+        yield from _wrapped_lines(f"{ids[fault.frame_id]}: {fault.text}", glyphs.bad, width, "red")
+    for one in tree.waits:
+        yield from _wrapped_lines(f"{ids[one.frame_id]} {one.text}", glyphs.warn, width, "yellow")
+
+
+def _wrapped_lines(text: str, mark: str, width: int, style: str) -> Iterator[tuple[str, str]]:
+    first, *rest = textwrap.wrap(output.escape_line(text), max(width - len(mark) - 1, 20)) or [""]
+    yield f"{mark} {first}", style
+    for more in rest:
+        yield f"{' ' * len(mark)} {more}", style
+
+
+def _table_lines(
+    frames: Sequence[Frame], accounts: Mapping[str, FrameAccount], ids: Mapping[str, str], surface: Output
+) -> Iterator[str]:  # fmt: skip
+    names = list(_name_column(frames, ids, plain=surface.ascii))
+    statuses = ["status", *(str(frame.status) for frame in frames)]
+    columns = _number_columns(
+        [accounts[frame.frame_id] for frame in frames], frames, plain=surface.ascii
+    )
+    taken = 2 + max(map(len, statuses)) + sum(2 + max(map(len, column)) for column in columns)
+    bars = surface.console.width >= _BARS_WIDTH_MIN
+    room = max(
+        _NAME_WIDTH_MIN, surface.console.width - taken - (2 + ACCOUNT_BAR_CELLS if bars else 0)
+    )
+    room = min(room, max(map(_text_width, ["frame", *names])))
+    shown = [f"{'budget':<{ACCOUNT_BAR_CELLS}}"]
+    shown += [account_bar(accounts[frame.frame_id], plain=surface.ascii) for frame in frames]
+    for number, name in enumerate(["frame", *names]):
+        cells = [
+            _fitted_text(name, room, surface.glyphs.cut),
+            statuses[number].ljust(max(map(len, statuses))),
+        ]
+        cells += [shown[number]] if bars else []
+        cells += [column[number].rjust(max(map(len, column))) for column in columns]
+        yield "  ".join(cells).rstrip()
+
+
+def _number_columns(
+    accounts: Sequence[FrameAccount], frames: Sequence[Frame], *, plain: bool
+) -> list[list[str]]:
+    """Return the columns of numbers; own and all that was spent where children have spent something."""
+    free = [
+        f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
+        for of, frame in zip(accounts, frames, strict=True)
+    ]
+    if all(of.whole == of.own for of in accounts):
+        return [["used", *(f"{of.used:,}" for of in accounts)], ["free", *free]]
+    every = [f"{of.whole:,}" if of.whole != of.own else "" for of in accounts]
+    return [["own", *(f"{of.own:,}" for of in accounts)], ["sum" if plain else "Σ", *every], ["free", *free]]  # fmt: skip
+
+
+def _name_column(frames: Sequence[Frame], ids: Mapping[str, str], *, plain: bool) -> Iterator[str]:
+    """Yield the first column: lines that lead to a frame, its id and its goal."""
+    last, between, along, blank = (
+        ("`- ", "|- ", "|  ", "   ") if plain else ("└─ ", "├─ ", "│  ", "   ")
+    )
+    youngest = {frame.parent_frame_id: frame.frame_id for frame in frames}
+    lead: dict[str | None, str] = {None: ""}
+    for frame in frames:
+        above, is_last = (
+            lead.get(frame.parent_frame_id, ""),
+            youngest[frame.parent_frame_id] == frame.frame_id,
+        )
+        root = frame.parent_frame_id is None
+        lead[frame.frame_id] = "" if root else above + (blank if is_last else along)
+        joint = "" if root else last if is_last else between
+        yield f"{above}{joint}{ids[frame.frame_id]}  {output.escape_line(frame.goal)}"
+
+
+def _text_width(text: str) -> int:
+    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal pays for rich
+
+    return cell_len(text)
+
+
+def _fitted_text(text: str, room: int, cut: str) -> str:
+    """Return the text in exactly so many cells of a terminal."""
+    from rich.cells import set_cell_size  # noqa: PLC0415 - only a terminal pays for rich
+
+    if _text_width(text) <= room:
+        return set_cell_size(text, room)
+    return set_cell_size(text, room - len(cut)) + cut
