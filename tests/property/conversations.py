@@ -91,8 +91,8 @@ def said(style: str, role: str, content: Any) -> Message:
         return Message(role, content)
     given = {"role": role, "content": content}
     if style == "anthropic":
-        return Message.from_dict(intake.anthropic.message(given).to_dict())
-    return intake.openai.message(given)
+        return Message.from_dict(intake.anthropic.parse_message(given).to_dict())
+    return intake.openai.parse_message(given)
 
 
 def assistant(draw: Draw, style: str, numbers: list[int]) -> Message:

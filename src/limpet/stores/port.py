@@ -312,31 +312,31 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 __all__ = [
     "Append",
+    "AppendOutcome",
     "Appended",
     "BlobLoader",
     "ClaimTaken",
-    "StreamDeriver",
     "DerivedState",
+    "KeyRecord",
     "KeyUse",
     "NewEvent",
     "Note",
-    "AppendOutcome",
     "Projection",
     "Query",
     "RawEvent",
     "RawKey",
     "Rebuilt",
-    "KeyRecord",
     "Report",
     "Snapshot",
     "Stale",
     "Store",
     "StoredEvent",
+    "StreamDeriver",
     "StreamWrite",
 ]
 
 
-class StorePipeline(AbstractContextManager["Sending"], Protocol):
+class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
     """Pipelined commits to a server, for the holder of the write lock: one is sent while earlier ones are executed.
 
     Used in a `with` statement, at whose end nothing may be in flight; the outcome of a commit that is still in flight

@@ -317,10 +317,7 @@ class Background:
         """Return the background work that there is for this store."""
         from limpet.jobs.cleanup import ExpireTask  # noqa: PLC0415 - as above
         from limpet.jobs.index_tasks import IndexTask  # noqa: PLC0415 - as above
-        from limpet.jobs.offload import (
-            OffloadTask,  # noqa: PLC0415 - as above
-            ReextractionTask,  # noqa: PLC0415 - as above
-        )
+        from limpet.jobs.offload import OffloadTask, ReextractionTask  # noqa: PLC0415 - as above
         from limpet.jobs.summaries import SummaryTask  # noqa: PLC0415 - as above
 
         engine, extras = self._engine, self._extras

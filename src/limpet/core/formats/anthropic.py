@@ -32,8 +32,9 @@ def is_anthropic(raw: Mapping[str, Json]) -> bool:
     if raw.get("type") == "message":
         return True
     return any(
-        isinstance(block, Mapping) and _is_anthropic_block(block) for block in raw["content"]
-    )  # pyright: ignore[reportUnknownArgumentType] - JSON
+        isinstance(block, Mapping) and _is_anthropic_block(block)  # pyright: ignore[reportUnknownArgumentType] - JSON
+        for block in raw["content"]
+    )
 
 
 def _is_anthropic_block(block: Mapping[str, Json]) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 
 from limpet import limits
 
-_SINGLE_TOKEN_TEXT: Final = """
+_ONE_PIECE_TEXT: Final = """
 и в не на он с что по это она но мы из за от так для все то если при или как был быть может будет
 было уже только очень после есть их его до когда этот где время можно нет надо день год удалось
 файл ошибка файла имя значение данных Не нельзя использовать тип невозможно строки каталог
@@ -65,7 +65,7 @@ die das und ist nicht zu mit den von ein eine il di che per non da os em uma het
 voor niet te yang dan untuk dengan ini pada tidak dari
 """
 
-SINGLE_TOKEN_WORDS: Final = frozenset(_SINGLE_TOKEN_TEXT.split())
+SINGLE_TOKEN_WORDS: Final = frozenset(_ONE_PIECE_TEXT.split())
 """The commonest words of scripts whose words else cost several tokens; recent vocabularies have them whole."""
 
 ENGLISH_WORDS: Final = frozenset(_ENGLISH_TEXT.split())

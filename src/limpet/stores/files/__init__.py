@@ -22,8 +22,8 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
 
 __all__ = [
-    "StoreFiles",
     "FilesStore",
+    "StoreFiles",
     "StoreFolder",
     "delete_index",
     "is_store",

@@ -163,7 +163,7 @@ ChangeResult = HeadMoved | DuplicateRow | AppliedUnderContention | None
 """What became of a change; None: it was applied."""
 
 
-class ChangePipeline(AbstractContextManager["Line"], Protocol):
+class ChangePipeline(AbstractContextManager["ChangePipeline"], Protocol):
     """One connection over which changes are sent before the answers to those before have come. Used in a `with`, by one thread.
 
     At its end the connection goes back, or is thrown away if something is still on its way.

@@ -21,7 +21,7 @@ from limpet.stores.sqlite.maintenance import repair_page_checksums
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.store import SQLiteStore
 
-__all__ = ["StoreFiles", "SQLiteStore", "repair_page_checksums", "open_store"]
+__all__ = ["SQLiteStore", "StoreFiles", "open_store", "repair_page_checksums"]
 
 
 _open_lock = threading.Lock()

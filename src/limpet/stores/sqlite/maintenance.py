@@ -73,7 +73,10 @@ class ErasuresToRepeat:
     """What a list says of the log at hand: events that were erased elsewhere, and are here."""
 
     def __init__(
-        self, connection: apsw.Connection, entries: list[erasures.Entry], store_id: bytes
+        self,
+        connection: apsw.Connection,
+        entries: list[event_erasure.ErasedListEntry],
+        store_id: bytes,
     ) -> None:
         self._connection = connection
         self._sql = database.statements()

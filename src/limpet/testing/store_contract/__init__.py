@@ -13,39 +13,32 @@ need it. `walk` runs random steps on a store and on a plain model, for as long a
 import pytest
 
 for _name in (
-    "appending",
-    "basing",
-    "blobs",
-    "company",
-    "copying",
-    "deriving",
-    "erasing",
-    "keeping",
-    "noting",
-    "rebuilding",
-    "sending",
-    "walking",
+    "copy_contract",
+    "durability_contract",
+    "erasure_contract",
+    "log_contract",
+    "projection_contract",
+    "random_walk",
+    "stream_contract",
 ):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
 
-from limpet.testing.store_contract.copy_contract import CopyContract  # noqa: E402
-from limpet.testing.store_contract.durability_contract import DurabilityContract  # noqa: E402
-from limpet.testing.store_contract.erasure_contract import ErasureContract  # noqa: E402
+# ruff: noqa: E402 - pytest rewrites the asserts of the modules that are imported below
+from limpet.testing.store_contract.copy_contract import CopyContract
+from limpet.testing.store_contract.durability_contract import DurabilityContract
+from limpet.testing.store_contract.erasure_contract import ErasureContract
 from limpet.testing.store_contract.log_contract import (
-    AppendContract,  # noqa: E402 - rewritten asserts explain
-    BlobContract,  # noqa: E402
-    ConcurrencyContract,  # noqa: E402
+    AppendContract,
+    BlobContract,
+    ConcurrencyContract,
 )
 from limpet.testing.store_contract.projection_contract import (
-    NoteContract,  # noqa: E402
-    ProjectionContract,  # noqa: E402
-    RebuildContract,  # noqa: E402
+    NoteContract,
+    ProjectionContract,
+    RebuildContract,
 )
-from limpet.testing.store_contract.random_walk import walk  # noqa: E402
-from limpet.testing.store_contract.stream_contract import (
-    ForkContract,  # noqa: E402
-    PipelineContract,  # noqa: E402
-)
+from limpet.testing.store_contract.random_walk import walk
+from limpet.testing.store_contract.stream_contract import ForkContract, PipelineContract
 
 
 class StoreContract(
