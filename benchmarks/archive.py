@@ -127,7 +127,7 @@ def _copy_log(store: limpet.Limpet, users: int) -> None:
             for stream, events in streams.items()
         ]
         for start in range(0, len(appends), COMMIT):
-            with log.turn():
+            with log.write_lock():
                 log.commit(appends[start : start + COMMIT])
         if user % 20 == 0:
             harness.progress(f"{user} of {users} users' messages in the log")
@@ -173,7 +173,7 @@ def _copy_index(store: limpet.Limpet, users: int) -> None:
 
 
 def _shelf(store: limpet.Limpet) -> IndexStore:
-    return store._opened.shelf()
+    return store._opened.index_store()
 
 
 def _bytes(bench: Bench) -> list[Figure]:

@@ -47,7 +47,7 @@ def engine_of(lp: Limpet) -> Engine:
 
 def neighbour(lp: Limpet, tenant: str) -> SessionManager:
     """Another tenant's manager over the very same store."""
-    return SessionManager.over(engine_of(lp), Settings(tenant=tenant))
+    return SessionManager.from_engine(engine_of(lp), Settings(tenant=tenant))
 
 
 def set_clock(lp: Limpet, now_us: int) -> None:

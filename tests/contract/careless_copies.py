@@ -15,8 +15,8 @@ NO_BLOBS: Mapping[bytes, bytes] = {}
 
 
 class CopiesWithoutRewinds(VolatileStore):
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
-        found = super().copy(tenant, after=after, limit=limit)
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+        found = super().copy_events(tenant, after=after, limit=limit)
         return [
             replace(raw, base=None) if raw.base and raw.base[0] == raw.number else raw
             for raw in found
@@ -26,11 +26,11 @@ class CopiesWithoutRewinds(VolatileStore):
 class CopiesUnchecked(VolatileStore):
     """Gives what is damaged as if it were not."""
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
-        rows = self._books[tenant].rows if tenant in self._books else []
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+        rows = self._data_by_tenant[tenant].rows if tenant in self._data_by_tenant else []
         made: list[RawEvent] = []
         for name, row in rows[after : after + limit]:
-            place = row.place
+            place = row.address
             made.append(
                 RawEvent(
                     stream=name, position=place.position, number=place.stream,
@@ -42,13 +42,13 @@ class CopiesUnchecked(VolatileStore):
 
 
 class CopiesOneEventLess(VolatileStore):
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
-        return super().copy(tenant, after=after, limit=limit - 1 or 1)
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+        return super().copy_events(tenant, after=after, limit=limit - 1 or 1)
 
 
 class KeysByAge(VolatileStore):
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
-        found = super().keys(tenant, after=after, limit=limit)
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
+        found = super().copy_keys(tenant, after=after, limit=limit)
         return sorted(found, key=lambda key: key.first)
 
 
@@ -116,8 +116,8 @@ class PastesKeysOverOthers(VolatileStore):
         keys: Sequence[RawKey] = (),
     ) -> None:
         for key in keys:
-            if tenant in self._books:
-                self._books[tenant].keys.pop(key.key, None)
+            if tenant in self._data_by_tenant:
+                self._data_by_tenant[tenant].keys.pop(key.key, None)
         super().paste(tenant, events, blobs=blobs, keys=keys)
 
 
@@ -149,7 +149,7 @@ class ErasesWhateverItIsTold(Pasting):
     """Takes an erasure for one of its own log."""
 
     def rewritten(self, tenant: str, events: Sequence[RawEvent]) -> Sequence[RawEvent]:
-        own = {raw.position: raw for raw in self.copy(tenant, limit=10_000)}
+        own = {raw.position: raw for raw in self.copy_events(tenant, limit=10_000)}
         return [
             replace(
                 raw, header=own[raw.position].header, digest=own[raw.position].digest,
@@ -174,7 +174,7 @@ class PastesQuietly(VolatileStore):
         keys: Sequence[RawKey] = (),
     ) -> None:
         super().paste(tenant, events, blobs=blobs, keys=keys)
-        self.scrub(self.pending() or b"")
+        self.scrub(self.pending_erasures() or b"")
 
 
 PLANTED = {

@@ -13,11 +13,11 @@ from limpet.stores.volatile import VolatileStore
 
 class RebuildsOnTop(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        before = {t: books.projections for t, books in self._books.items()}
+        before = {t: books.projections for t, books in self._data_by_tenant.items()}
         yield from super().rebuild(derive)
         for tenant, rows in before.items():
             for kind, known in rows.items():
-                now = self._books[tenant].projections.setdefault(kind, {})
+                now = self._data_by_tenant[tenant].projections.setdefault(kind, {})
                 now.update({id_: row for id_, row in known.items() if id_ not in now})
 
 
@@ -42,7 +42,7 @@ class RebuildsWithoutUses(VolatileStore):
 
 class RebuildsByPieces(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        for books in self._books.values():
+        for books in self._data_by_tenant.values():
             books.projections.clear()
         return super().rebuild(derive)
 
@@ -50,20 +50,20 @@ class RebuildsByPieces(VolatileStore):
 class RebuildForgetsKeys(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         yield from super().rebuild(derive)
-        for books in self._books.values():
+        for books in self._data_by_tenant.values():
             books.keys.clear()
 
 
 class RebuildKeepsSnapshots(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        before = {tenant: books.snapshots for tenant, books in self._books.items()}
+        before = {tenant: books.snapshots for tenant, books in self._data_by_tenant.items()}
         yield from super().rebuild(derive)
         for tenant, snapshots in before.items():
-            self._books[tenant].snapshots = snapshots
+            self._data_by_tenant[tenant].snapshots = snapshots
 
 
 class RebuildsUncounted(VolatileStore):
-    def rebuilt(self, tenant: str) -> int:
+    def cache_epoch(self, tenant: str) -> int:
         return 0
 
 

@@ -56,7 +56,7 @@ class Books:
         return next((each for each in self.streams.values() if each.name == stream), None)
 
     def number(self, position: int) -> int:
-        return self.rows[position - 1].row.place.stream
+        return self.rows[position - 1].event.address.stream
 
     def taken(self, change: TenantChange) -> bool:
         renamed = {number: name for number, name, _ in change.renames}
@@ -64,7 +64,7 @@ class Books:
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
             any(stream.number in self.streams or stream.name in names for stream in change.streams)
-            or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
+            or any(kept.event.address.position <= len(self.rows) for kept in change.rows)
             or any((stretch, text) in claims for stretch, text, _ in change.claims)
             or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
@@ -74,11 +74,11 @@ class Books:
         for number, name, mark in change.renames:
             self.streams[number] = replace(self.streams[number], name=name, mark=mark)
             for at, kept in enumerate(self.rows):
-                if kept.row.place.stream == number:
+                if kept.event.address.stream == number:
                     self.rows[at] = replace(kept, stream=name)
-        for position, blank in change.blanks:
+        for position, blank in change.erasures:
             kept = self.rows[position - 1]
-            row = replace(kept.row, payload=None, salt=None)
+            row = replace(kept.event, payload=None, salt=None)
             self.rows[position - 1] = replace(kept, row=row, blank=blank)
         self.streams |= {stream.number: stream for stream in change.streams}
         for number, base in change.bases:
@@ -86,7 +86,7 @@ class Books:
             self.streams[number] = replace(stream, bases=(*stream.bases, base))
         for kept in change.rows:
             self.rows.append(kept)
-            place = kept.row.place
+            place = kept.event.address
             self.streams[place.stream] = replace(self.streams[place.stream], version=place.version)
         self.keys |= {each.key: each for each in change.keys}
         self.blobs |= change.blobs
@@ -110,13 +110,13 @@ class Books:
         if change.drop_claims:
             kept = self.claims.items()
             self.claims = {p: v for p, v in kept if p[0] not in change.drop_claims}
-        if change.drop_uses:
-            gone = change.drop_uses
+        if change.drop_blob_uses:
+            gone = change.drop_blob_uses
             self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
 
     def derive(self, change: TenantChange) -> None:
         self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
-        self.uses |= set(change.uses)
+        self.uses |= set(change.blob_uses)
         for kept in change.projections:
             self.projections[kept.projection.kind, kept.projection.id] = kept
 
@@ -169,10 +169,10 @@ class RamDriver:
             books = self.server.books
             return sorted(tenant for tenant in books if books[tenant].rows)
 
-    def adrift(self) -> list[str]:
+    def unlisted_tenants(self) -> list[str]:
         return []
 
-    def noted(self) -> list[str]:
+    def tenants_with_notes(self) -> list[str]:
         with self.server.lock:
             books = self.server.books
             return sorted(tenant for tenant in books if books[tenant].notes)
@@ -188,7 +188,7 @@ class RamDriver:
             numbers = sorted(number for number in books.streams if number > after)
             return [books.streams[number] for number in numbers[:limit]]
 
-    def own(
+    def own_events(
         self,
         tenant: str,
         stream: str | int,
@@ -206,7 +206,8 @@ class RamDriver:
             own = [
                 kept
                 for kept in books.rows
-                if kept.row.place.stream == found.number and low <= kept.row.place.version <= high
+                if kept.event.address.stream == found.number
+                and low <= kept.event.address.version <= high
             ]
             return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
 
@@ -219,13 +220,13 @@ class RamDriver:
         books = self._of(tenant)
         with self.server.lock:
             found = books.stream(stream)
-            places = [kept.row.place for kept in books.rows[:position]]
+            places = [kept.event.address for kept in books.rows[:position]]
             own = (p.version for p in places if found and p.stream == found.number)
             return max(own, default=0)
 
-    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        _, own = self.own(tenant, number, low=low, high=high, limit=1 << 62)
-        return next((k.row.place.version for k in own if k.ordinal >= ordinal), 0)
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        _, own = self.own_events(tenant, number, low=low, high=high, limit=1 << 62)
+        return next((k.event.address.version for k in own if k.ordinal >= ordinal), 0)
 
     def claims(
         self, tenant: str, claims: Collection[str], stretches: Collection[int]
@@ -234,7 +235,7 @@ class RamDriver:
         places = ((stretch, text) for stretch in stretches for text in claims)
         return [(*place, kept[place]) for place in places if place in kept]
 
-    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         return sum(stretch in stretches for stretch, _ in self._of(tenant).claims)
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
@@ -255,7 +256,7 @@ class RamDriver:
         with self.server.lock:
             return [books.keys[key] for key in sorted(books.keys) if key > after][:limit]
 
-    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         books = self._of(tenant)
         with self.server.lock:
             return [
@@ -264,7 +265,7 @@ class RamDriver:
                 if any(use.first <= position <= use.last for position in positions)
             ]
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         books = self._of(tenant)
         with self.server.lock:
             old = [key for key, use in books.keys.items() if use.time_us < before_us]
@@ -275,7 +276,7 @@ class RamDriver:
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         return self._of(tenant).projections.get((kind, id))
 
-    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         books = self._of(tenant)
         with self.server.lock:
             found = [kept for kept in books.projections.values() if _matches(kept, query)]
@@ -297,21 +298,25 @@ class RamDriver:
         kept = self._of(tenant).blobs
         return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
 
-    def every_blob(
+    def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
         books = self._of(tenant)
         with self.server.lock:
             return sorted(pair for pair in books.blobs.items() if pair[0] > after)[:limit]
 
-    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
         books = self._of(tenant)
         with self.server.lock:
             every = sorted(use for use in books.uses if use[0] > after)
             last = every[:limit][-1][0] if every else 0
             return [use for use in every if use[0] <= last]
 
-    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
         books = self._of(tenant)
         with self.server.lock:
             used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
@@ -345,7 +350,7 @@ class RamDriver:
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         return [self._apply(change) for change in changes]
 
-    def line(self) -> RamLine:
+    def pipeline(self) -> RamLine:
         return RamLine(self.apply, self.late_s)
 
     def _apply(self, change: TenantChange) -> ChangeResult:
@@ -356,8 +361,8 @@ class RamDriver:
             if books.taken(change):
                 return DuplicateRow()
             books.take(change)
-            if change.todo is not None:
-                self.server.pending = (self.server.pending or b"") + change.todo
+            if change.pending_work is not None:
+                self.server.pending = (self.server.pending or b"") + change.pending_work
             self._tell((change.tenant, change.after.position))
             others = self.server.guards[change.tenant].locked() and not self._guarded
             return AppliedUnderContention() if others else None
@@ -368,7 +373,9 @@ class RamDriver:
                 if listener is not but:
                     listener.put(news)
 
-    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
         pieces = list(derived)
         with self.server.lock:
             if any(self._of(tenant).head != head for tenant, head in before.items()):
@@ -381,17 +388,17 @@ class RamDriver:
                 self._of(piece.tenant).derive(piece)
             return True
 
-    def guard(self, tenant: str, timeout_s: float) -> bool:
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         self._tell((tenant, 0), but=self._heard)
         self._guarded = self.server.guards[tenant].acquire(timeout=timeout_s)
         return self._guarded
 
-    def unguard(self, tenant: str) -> None:
+    def release_advisory_lock(self, tenant: str) -> None:
         if self._guarded:
             self._guarded = False
             self.server.guards[tenant].release()
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         return self.server.pending
 
     def scrub(self, done: bytes, left: bytes) -> None:

@@ -42,7 +42,7 @@ class RamLine:
         os.read(self._read, 1)
         return self._answers.popleft()
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         return False
 
     def fileno(self) -> int:

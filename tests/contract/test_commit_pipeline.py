@@ -34,7 +34,7 @@ class Late(RamDriver):
         self.commits.append(sum(len(change.rows) for change in changes))
         return super().apply(changes)
 
-    def line(self) -> RamLine:
+    def pipeline(self) -> RamLine:
         driver, count = self, 0
 
         class Line(RamLine):
@@ -107,7 +107,7 @@ def test_half_is_decided_while_the_other_half_is_on_its_way(world: World):
 
 def test_they_go_on_as_long_as_others_come(world: World):
     turns: list[bool] = []
-    begin = world.engine.states.begin_turn
+    begin = world.engine.states.write_lock_acquired
 
     def counted(*, alone: bool) -> None:
         turns.append(alone)
@@ -207,13 +207,13 @@ def test_what_nobody_could_be_taken_for_is_told_once(world: World):
     waits: list[int] = []
 
     class Away(Late):
-        def line(self) -> RamLine:
+        def pipeline(self) -> RamLine:
             waits.append(1)
             raise errors.Unavailable("no connection is left.")
 
     async def run() -> list[object]:
         talks = await world.talks()
-        setattr(world.driver, "line", Away().line)  # noqa: B010
+        setattr(world.driver, "line", Away().pipeline)  # noqa: B010
         adding = (talk.add_message(say("hello")) for talk in talks)
         return await asyncio.gather(*adding, return_exceptions=True)
 

@@ -94,7 +94,7 @@ class KeepsOldTerms(Rewriting):
         )
 
     def joined(self, append: Append, row: Projection) -> Projection:
-        old = self.find(append.tenant, row.kind, row.id)
+        old = self.find_projection(append.tenant, row.kind, row.id)
         return replace(row, terms=tuple({*row.terms, *(old.terms if old else ())}))
 
 
@@ -120,7 +120,9 @@ class KeepsProjectionsOfTheRefused(VolatileStore):
         outcomes = super().commit(appends)
         for append in appends:
             for row in append.projections:
-                self._books[append.tenant].projections.setdefault(row.kind, {})[row.id] = row
+                self._data_by_tenant[append.tenant].projections.setdefault(row.kind, {})[row.id] = (
+                    row
+                )
         return outcomes
 
 
@@ -171,8 +173,8 @@ class ShowsAnEventLate(VolatileStore):
 
 
 class SeeksPastEquals(VolatileStore):
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        return super().seek(tenant, stream, ordinal + 1, at=at)
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+        return super().find_ordinal(tenant, stream, ordinal + 1, at=at)
 
 
 class LeaksKeys(VolatileStore):
@@ -182,48 +184,48 @@ class LeaksKeys(VolatileStore):
 
 
 class LeaksRows(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
-        pages = (super(LeaksRows, self).query(name, query) for name in self.tenants())
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
+        pages = (super(LeaksRows, self).query_projections(name, query) for name in self.tenants())
         return [row for page in pages for row in page]
 
 
 class ForgetsKeysOfAll(VolatileStore):
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
-        forgotten = super().forget_keys(tenant, before_us=before_us)
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
+        forgotten = super().delete_keys(tenant, before_us=before_us)
         for other in self.tenants():
-            super().forget_keys(other, before_us=before_us)
+            super().delete_keys(other, before_us=before_us)
         return forgotten
 
 
 class ForgetsKeysTooSoon(VolatileStore):
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
-        return super().forget_keys(tenant, before_us=before_us + 1)
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
+        return super().delete_keys(tenant, before_us=before_us + 1)
 
 
 class ShowsTheOldestFirst(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
-        return super().query(tenant, query)[::-1]
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query_projections(tenant, query)[::-1]
 
 
 class PagesByTimeAlone(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
         cursor = (query.after[0], "") if query.after else None
-        return super().query(tenant, replace(query, after=cursor))
+        return super().query_projections(tenant, replace(query, after=cursor))
 
 
 class MatchesAnyTerm(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
-        return super().query(tenant, replace(query, terms=query.terms[:1]))
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query_projections(tenant, replace(query, terms=query.terms[:1]))
 
 
 class TakesEmptyForAnyOwner(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
-        return super().query(tenant, replace(query, owner=query.owner or None))
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query_projections(tenant, replace(query, owner=query.owner or None))
 
 
 class IgnoresTheOffset(VolatileStore):
-    def query(self, tenant: str, query: Query) -> list[Projection]:
-        return super().query(tenant, replace(query, offset=0))
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
+        return super().query_projections(tenant, replace(query, offset=0))
 
 
 class LosesEmptySnapshots(VolatileStore):
@@ -242,7 +244,7 @@ class SharesBlobs(VolatileStore):
 
 class ReadsBlobsUnchecked(VolatileStore):
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        kept = self._books[tenant].blobs if tenant in self._books else {}
+        kept = self._data_by_tenant[tenant].blobs if tenant in self._data_by_tenant else {}
         return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
 
 
@@ -250,7 +252,7 @@ class KeepsBlobsOfTheRefused(VolatileStore):
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         outcomes = super().commit(appends)
         for append in appends:
-            if books := self._books.get(append.tenant):
+            if books := self._data_by_tenant.get(append.tenant):
                 contents = [b for w in append.writes for event in w.events for b in event.blobs]
                 books.blobs |= {chain.blob_hash(content): content for content in contents}
         return outcomes
@@ -295,8 +297,8 @@ class KeepsTheTurn(VolatileStore):
         self.taken: list[AbstractContextManager[bool]] = []
 
     @contextmanager
-    def turn(self) -> Generator[bool]:
-        self.taken.append(super().turn())
+    def write_lock(self) -> Generator[bool]:
+        self.taken.append(super().write_lock())
         yield self.taken[-1].__enter__()
         self.taken.pop().__exit__(None, None, None)
 

@@ -35,7 +35,7 @@ def test_it_fails_at_that_call_only():
     store = faulty.FaultyStore(VolatileStore(), fail_at=2)
     assert commit(store, make_append(write("a", 0, b"1"))) == [Appended(1, 1)]
     with pytest.raises(errors.Unavailable):
-        store.forget_keys(TENANT, before_us=9)
+        store.delete_keys(TENANT, before_us=9)
     assert commit(store, make_append(write("a", 1, b"2"))) == [Appended(2, 2)]
     assert store.calls == 3
 
@@ -44,7 +44,7 @@ def test_forgetting_keys_can_fail_after_its_effect():
     store = faulty.FaultyStore(VolatileStore(), fail_at=2, before=False)
     commit(store, KEYED)
     with pytest.raises(errors.Unavailable):
-        store.forget_keys(TENANT, before_us=9)
+        store.delete_keys(TENANT, before_us=9)
     assert store.find_key(TENANT, "k1") is None
 
 

@@ -98,14 +98,14 @@ def forge(
     used = files.StoreFiles()
     book = CommitJournal(used, _folder(store) / "journal")
     rewriting = JournalRewriter(used, book)
-    rewriting.decide(book.store_id() or b"", edit)
-    decided = rewriting.decided()
+    rewriting.write_plan(book.store_id() or b"", edit)
+    decided = rewriting.read_plan()
     if decided is not None:
-        assert rewriting.place(decided)
+        assert rewriting.move_segments(decided)
         vandalise(
             store, journal_index.index_statements()["put_point"], msgspec.json.encode(decided.after)
         )
-        rewriting.forget()
+        rewriting.remove_plan()
     book.close()
 
 

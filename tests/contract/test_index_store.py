@@ -71,13 +71,13 @@ def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: IndexSt
 
 
 def test_the_last_of_each_range_is_found_in_one_look(shelf: IndexStore):
-    assert shelf.lasts("a", [(b"", b"z")]) == [None]
+    assert shelf.last_values("a", [(b"", b"z")]) == [None]
     shelf.write(
         [*(PutRow("a", bytes((n,)), b"%d" % n) for n in (1, 3, 5)), PutRow("b", b"\4", b"other")]
     )
     spans = [(b"\1", b"\4"), (b"\4", b"\5"), (b"\1", b"\xff"), (b"\5", b"\1"), (b"\1", b"\4")]
-    assert shelf.lasts("a", spans) == [b"3", None, b"5", None, b"3"]
-    assert shelf.lasts("a", []) == []
+    assert shelf.last_values("a", spans) == [b"3", None, b"5", None, b"3"]
+    assert shelf.last_values("a", []) == []
 
 
 def test_a_range_of_one_owner_leaves_the_next_alone(shelf: IndexStore):
@@ -186,9 +186,9 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
 
 
 def test_a_renewed_shelf_is_empty_and_usable(shelf: IndexStore):
-    shelf.renew()
+    shelf.clear()
     shelf.write([PutRow("a", b"k", b"v")])
-    shelf.renew()
+    shelf.clear()
     assert shelf.get("a", [b"k"]) == {}
     assert shelf.write([PutRow("a", b"k", b"w")], expected={("a", b"k"): None})
     assert shelf.get("a", [b"k"]) == {b"k": b"w"}
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_renewed_for_all_who_use_it(tmp_path: Path):
     for at in range(4_096, len(data), 4_096):
         data[at + 30] ^= 0xFF
     path.write_bytes(data)
-    one.renew()
+    one.clear()
     assert other.scan("a", b"", b"\xff", limit=999) == []
     assert other.write([PutRow("a", b"k", b"v")])
     assert one.get("a", [b"k"]) == {b"k": b"v"}
@@ -217,7 +217,7 @@ def test_a_file_of_somebody_else_is_not_renewed(tmp_path: Path):
     path.write_bytes(b"mine" * 1000)
     shelf = SQLiteIndexStore(path)
     with pytest.raises(errors.NotAStore):
-        shelf.renew()
+        shelf.clear()
     shelf.close()
     assert path.read_bytes() == b"mine" * 1000
 

@@ -128,10 +128,10 @@ def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
             tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:]
         )
         with pytest.raises(errors.Corrupt, match="there twice"):
-            driver.replace({TENANT: head}, [fine, refused])
+            driver.replace_derived({TENANT: head}, [fine, refused])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["0"]
         assert driver.head(TENANT) == head
-        assert driver.replace({TENANT: head}, [fine])
+        assert driver.replace_derived({TENANT: head}, [fine])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["1"]
 
 
@@ -164,9 +164,9 @@ def test_a_snapshot_goes_behind_others():
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         # A stream that begins takes the same statement, which is known from here on.
         commit_all(store, make_append(write("a", 0, b"1")))
-        sending = store.sending()
+        sending = store.open_pipeline()
         assert sending is not None
-        with store.turn(), sending:
+        with store.write_lock(), sending:
             assert sending.send([make_append(write("a", 1, b"2"))])
             assert sending.send([make_append(write("a", 2, b"3"), snapshots=(taken,))])
             assert [sending.receive(), sending.receive()] == [[Appended(2, 2)], [Appended(3, 3)]]

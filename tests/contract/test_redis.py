@@ -91,7 +91,7 @@ class OnRedis(StoreHarness):
                 b"HSET",
                 d + "rows",
                 id_,
-                serialization._pack_projection(ProjectionRow(false, kept.mark)),
+                serialization._pack_projection(ProjectionRow(false, kept.checksum)),
             )
         made_up = ProjectionRow(Projection(kind="row", id="made up"), b"mark")
         spoil(
@@ -138,7 +138,7 @@ def driver_of(store: Store) -> ours.RedisDriver:
 def get(store: Store, command: bytes, key: str, *words: bytes | str | int) -> bytes:
     """Ask for something of TENANT's, beneath the store."""
     driver = driver_of(store)
-    where = driver._names.base(TENANT) + key.encode()
+    where = driver._names.tenant_prefix(TENANT) + key.encode()
     (answer,) = driver._servers.run([RedisCall(where, (command, where, *words))], write=True)
     return answer  # pyright: ignore[reportReturnType]
 

@@ -45,10 +45,12 @@ class Hooked(RamDriver):
             self.before_apply()
         return super().apply(changes)
 
-    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
         if self.before_replace:
             self.before_replace()
-        return super().replace(before, derived)
+        return super().replace_derived(before, derived)
 
     def scrub(self, done: bytes, left: bytes) -> None:
         if self.before_scrub:
@@ -97,7 +99,7 @@ def test_a_rebuild_begins_anew_when_others_have_written(
     *progress, made = mine.rebuild(derive_claims)
     assert made == Rebuilt(events=2, tenants=1, streams=1, claims=2, projections=1)
     assert progress == sorted(progress, key=str)
-    row = mine.find(TENANT, "row", "a")
+    row = mine.find_projection(TENANT, "row", "a")
     assert row is not None and row.document == b"one two"
 
 
@@ -108,7 +110,7 @@ def test_a_rebuild_gives_up_when_others_write_every_time(
     driver.before_replace = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Conflict):
         list(mine.rebuild(derive_claims))
-    assert mine.rebuilt(TENANT) == 0
+    assert mine.cache_epoch(TENANT) == 0
     assert verify_store(mine).ok
 
 
@@ -135,7 +137,7 @@ def test_who_writes_is_not_held_up_by_a_proof(
     assert len(waited) >= 1
     assert next(outrun) >= 2 * len(waited), "most of them were not held up"
     driver.before_feed = None
-    row = mine.find(TENANT, "row", "a")
+    row = mine.find_projection(TENANT, "row", "a")
     assert row is not None and row.document == b" ".join([b"one", *[b"more"] * (made.events - 1)])
     assert verify_store(mine).ok
 
@@ -151,7 +153,7 @@ def test_who_writes_does_not_wait_for_a_scrub(
             append_events, mine, "b", claim_event("", "more")
         ).result()
         mine.scrub(b"todo")
-    assert mine.pending() is None
+    assert mine.pending_erasures() is None
     assert mine.version(TENANT, "b") == 1
 
 
@@ -169,7 +171,7 @@ def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
     with pytest.raises(errors.Conflict) as caught:
         list(mine.rebuild(derive_claims))
     assert caught.value.facts["tenant"] == OTHER
-    assert (mine.rebuilt(TENANT), mine.rebuilt(OTHER)) == (1, 0)
+    assert (mine.cache_epoch(TENANT), mine.cache_epoch(OTHER)) == (1, 0)
 
 
 def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server: Server):
@@ -179,7 +181,7 @@ def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server:
     server.books[OTHER].rows += server.books[TENANT].rows
     with pytest.raises(errors.Corrupt):
         list(mine.rebuild(derive_claims))
-    assert mine.rebuilt(TENANT) == 0
+    assert mine.cache_epoch(TENANT) == 0
 
 
 def test_an_erasure_begins_anew_when_others_have_written(
@@ -214,12 +216,12 @@ def test_an_erasure_that_is_passed_every_time_says_so(
 
 def test_an_erasure_by_another_is_noticed(mine: ServerStore, theirs: ServerStore):
     append_events(mine, "a", claim_event("c1", "one"))
-    count = mine.rebuilt(TENANT)
+    count = mine.cache_epoch(TENANT)
     erasure_contract.erase_all(theirs, stream_erasure(theirs, "a"))
-    with mine.turn():
-        assert mine.rebuilt(TENANT) == count, "inside a turn it is what is known"
-        assert not mine.held(TENANT)
-        assert mine.rebuilt(TENANT) == count + 1
+    with mine.write_lock():
+        assert mine.cache_epoch(TENANT) == count, "inside a turn it is what is known"
+        assert not mine.is_unchanged(TENANT)
+        assert mine.cache_epoch(TENANT) == count + 1
         assert mine.version(TENANT, "a") == 0
 
 
@@ -261,7 +263,7 @@ def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
 ):
     append_events(mine, "a", claim_event("c1", "one"))
     kept = server.books[TENANT].rows[0]
-    server.books[TENANT].rows[0] = replace(kept, row=replace(kept.row, payload=b"{}"))
+    server.books[TENANT].rows[0] = replace(kept, row=replace(kept.event, payload=b"{}"))
     driver.before_feed = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Corrupt):
         list(mine.rebuild(derive_claims))
@@ -279,4 +281,4 @@ def test_a_copy_gives_up_when_something_is_erased_every_time(
 
     driver.before_feed = erase_between
     with pytest.raises(errors.Conflict):
-        mine.copy(TENANT)
+        mine.copy_events(TENANT)

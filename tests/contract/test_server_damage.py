@@ -45,7 +45,7 @@ def test_a_hole_is_missed(mine: ServerStore, server: Server):
     del server.books[TENANT].rows[1]
     assert any("events 2 to 2 are missing" in fault for fault in faults(mine))
     assert any("stream 1 has 2 of 3 events" in fault for fault in faults(mine))
-    for look in (mine.copy, mine.feed):
+    for look in (mine.copy_events, mine.feed):
         with pytest.raises(errors.Corrupt, match="position 2 is missing"):
             look(TENANT)
     for newest in (False, True):
@@ -89,9 +89,9 @@ def test_a_stand_in_that_was_changed_is_found(mine: ServerStore, server: Server)
     append_events(mine, "a", claim_event("c1", "one"))
     erasure_contract.erase_all(mine, event_erasure(mine, "a", 1, claim_payload("c1", "-")))
     books = server.books[TENANT]
-    blank = books.rows[0].blank
-    assert blank is not None and blank.payload is not None
-    forged = replace(blank, payload=blank.payload[:-3] + b'"!}')
+    blank = books.rows[0].erasure
+    assert blank is not None and blank.redacted_payload is not None
+    forged = replace(blank, payload=blank.redacted_payload[:-3] + b'"!}')
     books.rows[0] = replace(books.rows[0], blank=forged)
     with pytest.raises(errors.Corrupt):
         mine.read(TENANT, "a")
@@ -144,7 +144,7 @@ def test_a_key_that_was_changed_is_not_read(mine: ServerStore, server: Server):
         with pytest.raises(errors.Corrupt):
             fresh.find_key(TENANT, "k")
         with pytest.raises(errors.Corrupt):
-            fresh.keys(TENANT)
+            fresh.copy_keys(TENANT)
         with pytest.raises(errors.Corrupt):
             commit_all(fresh, make_append(write("b", 0, b"2"), key=used))
 

@@ -37,7 +37,7 @@ def server() -> Server:
 def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerStore]:
     with closing(ServerStore(RamDriver(server))) as store:
         # What is heard of others would be looked at first.
-        monkeypatch.setattr(store._news, "attend", lambda: None)
+        monkeypatch.setattr(store._notifications, "attend", lambda: None)
         yield store
 
 
@@ -66,7 +66,7 @@ def filled(mine: ServerStore, server: Server) -> Books:
 
 LOOKS: list[Callable[[ServerStore], object]] = [
     lambda store: store.head(TENANT),
-    lambda store: store.rebuilt(TENANT),
+    lambda store: store.cache_epoch(TENANT),
 ]
 
 
@@ -77,7 +77,7 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
 ):
     """Whether the log is shorter now, as long, or longer: others have gone on from what was left."""
     before = filled(mine, server)
-    count = mine.rebuilt(TENANT)
+    count = mine.cache_epoch(TENANT)
     lose(server, before)
     with closing(ServerStore(RamDriver(server))) as fresh:
         for version in range(2, 2 + since):
@@ -87,10 +87,10 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
     assert caught.value.facts == {"tenant": TENANT, "acknowledged": 4, "there": 2 + since}
     assert caught.value.hint
     assert mine.head(TENANT) == 2 + since
-    assert mine.rebuilt(TENANT) != count, "nothing that was cached may be trusted"
-    with mine.turn():
+    assert mine.cache_epoch(TENANT) != count, "nothing that was cached may be trusted"
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
-    with mine.turn() as alone:
+    with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2 + since
         assert mine.commit([make_append(write("a", 2 + since, b"5"))]) == [
@@ -107,15 +107,17 @@ def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
     lose(server, before)
     for version in range(2, 2 + since):
         commit_all(theirs, make_append(write("a", version, b"other")))
-    with mine.turn():
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 4, b"5"))]) == [Stale("", 2 + since)]
         for _ in range(2):
             with pytest.raises(errors.EventsLost):
                 mine.version(TENANT, "a")
-        assert mine.held(TENANT), "the verdict stands: nobody decides once more in this turn"
+        assert mine.is_unchanged(TENANT), (
+            "the verdict stands: nobody decides once more in this turn"
+        )
         others = mine.commit([make_append(write("a", 0, b"1"), tenant=OTHER)])
         assert others == [Appended(1, 1)], "another tenant has lost nothing"
-    with mine.turn() as alone:
+    with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2 + since
     assert verify_store(mine).ok
@@ -127,7 +129,7 @@ def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: Server):
     books = server.books[TENANT]
     books.head = msgspec.structs.replace(books.head, epoch=0)
     with pytest.raises(errors.EventsLost):
-        mine.rebuilt(TENANT)
+        mine.cache_epoch(TENANT)
 
 
 def test_who_goes_on_has_lost_nothing(mine: ServerStore, theirs: ServerStore):
@@ -135,16 +137,16 @@ def test_who_goes_on_has_lost_nothing(mine: ServerStore, theirs: ServerStore):
     for version in range(1, 5):
         append_events(theirs, "a", claim_event(f"c{version}", "x"))
         assert mine.head(TENANT) == version + 1
-        assert mine.rebuilt(TENANT) == 0
+        assert mine.cache_epoch(TENANT) == 0
     list(theirs.rebuild(erasure_contract.derive_claims))
-    assert mine.rebuilt(TENANT) == 1
+    assert mine.cache_epoch(TENANT) == 1
 
 
 def test_heads_are_not_remembered_for_ever(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_cache, "HEADS_MAX", 3)
     for at in range(20):
         commit_all(mine, make_append(write("a", 0, b"1"), tenant=f"t{at}"))
-    assert list(mine._acknowledged._heads) == ["t17", "t18", "t19"]
+    assert list(mine._loss_detector._heads) == ["t17", "t18", "t19"]
 
 
 def test_a_snapshot_holds_for_its_event_only(mine: ServerStore, server: Server):

@@ -67,12 +67,12 @@ def test_news_is_told_once_and_wanted_comes_first():
         taken.set()
 
     news = CommitNotifications(listen)
-    news.attend()
+    news.start_listener()
     for each in (("a", 3), ("a", 2), ("b", 5), ("b", 0), ("b", 6), ("", 0), None):
         told.put(each)
     assert taken.wait(LONG_S)
-    assert news.heard() == {"a": 3, "b": 0, "": 0}
-    assert news.heard() == {}
+    assert news.take_received() == {"a": 3, "b": 0, "": 0}
+    assert news.take_received() == {}
     news.close()
     told.put(None)
     news.join()
@@ -98,10 +98,12 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
         through.wait(LONG_S)
 
     news = CommitNotifications(listen)
-    news.attend()
+    news.start_listener()
     assert listened.get(timeout=LONG_S) == 1
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
-    assert news.heard() == {"a": 1, "": 0}, "the next turn is told, and it is listened to again"
+    assert news.take_received() == {"a": 1, "": 0}, (
+        "the next turn is told, and it is listened to again"
+    )
     told.set()
     assert listened.get(timeout=LONG_S) == 2
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
@@ -137,7 +139,7 @@ def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatc
             for number in range(others):
                 told.put((OTHER, number + 1))
                 told.put((TENANT, 0))
-                news.tell((OTHER,))
+                news.notify((OTHER,))
             there += [] if others else [TENANT]
             told.put(("", 0) if others else (TENANT, 1))
         assert found.result()
@@ -147,9 +149,9 @@ def test_who_waits_looks_only_for_news_of_its_own(monkeypatch: pytest.MonkeyPatc
         found = pool.submit(news.wait, TENANT, look, LONG_S)
         looks.get()
         there.append(TENANT)
-        news.tell((OTHER, TENANT))
+        news.notify((OTHER, TENANT))
         assert found.result()
-    assert not news._places
+    assert not news._waiters
     news.close()
     told.put(None)
     news.join()

@@ -67,7 +67,7 @@ def theirs(server: Server) -> Iterator[ServerStore]:
 
 def once(store: ServerStore, append: Append) -> object:
     """Commit one append, whatever comes of it."""
-    with store.turn():
+    with store.write_lock():
         (outcome,) = store.commit([append])
     return outcome
 
@@ -76,11 +76,11 @@ def test_a_commit_on_what_is_known_is_one_round_trip(
     mine: ServerStore, driver: Forgetful, monkeypatch: pytest.MonkeyPatch
 ):
     # Whoever begins to listen doubts once what it knew before.
-    monkeypatch.setattr(mine._news, "attend", lambda: None)
+    monkeypatch.setattr(mine._notifications, "attend", lambda: None)
     commit_all(mine, make_append(write("a", 0, b"1"), write("b", 0, b"1")))
     for version in range(1, 4):
         before = driver.trips
-        with mine.turn() as alone:
+        with mine.write_lock() as alone:
             assert alone
             outcomes = mine.commit(
                 [
@@ -103,18 +103,18 @@ def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
 ):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
-    with mine.turn():
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 1, b"3"))]) == [Stale("", 2)]
         assert mine.version(TENANT, "b") == 1
         assert mine.commit([make_append(write("a", 1, b"3"))]) == [Appended(3, 3)]
-    with mine.turn() as alone:
+    with mine.write_lock() as alone:
         assert not alone, "what was cached before does not hold"
 
 
 def test_nothing_that_was_known_outlives_a_refusal(mine: ServerStore, theirs: ServerStore):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("a", 1, b"2")))
-    with mine.turn():
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 1, b"late"))]) == [Stale("", 2)]
         assert mine.commit([make_append(write("a", 1, b"late"))]) == [Stale("a", 2)]
         assert mine.commit([make_append(write("a", 2, b"3"))]) == [Appended(3, 3)]
@@ -122,7 +122,7 @@ def test_nothing_that_was_known_outlives_a_refusal(mine: ServerStore, theirs: Se
 
 def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs: ServerStore):
     """Also by a store that knew nothing of the tenant when its turn began."""
-    with mine.turn():
+    with mine.write_lock():
         assert mine.version(TENANT, "a") == 0
         commit_all(theirs, make_append(write("a", 0, b"1")))
         assert mine.commit([make_append(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
@@ -134,22 +134,22 @@ def test_who_was_refused_holds_the_others_off(
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
     guard = server.guards[TENANT]
-    with mine.turn():
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 1, b"3"))]) == [Stale("", 2)]
         assert not guard.locked()
         assert mine.version(TENANT, "a") == 1
         assert guard.locked()
     assert not guard.locked()
     for version in range(1, 2 + tenant_cache.CONTENTION_BATCHES):
-        with mine.turn():
+        with mine.write_lock():
             assert isinstance(mine.commit([make_append(write("a", version, b"x"))])[0], Appended)
             assert guard.locked() is (version <= tenant_cache.CONTENTION_BATCHES)
 
 
 def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: Server):
     commit_all(mine, make_append(write("a", 0, b"1")))
-    mine._news._hear(TENANT, 0)
-    with mine.turn() as alone:
+    mine._notifications._receive(TENANT, 0)
+    with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 1
         assert server.guards[TENANT].locked()
@@ -159,17 +159,17 @@ def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server
     commit_all(mine, make_append(write("a", 0, b"1")))
     with server.guards[TENANT]:
         commit_all(mine, make_append(write("a", 1, b"2")))
-    assert mine._news._thread is not None, "it listens from now on"
-    with mine.turn():
+    assert mine._notifications._thread is not None, "it listens from now on"
+    with mine.write_lock():
         assert mine.version(TENANT, "a") == 2
         assert server.guards[TENANT].locked()
 
 
 def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: Server):
     commit_all(mine, make_append(write("a", 0, b"1")))
-    mine._news._hear("", 0)
+    mine._notifications._receive("", 0)
     for version, guarded in ((1, True), (2, False)):
-        with mine.turn():
+        with mine.write_lock():
             assert mine.version(TENANT, "a") == version
             assert server.guards[TENANT].locked() is guarded
             assert mine.commit([make_append(write("a", version, b"x"))]) == [
@@ -183,7 +183,7 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.01)
     commit_all(mine, make_append(write("a", 0, b"0")))
     asked: list[str] = []
-    guard = RamDriver.guard
+    guard = RamDriver.acquire_advisory_lock
 
     def counted(self: RamDriver, tenant: str, timeout_s: float) -> bool:
         asked.append(tenant)
@@ -195,7 +195,7 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
             commit_all(mine, make_append(write("a", version, b"x")))
         assert asked == [TENANT]
         monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_SKIP_S", 0.0)
-        mine._known._standing.clear()
+        mine._tenant_cache._skip_lock_until.clear()
         commit_all(mine, make_append(write("a", 2 * tenant_cache.CONTENTION_BATCHES, b"x")))
     assert asked == [TENANT] * 2
 
@@ -205,7 +205,7 @@ def test_a_guard_that_is_not_had_hinders_nobody(
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.0)
     commit_all(mine, make_append(write("a", 0, b"1")))
-    mine._news._hear(TENANT, 0)
+    mine._notifications._receive(TENANT, 0)
     with server.guards[TENANT]:
         commit_all(mine, make_append(write("a", 1, b"2")))
     assert not server.guards[TENANT].locked()
@@ -215,7 +215,7 @@ def test_a_refusal_rests_on_what_is_there_too(mine: ServerStore, theirs: ServerS
     """By what is remembered the version would be another than expected; by now it is that one."""
     commit_all(mine, make_append(write("a", 0, b"1", claims=(("c1", 0),))))
     commit_all(theirs, make_append(write("a", 1, b"2")))
-    with mine.turn():
+    with mine.write_lock():
         assert mine.commit([make_append(write("a", 2, b"3"))]) == [Stale("", 2)]
         assert mine.commit([make_append(write("a", 2, b"3"))]) == [Appended(3, 3)]
 
@@ -225,7 +225,7 @@ def test_tenants_are_refused_apart(mine: ServerStore, theirs: ServerStore):
         mine, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER)
     )
     commit_all(theirs, make_append(write("b", 0, b"2"), tenant=OTHER))
-    with mine.turn():
+    with mine.write_lock():
         outcomes = mine.commit(
             [make_append(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)]
         )
@@ -256,13 +256,13 @@ def test_each_append_has_its_own_outcome_where_something_is_taken(
 
 def test_a_refusal_holds_until_something_is_read(mine: ServerStore, theirs: ServerStore):
     commit_all(mine, make_append(write("a", 0, b"1")))
-    with mine.turn():
-        assert mine.held(TENANT)
+    with mine.write_lock():
+        assert mine.is_unchanged(TENANT)
         commit_all(theirs, make_append(write("b", 0, b"2")))
-        assert not mine.held(TENANT)
-        assert not mine.held(TENANT), "nobody has looked again"
+        assert not mine.is_unchanged(TENANT)
+        assert not mine.is_unchanged(TENANT), "nobody has looked again"
         assert mine.version(TENANT, "b") == 1
-        assert mine.held(TENANT)
+        assert mine.is_unchanged(TENANT)
         assert mine.commit([make_append(write("a", 1, b"3"))]) == [Appended(3, 3)]
 
 
@@ -270,9 +270,9 @@ def test_a_lost_answer_is_found_again_by_its_key(mine: ServerStore, driver: Forg
     commit_all(mine, make_append(write("a", 0, b"1")))
     append = make_append(write("a", 1, b"2"), key=KeyUse("k", b"hash"))
     driver.loses_answers = True
-    with pytest.raises(errors.Unavailable), mine.turn():
+    with pytest.raises(errors.Unavailable), mine.write_lock():
         mine.commit([append])
-    with mine.turn() as alone:
+    with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2
         assert mine.commit([append]) == [KeyRecord(b"hash", 2, 2)]
@@ -285,7 +285,7 @@ def test_what_is_forgotten_is_not_trusted(
     monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 2)
     commit_all(mine, *(make_append(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
     commit_all(theirs, make_append(write("b", 0, b"1"), tenant="a"))
-    with mine.turn() as alone:
+    with mine.write_lock() as alone:
         assert not alone, "what is cached of a tenant could not be compared any more"
 
 
@@ -299,7 +299,7 @@ def test_those_who_were_met_are_not_remembered_for_ever(
         commit_all(theirs, make_append(write("b", 0, b"1"), tenant=tenant))
         # Refused, or others were heard of before.
         commit(mine, make_append(write("a", 1, b"2"), tenant=tenant))
-    assert len(mine._known._crowd) <= 3 + 1
+    assert len(mine._tenant_cache._contended) <= 3 + 1
 
 
 def test_streams_are_forgotten_and_asked_for(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
@@ -326,7 +326,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
             versions: dict[str, int] = {}
             done = 0
             while done < 30:
-                with store.turn() as alone:
+                with store.write_lock() as alone:
                     if not alone or len(versions) < 2:
                         versions = {name: store.version(TENANT, name) for name in "ab"}
                     name, said = dice.choice("ab"), sum(versions.values())
@@ -376,7 +376,7 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(
     mine: ServerStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
-    with mine.turn(), ThreadPoolExecutor(1) as pool:
+    with mine.write_lock(), ThreadPoolExecutor(1) as pool:
         busy = pool.submit(once, mine, make_append(write("a", 0, b"1"))).exception()
     assert isinstance(busy, errors.StoreBusy)
     assert busy.facts == {"holder": threading.current_thread().name}
@@ -388,6 +388,6 @@ def test_misuse_is_an_assertion(mine: ServerStore):
     with pytest.raises(AssertionError, match="inside turn"):
         mine.commit([])
     with pytest.raises(AssertionError, match="inside turn"):
-        mine.held(TENANT)
-    with mine.turn(), pytest.raises(AssertionError, match="already"), mine.turn():
+        mine.is_unchanged(TENANT)
+    with mine.write_lock(), pytest.raises(AssertionError, match="already"), mine.write_lock():
         pass

@@ -29,9 +29,9 @@ class TestRemoteStore(store_contract.StoreContract):
     def damage(self, store: Store, position: int) -> None:
         rows = books(store).rows
         kept = rows[position - 1]
-        payload = kept.row.payload or b""
+        payload = kept.event.payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
-        rows[position - 1] = replace(kept, row=replace(kept.row, payload=flipped))
+        rows[position - 1] = replace(kept, row=replace(kept.event, payload=flipped))
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         blobs = books(store).blobs
@@ -55,8 +55,8 @@ class TestRemoteStore(store_contract.StoreContract):
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         rows = books(store).rows
         kept = rows[position - 1]
-        blank = rows[like - 1].blank if like else None
-        row = replace(kept.row, payload=None, salt=None)
+        blank = rows[like - 1].erasure if like else None
+        row = replace(kept.event, payload=None, salt=None)
         rows[position - 1] = replace(kept, row=row, blank=blank)
 
     def tamper(self, store: Store) -> None:

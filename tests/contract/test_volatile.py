@@ -23,7 +23,7 @@ class TestVolatileStore(store_contract.StoreContract):
 
     def damage(self, store: Store, position: int) -> None:
         assert isinstance(store, VolatileStore)
-        rows = store._books[TENANT].rows
+        rows = store._data_by_tenant[TENANT].rows
         stream, row = rows[position - 1]
         payload = row.payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
@@ -31,27 +31,27 @@ class TestVolatileStore(store_contract.StoreContract):
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         assert isinstance(store, VolatileStore)
-        blobs = store._books[TENANT].blobs
+        blobs = store._data_by_tenant[TENANT].blobs
         blobs[hash_] = bytes([blobs[hash_][0] ^ 1]) + blobs[hash_][1:]
 
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         assert isinstance(store, VolatileStore)
-        del store._books[TENANT].blobs[hash_]
+        del store._data_by_tenant[TENANT].blobs[hash_]
 
     def damage_name(self, store: Store, stream: str, other: str) -> None:
         assert isinstance(store, VolatileStore)
-        streams = store._books[TENANT].streams
+        streams = store._data_by_tenant[TENANT].streams
         streams[stream], streams[other] = streams[other], streams[stream]
 
     def damage_key(self, store: Store, key: str) -> None:
         assert isinstance(store, VolatileStore)
-        keys = store._books[TENANT].keys
-        beyond = msgspec.structs.replace(keys[key].replayed, last=999)
+        keys = store._data_by_tenant[TENANT].keys
+        beyond = msgspec.structs.replace(keys[key].record, last=999)
         keys[key] = msgspec.structs.replace(keys[key], replayed=beyond)
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         assert isinstance(store, VolatileStore)
-        books = store._books[TENANT]
+        books = store._data_by_tenant[TENANT]
         stream, row = books.rows[position - 1]
         books.rows[position - 1] = stream, msgspec.structs.replace(row, payload=None, salt=None)
         if like:
@@ -59,14 +59,14 @@ class TestVolatileStore(store_contract.StoreContract):
 
     def tamper(self, store: Store) -> None:
         assert isinstance(store, VolatileStore)
-        books = store._books[TENANT]
+        books = store._data_by_tenant[TENANT]
         rows = books.projections["row"]
         for id_ in list(rows):
             rows[id_] = msgspec.structs.replace(rows[id_], owner="mallory")
         rows["made up"] = Projection(kind="row", id="made up")
         for stream in books.streams.values():
             stream.claims = {stream.number: {"c0": 1}}
-        books.uses.clear()
+        books.blob_uses.clear()
 
 
 def test_salts_come_from_the_source_given():
@@ -93,7 +93,7 @@ def test_a_failing_source_of_salts_leaves_nothing():
 def test_a_verify_that_finds_a_broken_link_names_the_position():
     store = VolatileStore()
     commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-    del store._books[TENANT].rows[1]
+    del store._data_by_tenant[TENANT].rows[1]
     *_, report = store.verify()
     assert not isinstance(report, int)
     assert not report.ok
@@ -111,11 +111,11 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(monkeypatch: pytest.Monke
     caught: list[errors.StoreBusy] = []
 
     def try_it() -> None:
-        with pytest.raises(errors.StoreBusy) as info, store.turn():
+        with pytest.raises(errors.StoreBusy) as info, store.write_lock():
             raise AssertionError
         caught.append(info.value)
 
-    with store.turn():
+    with store.write_lock():
         other = threading.Thread(target=try_it)
         other.start()
         other.join()
@@ -126,7 +126,7 @@ def test_misuse_is_an_assertion():
     store = VolatileStore()
     with pytest.raises(AssertionError, match="inside turn"):
         store.commit([])
-    with store.turn(), pytest.raises(AssertionError, match="already"), store.turn():
+    with store.write_lock(), pytest.raises(AssertionError, match="already"), store.write_lock():
         pass
     twice = make_append(write("a", 0, b"1"), write("a", 1, b"2"))
     for wrong in (

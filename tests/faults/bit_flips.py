@@ -48,7 +48,7 @@ def unnoticed(truth: Truth, plant: str, kept: Files, share: Sequence[Damage]) ->
     """The damages of a share after which a read gives a wrong answer, or the wrong exception."""
     planted.plant(plant)
     # To ask for the file system's type each time is a sixth of the work, and nothing is proved by it.
-    sqlite.StoreFiles.kind = lambda self, path: ""
+    sqlite.StoreFiles.file_system_type = lambda self, path: ""
     signal.signal(signal.SIGALRM, _hang)
     gc.freeze()
     with tempfile.TemporaryDirectory(dir=truth.folder) as folder:

@@ -102,7 +102,7 @@ class Scene:
         def commit() -> port.AppendOutcome:
             asked = self._forgotten(store, append) if self._doubt and self.careless else append
             for _ in range(_TRIES):
-                with store.turn():
+                with store.write_lock():
                     (outcome,) = store.commit([asked])
                 if not (isinstance(outcome, port.Stale) and not outcome.stream):
                     return outcome
@@ -128,7 +128,7 @@ class Scene:
 
     def _erase(self, store: port.Store) -> None:
         share = StreamErasure(stream="a", expected=2, kind=erasure_contract.KIND, whole=True)
-        erasure = Erasure(tenant=self.tenant, shares=(share,), time_us=5)
+        erasure = Erasure(tenant=self.tenant, streams=(share,), time_us=5)
 
         def erase() -> ErasureCounts | port.Stale:
             for _ in range(_TRIES):
@@ -161,7 +161,7 @@ class Scene:
             == [None, port.KeyRecord(b"two", 5, 5)],
             "claims": [store.find_claim(self.tenant, *each) for each in (("a", "c1"), ("b", "c3"))]
             == [0, 2],
-            "rows": store.query(self.tenant, port.Query(kind="row"))
+            "rows": store.query_projections(self.tenant, port.Query(kind="row"))
             == [erasure_contract._row("b", ["three", "four"])],
             "blobs": store.blobs(self.tenant, [hash_of(_BLOB)]) == {},
             "note": note is not None and note.value == _NOTE,

@@ -268,9 +268,9 @@ class Client:
                 if not turn:
                     self.ended(id, "ok", self.read(lists[:1]))
                     return
-                with self._store.turn():
+                with self._store.write_lock():
                     reads = self.read(lists)
-                    held = self._store.held(self._tenant)
+                    held = self._store.is_unchanged(self._tenant)
                 if held:
                     self.ended(id, "ok", reads)
                     return
@@ -282,7 +282,7 @@ class Client:
         """Append to a version that is not there: nothing must ever come of it."""
         status: Status = "info"
         try:
-            with self._store.turn():
+            with self._store.write_lock():
                 (outcome,) = self._store.commit([self.append(id, (), appends)])
             assert isinstance(outcome, port.Stale), f"{outcome} on a version that is not there"
             status = "fail"
@@ -332,19 +332,19 @@ class Attempt:
         if self._condition_only and not self._doubts:
             # What is read before the turn is as good, if it is only what the append has for a condition.
             self._read()
-            if self._store.crowded:
+            if self._store.contended:
                 self._doubts += 1
-                handed = self._store.hand_over([self._made])
+                handed = self._store.hand_off([self._made])
                 if handed is not None:
                     return handed[0] or port.Stale("", 0)
-        with self._store.turn():
+        with self._store.write_lock():
             if not self._condition_only and not self._doubts:
                 self._read()
             self._doubts += 1
             return self._committed()
 
     def _committed(self) -> port.AppendOutcome:
-        sending = self._store.sending() if self._client.sends else None
+        sending = self._store.open_pipeline() if self._client.sends else None
         if sending is not None:
             with sending:
                 if sending.send([self._made]):

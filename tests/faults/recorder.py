@@ -107,7 +107,7 @@ class RecordingFiles(StoreFiles):
     def open_here(self, path: Path) -> int:
         """Open, and log it if that made the file."""
         existed = path.exists()
-        return self._opened(super().open_here(path), path, existed=existed)
+        return self._opened(super().open_or_create(path), path, existed=existed)
 
     def _opened(self, fd: int, path: Path, *, existed: bool) -> int:
         if not path.name.endswith(("-lock", ".lock")):
@@ -118,7 +118,7 @@ class RecordingFiles(StoreFiles):
 
     def fresh(self, path: Path) -> Path:
         """Make the file, then log it."""
-        made = super().fresh(path)
+        made = super().create_temporary(path)
         self._log.add(Kind.CREATE, inode=made.stat().st_ino, data=named(made, self._root))
         return made
 

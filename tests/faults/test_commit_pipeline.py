@@ -35,7 +35,7 @@ class Counted:
         sound = ServerPipeline.send
 
         def send(sending: ServerPipeline, appends: object) -> bool:
-            behind = bool(sending._out)
+            behind = bool(sending._in_flight)
             sent = sound(sending, appends)  # type: ignore[arg-type]
             self.ahead += sent and behind
             return sent

@@ -75,7 +75,7 @@ def judge(path: Path, gone: Callable[[limpet.Limpet], bool], home: Path) -> bool
     """Check a store after a crash; return whether the erasure took place."""
     with limpet.connect(path) as lp:
         assert lp.admin.verify().ok
-        assert lp.sessions._engine.store.pending() is None
+        assert lp.sessions._engine.store.pending_erasures() is None
         done = gone(lp)
         lp.admin.rebuild()
         assert gone(lp) == done
@@ -137,7 +137,7 @@ def test_a_store_is_scrubbed_by_whoever_opens_it_next(tmp_path: Path) -> None:
     step = 1
     while killed_at(step, path, {"user_id": "ada"}) and step < 400:
         store = sqlite.open_store(path)
-        pending = store.pending()
+        pending = store.pending_erasures()
         store.close()
         if pending is not None:
             break

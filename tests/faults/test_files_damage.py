@@ -49,7 +49,10 @@ class Truth:
             assert isinstance(report, Report)
             if report.faults:
                 return NOTICED, ()
-            rows = [store.find("default", "session", "tides"), store.find_key("default", "once")]
+            rows = [
+                store.find_projection("default", "session", "tides"),
+                store.find_key("default", "once"),
+            ]
             return (store.feed("default"), rows, store.notes("default")), store.remarks
         except limpet.Error:
             return NOTICED, ()

@@ -116,13 +116,17 @@ def killed_in_place(folder: Path, renamed: int) -> None:
     child = os.fork()
     if not child:
         with limpet.connect(f"files:{folder}") as lp:
-            steps, place, rename = Steps(renamed + 1), JournalRewriter.place, StoreFiles.rename
+            steps, place, rename = (
+                Steps(renamed + 1),
+                JournalRewriter.move_segments,
+                StoreFiles.rename,
+            )
 
             def placed(self: JournalRewriter, *given: object) -> bool:
                 StoreFiles.rename = _counted(rename, steps)  # pyright: ignore[reportAttributeAccessIssue]
                 return place(self, *given)  # pyright: ignore[reportArgumentType]
 
-            JournalRewriter.place = placed  # pyright: ignore[reportAttributeAccessIssue]
+            JournalRewriter.move_segments = placed  # pyright: ignore[reportAttributeAccessIssue]
             lp.admin.erase(user_id="ada")
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert (folder / "journal" / REWRITE_PLAN_NAME).exists()
@@ -144,7 +148,7 @@ def judge(folder: Path, told: list[str]) -> bool:
             mine = lp.sessions.load_session("mine")
             assert mine is None or len(mine.messages) == 3
             assert lp.admin.verify().faults == ()
-            assert lp.sessions._engine.store.pending() is None
+            assert lp.sessions._engine.store.pending_erasures() is None
             assert mine is not None or found(folder) == []
         if not look:
             # The journal is the truth, and has to say the same alone.
@@ -213,7 +217,7 @@ def test_segments_that_an_erasure_decided_on_are_put_into_place_by_who_has_the_f
 
 
 def _looks_for_nothing() -> None:
-    JournalCommitHook._finish = lambda *_: False  # pyright: ignore[reportAttributeAccessIssue]
+    JournalCommitHook._finish_rewrite = lambda *_: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_segments_never_replace_lines_that_they_were_not_made_from(folder: Path) -> None:

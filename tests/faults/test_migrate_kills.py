@@ -51,7 +51,7 @@ def killed_at(step: int, path: Path, work: Callable[[], object]) -> bool:
     if not child:
         try:
             steps = Steps(step)
-            connected = sqlite.SQLiteStore._connected
+            connected = sqlite.SQLiteStore._connect_writer
 
             def counted(store: sqlite.SQLiteStore) -> object:
                 made = connected(store)
@@ -59,7 +59,7 @@ def killed_at(step: int, path: Path, work: Callable[[], object]) -> bool:
                     made[0].exec_trace = steps
                 return made
 
-            sqlite.SQLiteStore._connected = counted  # type: ignore[method-assign,assignment]
+            sqlite.SQLiteStore._connect_writer = counted  # type: ignore[method-assign,assignment]
             for name in ("rename", "remove", "sync"):
                 setattr(sqlite.StoreFiles, name, file_step(getattr(sqlite.StoreFiles, name), steps))
             limits.IMPORT_STEP_EVENTS = 7

@@ -133,7 +133,7 @@ def of_the_deleted(recorded: RecordedWindow, session: Session, engine: Engine) -
     if recorded.session_id == session.id:
         return False
     state = engine.states.current("default", recorded.session_id)
-    return state is None or state.gone or recorded.seen <= begin_version(engine, "default", state)
+    return state is None or state.hidden or recorded.seen <= begin_version(engine, "default", state)
 
 
 def picture(session: Session, engine: Engine) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class FrameWorld:
         assert tree.frames.keys() == works.keys()
         for frame_id, frame in tree.frames.items():
             self._check_frame(frame, works[frame_id])
-        row = self._store.find(TENANT, state_cache.TREE_KIND, root_id)
+        row = self._store.find_projection(TENANT, state_cache.TREE_KIND, root_id)
         moments = [work.deadline() for work in works.values()]
         moments += [
             w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"
@@ -146,7 +146,7 @@ class FrameWorld:
         self._check_transition(frame.frame_id, str(frame.status))
         tells = frame.frame_id.rpartition(".")[0] == frame.root_id
         named = frame.parent_frame_id is not None and not tells
-        row = self._store.find(TENANT, state_cache.FRAME_KIND, frame.frame_id)
+        row = self._store.find_projection(TENANT, state_cache.FRAME_KIND, frame.frame_id)
         assert (row and (row.owner, row.status)) == ((work.actor, "open") if named else None)
 
     def _check_pack(self, frame_id: str) -> None:
@@ -165,15 +165,15 @@ class FrameWorld:
         self.packs += 1
 
     def _check_closed(self, work: Work) -> None:
-        frame = self.engine.trees.find(TENANT, work.id)
+        frame = self.engine.trees.find_frame(TENANT, work.id)
         assert frame is not None
         assert picture_of_frame(frame) == picture_of_work(work)
         assert frame.completed_us is not None
         self._check_transition(work.id, work.status)
         tree = self.engine.trees.current(TENANT, frame.root_id)
         assert tree is not None
-        if tree.closed_frame(work.id) is None or tree.shelves:
-            row = self._store.find(TENANT, state_cache.FRAME_KIND, work.id)
+        if tree.closed_frame(work.id) is None or tree.moves_closed_frames:
+            row = self._store.find_projection(TENANT, state_cache.FRAME_KIND, work.id)
             assert row is not None and (row.owner, row.status) == (work.actor, work.status)
 
     def _check_transition(self, frame_id: str, status: str) -> None:
@@ -227,7 +227,7 @@ class FrameWorld:
             stream = state_cache.tree_stream(root_id)
             made = projections.derive_stream(stream, iter(self._events(stream)), self._blobs)
             for row in made.projections:
-                assert self._store.find(TENANT, row.kind, row.id) == row
+                assert self._store.find_projection(TENANT, row.kind, row.id) == row
             for claim, version in made.claims:
                 assert self._store.find_claim(TENANT, stream, claim) == version
             rows += len(made.projections)
@@ -235,7 +235,7 @@ class FrameWorld:
         if whole:
             assert rows == len(self._all_rows())
             for work in self.model.closed.values():
-                frame = self.engine.trees.find(TENANT, work.id)
+                frame = self.engine.trees.find_frame(TENANT, work.id)
                 assert frame is not None and picture_of_frame(frame) == picture_of_work(work)
 
     def check_rebuilt(self) -> None:

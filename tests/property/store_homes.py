@@ -44,7 +44,7 @@ class VolatileHome:
 
     def _open(self) -> None:
         engine = Engine(self._store, factory=ids.SYSTEM_FACTORY, cached_sessions=self._cached)
-        self.sessions = SessionManager.over(engine, self._settings)
+        self.sessions = SessionManager.from_engine(engine, self._settings)
         self.events = Events(engine, self._settings.tenant, self.sessions)
         self.admin = Admin(engine, self._settings.tenant)
 

@@ -89,7 +89,7 @@ class Walk(RuleBasedStateMachine):
 
     @property
     def shelf(self) -> IndexStore:
-        return self.lp._opened.shelf()
+        return self.lp._opened.index_store()
 
     @rule(name=st.sampled_from(SESSIONS), user=st.sampled_from(USERS), texts=st.lists(TEXT, min_size=1, max_size=5), role=st.sampled_from(("user", "assistant")))  # fmt: skip
     def say(self, name: str, user: str | None, texts: list[str], role: str) -> None:

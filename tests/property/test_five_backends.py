@@ -222,16 +222,16 @@ def _read(store: Store) -> Iterator[object]:
     for tenant in sorted(store.tenants()):
         yield tenant
         streams: dict[str, None] = {}
-        for raw in store.copy(tenant, limit=10**6):
+        for raw in store.copy_events(tenant, limit=10**6):
             streams[raw.stream] = None
             yield raw.stream, raw.header, raw.payload, raw.base, sorted(raw.blobs)
         for stream in streams:
             events = store.read(tenant, stream, limit=10**6)
             yield stream, store.forks(tenant, stream), [event.position for event in events]
         for kind in KINDS:
-            rows = store.query(tenant, Query(kind=kind, limit=10**6))
+            rows = store.query_projections(tenant, Query(kind=kind, limit=10**6))
             yield [msgspec.structs.replace(row, terms=tuple(sorted(row.terms))) for row in rows]
-        yield store.keys(tenant, limit=10**6)
+        yield store.copy_keys(tenant, limit=10**6)
         yield [(name, note.value) for name, note in store.notes(tenant, limit=10**6)]
 
 

@@ -108,6 +108,6 @@ def test_what_is_forgotten_might_never_have_been(taken: list[Conversation], data
     assert count == len(everything.facts(ADA)) - len(engine.facts(ADA))
     engine.forget(ADA)
     left = [
-        row for book in list(shelf._books) for row in shelf.scan(book, b"", b"\xff" * 9, limit=99)
+        row for book in list(shelf._tables) for row in shelf.scan(book, b"", b"\xff" * 9, limit=99)
     ]
     assert len(left) == 1, "how often something was forgotten in the tenant"

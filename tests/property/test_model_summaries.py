@@ -180,7 +180,7 @@ def test_pieces_leave_no_gap(texts: list[str], rooms: list[int]):
     while at.index < len(said):
         room = rooms[asked % len(rooms)]
         parts, after = transcript.next_chunk(said, at, room, transcript.count_bytes)
-        assert sum(len(f"{part.fenced(1)}\n".encode()) for part in parts) <= room
+        assert sum(len(f"{part.fenced_text(1)}\n".encode()) for part in parts) <= room
         assert (after.index, after.offset) > (at.index, at.offset)
         offset = at.offset
         for part in parts:

@@ -53,11 +53,11 @@ def wishes(draw: st.DrawFn) -> PackInput:
         budget=draw(BUDGETS),
         assembled_at="2026-01-31T12:00:00+00:00",
         conversation=tuple(windows.window_items(pieces(said))) if said else (),
-        talked=ConversationMoment("trip", len(said), 0) if said else None,
+        conversation_moment=ConversationMoment("trip", len(said), 0) if said else None,
         include=draw(hints),
         exclude=draw(hints),
-        least=draw(st.sampled_from(list(CompactionLevel))),
-        flag=draw(st.booleans()),
+        level_min=draw(st.sampled_from(list(CompactionLevel))),
+        allow_overflow=draw(st.booleans()),
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def made(wanted: PackInput) -> ContextPack | None:
     except errors.ContextOverflow as error:
         required = error.facts["required"]
         assert isinstance(required, int) and required > wanted.budget
-        assert not wanted.flag
+        assert not wanted.allow_overflow
         return None
 
 
@@ -76,8 +76,8 @@ def check(wanted: PackInput, pack: ContextPack) -> None:
     assert sum(pack.sizes) + parts.overhead == told.used
     assert parts.overhead == 50
     assert told.overflow == (told.used > told.budget)
-    assert wanted.flag or not told.overflow
-    assert told.compaction_level >= wanted.least
+    assert wanted.allow_overflow or not told.overflow
+    assert told.compaction_level >= wanted.level_min
     sums = parts.brief + parts.breadcrumbs + parts.conversation + parts.evidence + parts.overhead
     assert sums == told.used
     for message, size, source in zip(pack.messages, pack.sizes, pack.sources, strict=True):

@@ -116,7 +116,7 @@ def check(given: Sequence[WindowMessage], budget: int, least: CompactionLevel) -
 
 def _check_overflow(given: Sequence[WindowMessage], budget: int, required: object) -> None:
     items = windows.window_items(given)
-    critical = [i.size for i in items if i.priority is ContextPriority.CRITICAL and not i.barred]
+    critical = [i.size for i in items if i.priority is ContextPriority.CRITICAL and not i.excluded]
     needed = sum(critical) + OVERHEAD
     assert required == needed > budget, "only what must be there can be too much"
 

@@ -210,7 +210,9 @@ class World:
         return [
             row
             for kind in ("session", "deleted")
-            for row in engine.store.query("default", port.Query(kind=kind, limit=100_000))
+            for row in engine.store.query_projections(
+                "default", port.Query(kind=kind, limit=100_000)
+            )
         ]
 
     def reopen(self) -> None:

@@ -51,7 +51,7 @@ def path(tmp_path: Path) -> Path:
 def holder(path: Path) -> Iterator[Party]:
     """Someone who has the turn."""
     party = Party(path)
-    party.turns.take(1)
+    party.turns.acquire(1)
     yield party
     party.gone()
 
@@ -74,7 +74,7 @@ def collected(holder: Party) -> HandedOffAppends:
 
 def test_what_is_handed_over_comes_as_it_was_and_the_outcome_goes_back(holder: Party, other: Party):
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(other.post.hand_over, [APPEND, APPEND])
+        told = pool.submit(other.post.hand_off, [APPEND, APPEND])
         parcel = collected(holder)
         assert parcel.appends == [APPEND, APPEND]
         holder.post.answer([parcel], [DONE, port.Stale("s", 4)])
@@ -84,27 +84,27 @@ def test_what_is_handed_over_comes_as_it_was_and_the_outcome_goes_back(holder: P
 
 def test_whoever_gets_the_turn_while_waiting_takes_its_appends_back(holder: Party, other: Party):
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(other.post.hand_over, [APPEND])
-        holder.turns.give()
+        told = pool.submit(other.post.hand_off, [APPEND])
+        holder.turns.release()
         assert told.result() == (None, True)
     assert holder.post.collect() == []
 
 
 def test_of_a_holder_that_says_nothing_nobody_waits_for_ever(holder: Party, other: Party):
-    assert other.post.hand_over([APPEND]) == (None, False)
+    assert other.post.hand_off([APPEND]) == (None, False)
     assert holder.post.collect() == []
 
 
 def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(holder: Party, other: Party):
     with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(other.post.hand_over, [APPEND])
+        first = pool.submit(other.post.hand_off, [APPEND])
         late = collected(holder)
-        holder.turns.give()
+        holder.turns.release()
         assert first.result() == (None, True)
-        other.turns.give()
-        holder.turns.take(1)
+        other.turns.release()
+        holder.turns.acquire(1)
         holder.post.answer([late], [DONE])
-        second = pool.submit(other.post.hand_over, [APPEND])
+        second = pool.submit(other.post.hand_off, [APPEND])
         parcel = collected(holder)
         assert not second.done()
         holder.post.answer([parcel], [port.Appended(8, 8)])
@@ -112,7 +112,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(holder: Party, 
 
 
 def test_a_box_is_never_its_owners_own_parcel(holder: Party):
-    assert holder.post._offers([APPEND])
+    assert holder.post._write_offer([APPEND])
     assert holder.post.collect() == []
 
 
@@ -122,18 +122,18 @@ def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(
 ):
     """A program that died may have been started again and have said it anew."""
     dead = Party(path)
-    assert dead.post._offers([APPEND])
+    assert dead.post._write_offer([APPEND])
     dead.gone()
     if again:
-        assert other.post._own_box() == 0
+        assert other.post._own_mailbox() == 0
     assert holder.post.collect() == []
 
 
 def test_a_parcel_for_another_database_is_left_to_its_owner(holder: Party, other: Party):
     """Two files at one path, one after the other, have one lock file."""
-    holder.post.opened(2, (1, 1))
-    other.post.opened(2, (1, 2))
-    assert other.post._offers([APPEND])
+    holder.post.set_layout(2, (1, 1))
+    other.post.set_layout(2, (1, 2))
+    assert other.post._write_offer([APPEND])
     assert holder.post.collect() == []
 
 
@@ -142,7 +142,7 @@ def test_once_it_is_collected_its_owner_waits_for_the_outcome(
 ):
     monkeypatch.setattr(commit_handoff, "ANSWER_WAIT_S", 0.01)
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(other.post.hand_over, [APPEND])
+        told = pool.submit(other.post.hand_off, [APPEND])
         parcel = collected(holder)
         time.sleep(0.05)
         assert not told.done()
@@ -160,22 +160,22 @@ class Full(StoreFiles):
 def test_a_full_disk_decides_nothing(holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch):
     """Who can't write into a box takes turns; who can't tell has committed all the same."""
     with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
-        told = pool.submit(other.post.hand_over, [APPEND])
+        told = pool.submit(other.post.hand_off, [APPEND])
         parcel = collected(holder)
         patched.setattr(holder.post, "_files", Full())
         holder.post.answer([parcel], [DONE])
         assert holder.post.collect() == []
-        holder.turns.give()
+        holder.turns.release()
         assert told.result() == (None, True)
     monkeypatch.setattr(other.post, "_files", Full())
-    assert other.post.hand_over([APPEND]) == (None, False)
+    assert other.post.hand_off([APPEND]) == (None, False)
 
 
 @pytest.mark.parametrize("at", [0, 8, 15, 25, 60], ids=["offer", "form", "size", "sum", "body"])
 def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
     holder: Party, other: Party, path: Path, at: int
 ):
-    assert other.post._offers([APPEND])
+    assert other.post._write_offer([APPEND])
     place = commit_handoff._mailbox_offset(0) + commit_handoff.OUTCOMES_BYTES + at
     data = bytearray(path.read_bytes())
     data[place] ^= 0x55
@@ -185,7 +185,7 @@ def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
 
 def test_what_is_too_large_for_a_box_is_not_handed_over(holder: Party, other: Party):
     large = make_append(write("s", 0, bytes(MAILBOX_BYTES)))
-    assert other.post.hand_over([large]) == (None, False)
+    assert other.post.hand_off([large]) == (None, False)
     assert holder.post.collect() == []
 
 
@@ -194,17 +194,17 @@ def test_without_a_free_box_processes_only_take_turns(path: Path):
         parties = [Party(path) for _ in range(MAILBOXES + 1)]
         for party in parties[1:]:
             closing.callback(party.gone)
-        offered = [party.post._offers([APPEND]) for party in parties]
+        offered = [party.post._write_offer([APPEND]) for party in parties]
         assert offered == [True] * MAILBOXES + [False]
         parties[0].gone()
-        assert parties[-1].post._offers([APPEND])
+        assert parties[-1].post._write_offer([APPEND])
 
 
 def test_where_there_are_no_such_locks_processes_only_take_turns(
     holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("limpet.stores.sqlite.shared_file.store_files._BYTE_LOCK_COMMANDS", None)
-    assert other.post.hand_over([APPEND]) == (None, False)
+    assert other.post.hand_off([APPEND]) == (None, False)
     assert holder.post.collect() == []
 
 
@@ -213,7 +213,7 @@ def test_whoever_can_not_be_rung_looks_by_itself(
 ):
     monkeypatch.setattr(holder.post, "_ring", lambda _: None)
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(other.post.hand_over, [APPEND])
+        told = pool.submit(other.post.hand_off, [APPEND])
         holder.post.answer([collected(holder)], [DONE])
         assert told.result() == ([DONE], False)
 

@@ -27,7 +27,7 @@ class Server:
     def answer(self) -> None:
         os.write(self._write, b"!")
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         return False
 
     def fileno(self) -> int:

@@ -154,7 +154,7 @@ def test_continuing_on_request_between_turns_carries_system_and_context_only():
     talk = Conversation(100, SYSTEM, user("q"), answer("a"), CONTEXT)
     talk.carry(continuation.carry_on_request(talk.states[0], 100))
     assert [message.content for message in talk.messages(1)][:2] == ["S", "doc"]
-    assert talk.states[1].message_count == 3 and talk.states[1].own_count == 0
+    assert talk.states[1].message_count == 3 and talk.states[1].uncarried_count == 0
 
 
 @pytest.mark.req("B-20")
@@ -179,8 +179,8 @@ def test_more_kept_messages_than_a_session_holds_make_no_storm():
     for number in range(9):
         talk.add(user(str(number)))
     assert len(talk.states) <= 5
-    assert all(state.own_count <= 10 for state in talk.states)
-    assert all(state.own_count >= 3 for state in talk.states[:-1])
+    assert all(state.uncarried_count <= 10 for state in talk.states)
+    assert all(state.uncarried_count >= 3 for state in talk.states[:-1])
 
 
 @pytest.mark.req("B-17")

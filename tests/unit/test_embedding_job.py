@@ -166,7 +166,7 @@ def test_a_worker_that_is_stopped_anywhere_loses_and_repeats_nothing(
                 continue
         place.beat = stopping(10**6)
         place.drain()
-        held = VectorStore(place.shelf, place.words).gallery(ADA).vectors.positions.tolist()
+        held = VectorStore(place.shelf, place.words).owner_index(ADA).vectors.positions.tolist()
         assert held == sorted(set(held))
         assert list(place.texts(held).values()) == said
 
@@ -193,8 +193,8 @@ def test_what_is_forgotten_while_a_step_runs_stays_forgotten(place: Place):
         place.beats += 1
 
     assert place.task().step("default", forget) is True
-    assert len(vectors.gallery(ADA).vectors) == 0
-    assert vectors.mark("default").position == 0
+    assert len(vectors.owner_index(ADA).vectors) == 0
+    assert vectors.progress("default").position == 0
 
 
 def test_an_embedder_that_fails_leaves_nothing_half_done(place: Place):
@@ -210,9 +210,9 @@ def test_an_embedder_that_fails_leaves_nothing_half_done(place: Place):
     place.words.embed = failing
     with pytest.raises(errors.Unavailable):
         place.drain()
-    assert VectorStore(place.shelf, place.words).mark("default").position == 0
+    assert VectorStore(place.shelf, place.words).progress("default").position == 0
     place.drain()
-    assert len(VectorStore(place.shelf, place.words).gallery(ADA).vectors) == 40
+    assert len(VectorStore(place.shelf, place.words).owner_index(ADA).vectors) == 40
 
 
 def test_another_embedder_begins_anew(place: Place):

@@ -62,7 +62,7 @@ def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch
 
 def test_extras_are_taken_from_among_the_options():
     options = {field.name: field.default for field in msgspec.structs.fields(BackgroundOptions)}
-    found = BackgroundOptions.among(
+    found = BackgroundOptions.from_arguments(
         {**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0}
     )
     assert found == BackgroundOptions(worker=True, idle_timeout_s=5.0)

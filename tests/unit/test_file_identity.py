@@ -24,10 +24,10 @@ class Watched(StoreFiles):
 
     def identity(self, path: str) -> tuple[int, int] | None:
         self.looked.append(path)
-        return super().identity(path)
+        return super().inode_at(path)
 
     def stamp(self, folder: str) -> tuple[int, int, int] | None:
-        return self.stopped or super().stamp(folder)
+        return self.stopped or super().folder_stamp(folder)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 def opened(files: StoreFiles, path: Path) -> FileIdentity:
     place = FileIdentity(files, path)
-    place.opened(place.found())
+    place.accept(place.read_inodes())
     return place
 
 

@@ -67,8 +67,8 @@ def test_bars(account: frame_tree_commands.FrameAccount, drawn: str):
 def test_own_and_all_that_was_spent():
     found = frame_tree_commands.tree_accounts(family())
     root = found["r"]
-    assert (root.own, root.used, root.whole) == (100, 140, 210)
-    assert (found["c"].own, found["c"].whole) == (70, 70)
+    assert (root.own, root.used, root.with_descendants) == (100, 140, 210)
+    assert (found["c"].own, found["c"].with_descendants) == (70, 70)
     assert root.document()["with_descendants"] == 210
     assert frame_tree_commands.account_equation(root) == (
         "1,000 = 140 used (40 by children) + 60 reserved + 300 lent + 500 free"
@@ -99,7 +99,7 @@ def test_books_that_do_not(change: dict[str, object], says: str):
 def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFixture[str]):
     root, *children = family()
     wrong = replace(root, settled=0)
-    drawn = frame_tree_commands.FrameTreeView([wrong, *children], whole=True, waits=[])
+    drawn = frame_tree_commands.FrameTreeView([wrong, *children], complete=True, waiting=[])
     assert (
         frame_tree_commands.print_trees(Output(as_json=True), [drawn], "r", CommonOptions())
         == exit_codes.DAMAGE
@@ -112,7 +112,7 @@ def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFix
     assert (
         frame_tree_commands.print_trees(
             Output(),
-            [frame_tree_commands.FrameTreeView(family(), whole=True, waits=[])],
+            [frame_tree_commands.FrameTreeView(family(), complete=True, waiting=[])],
             "r",
             CommonOptions(),
         )

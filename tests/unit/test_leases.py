@@ -38,7 +38,7 @@ def test_whoever_beats_keeps_it():
     assert held is not None
     for _ in range(10):
         clock.pass_(limits.LEASE_S * 0.9)
-        held.beat()
+        held.heartbeat()
         assert leases(store, "bob", clock).take("acme", "job") is None
 
 
@@ -51,7 +51,7 @@ def test_a_beat_writes_only_now_and_then():
     before = store.calls
     for _ in range(100):
         clock.pass_(limits.LEASE_S / 1_000)
-        held.beat()
+        held.heartbeat()
     assert store.calls == before
 
 
@@ -66,11 +66,11 @@ def test_what_a_dead_one_had_is_taken_over_and_the_dead_one_hears_of_it():
     heir = bob.take("acme", "job")
     assert heir is not None
     with pytest.raises(LeaseLost):
-        dead.beat()
+        dead.heartbeat()
     dead.release()
-    dead.failed("x")
+    dead.record_failure("x")
     assert read_lease(store, "acme", "job")[0].holder == "bob", "the dead change nothing any more"
-    heir.beat()
+    heir.heartbeat()
 
 
 def test_of_many_at_once_one_takes_it():
@@ -93,7 +93,7 @@ def test_a_clock_that_is_set_back_gives_it_to_another_until_the_next_beat_only()
     assert leases(store, "bob", clock).take("acme", "job") is not None, "by bob's clock it is over"
     slow.pass_(limits.LEASE_S / 2)
     with pytest.raises(LeaseLost):
-        held.beat()
+        held.heartbeat()
 
 
 def test_a_lease_of_a_clock_far_ahead_is_not_waited_for():
@@ -115,7 +115,7 @@ def test_what_failed_is_left_alone_for_longer_each_time():
     for turn in range(20):
         held = (ann if turn % 2 else bob).take("acme", "job")
         assert held is not None
-        assert held.failed("unavailable") == turn + 1
+        assert held.record_failure("unavailable") == turn + 1
         before = clock.s
         while ann.take("acme", "job") is None:
             clock.pass_(limits.BACKOFF_S / 2)
@@ -128,7 +128,7 @@ def test_what_failed_is_left_alone_for_longer_each_time():
     assert waited[-1] == limits.BACKOFF_S_MAX
     held = ann.take("acme", "job")
     assert held is not None
-    held.succeeded()
+    held.clear_failures()
     assert read_lease(store, "acme", "job")[0].failures == 0
 
 
@@ -137,5 +137,5 @@ def test_a_retry_noted_by_a_clock_far_ahead_is_not_waited_for():
     fast.us += 365 * 86_400_000_000
     held = leases(store, "ann", fast).take("acme", "job")
     assert held is not None
-    held.failed("unavailable")
+    held.record_failure("unavailable")
     assert leases(store, "bob", clock).take("acme", "job") is not None

@@ -372,7 +372,7 @@ def test_the_server_says_what_is_wrong(served: tuple[BuiltIn, HTTPMemory]):
     _, memory = served
     for verb, body in (("facts", b"{}"), ("nowhere", b"{}"), ("ingest", b"{")):
         with pytest.raises(errors.Refused):
-            memory._once(verb, body, "")
+            memory._send_once(verb, body, "")
 
 
 def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(
@@ -386,14 +386,14 @@ def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(
         memory_http.IngestJson(history, "try", 3, commit=True),
     ]
     with pytest.raises(errors.Unavailable):
-        memory._once("ingest", msgspec.json.encode(pieces[1]), "")
+        memory._send_once("ingest", msgspec.json.encode(pieces[1]), "")
     for piece in (0, 0, 1, 0, 2, 2, 1):
-        memory._once("ingest", msgspec.json.encode(pieces[piece]), "")
+        memory._send_once("ingest", msgspec.json.encode(pieces[piece]), "")
     assert len(engine.facts(ADA)) == 2
     again = msgspec.structs.replace(pieces[0], attempt="other")
-    memory._once("ingest", msgspec.json.encode(again), "")
+    memory._send_once("ingest", msgspec.json.encode(again), "")
     with pytest.raises(errors.Unavailable):
-        memory._once(
+        memory._send_once(
             "ingest", msgspec.json.encode(msgspec.structs.replace(pieces[2], attempt="other")), ""
         )
 

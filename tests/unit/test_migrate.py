@@ -32,7 +32,7 @@ def heads_asked(tenants: int) -> int:
     source = Asked()
     engine = Engine(source, factory=ids.SYSTEM_FACTORY)
     for number in range(tenants):
-        SessionManager.over(engine, Settings(tenant=f"t{number}")).create_session("s")
+        SessionManager.from_engine(engine, Settings(tenant=f"t{number}")).create_session("s")
     source.asked = 0
     assert migrate.migrate(source, VolatileStore(), lambda *_: None).tenants == tenants
     return source.asked
@@ -44,7 +44,7 @@ def test_a_tenant_costs_the_same_however_many_there_are():
 
 def made_in(store: VolatileStore, session_id: str) -> None:
     """Have somebody write to a store."""
-    manager = SessionManager.over(
+    manager = SessionManager.from_engine(
         Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default")
     )
     manager.create_session(session_id)

@@ -106,7 +106,7 @@ def test_what_is_included_goes_first_within_three_quarters(size: int, first: boo
     handles = [handle("named", size, "background"), handle("other", 400, "high")]
     pack = assemble(wanted(1_000, handles, brief=410, include=["named"]))
     assert shown(pack) == (["named"] if first else ["other"])
-    entry = pack.ledger.of("named")
+    entry = pack.ledger.entry_of("named")
     assert entry is not None and (entry.rule == "asked for by name") is first
 
 
@@ -116,7 +116,7 @@ def test_critical_handles_count_towards_the_three_quarters():
     for size, rule in ((75, "asked for by name"), (76, "newest first, while there is room")):
         handles = [handle("must", 300, "critical"), handle("named", size, "background")]
         pack = assemble(wanted(1_000, handles, brief=410, include=["named"]))
-        entry = pack.ledger.of("named")
+        entry = pack.ledger.entry_of("named")
         assert entry is not None and entry.rule == rule
 
 
@@ -197,9 +197,9 @@ def test_a_high_handle_that_is_too_large_comes_shortened():
     large = handle("a", 1_000, "high", content="The ferry leaves§. " * 1_000)
     pack = assemble(wanted(800, [large, handle("b", 600, content="The ferry leaves§. " * 600)]))
     assert shown(pack) == ["a", "b"] or shown(pack) == ["a"]
-    entry = pack.ledger.of("a")
+    entry = pack.ledger.entry_of("a")
     assert entry is not None and entry.fate is Fate.SHORTENED and entry.used < 200
-    other = pack.ledger.of("b")
+    other = pack.ledger.entry_of("b")
     assert other is not None and other.fate is not Fate.SHORTENED, "only what is high is worth it"
     assert level(pack) is CompactionLevel.NONE
 

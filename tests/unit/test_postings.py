@@ -82,7 +82,7 @@ def test_documents_come_back_and_forget_their_places():
     back = documents.decode_block(held.encode())
     assert (list(back.positions), list(back.times)) == ([10, 11, 12, 13, 14], list(range(0, 5000, 1000)))  # fmt: skip
     assert list(back.answers) == [0, 1, 1, 1, 1]
-    back.forget([0, 2, 4])
+    back.blank([0, 2, 4])
     row = back.encode()
     assert b"session-0" not in row and b"session-1" in row
     again = documents.decode_block(row)

@@ -293,7 +293,7 @@ def test_an_id_that_comes_again_is_told_apart_where_it_has_to_be():
 def test_a_derived_id_that_is_taken_is_derived_again():
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", 64, once=True)
     message = calling("a b")
-    (first,), (second,) = ids.of(message).values(), ids.of(message).values()
+    (first,), (second,) = ids.ids_of_message(message).values(), ids.ids_of_message(message).values()
     assert first != second
 
 

@@ -113,7 +113,7 @@ def test_whoever_died_before_the_scrub_has_it_done_by_the_next(
     store.close()
     assert found(tmp_path)
     with_it_done = sqlite.open_store(tmp_path / "state.db")
-    assert with_it_done.pending() is None
+    assert with_it_done.pending_erasures() is None
     assert found(tmp_path) == []
     with_it_done.close()
 
@@ -122,9 +122,9 @@ def test_what_is_left_to_do_is_left_to_whoever_can(store: sqlite.SQLiteStore, tm
     erase_all(store, stream_erasure(store, f"s/{CANARY}", todo=b"tell others"))
     store.close()
     again = sqlite.open_store(tmp_path / "state.db")
-    assert again.pending() == b"tell others"
+    assert again.pending_erasures() == b"tell others"
     again.scrub(b"tell others")
-    assert again.pending() is None
+    assert again.pending_erasures() is None
     again.close()
 
 
@@ -140,7 +140,7 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
         store.scrub()
     assert refused.value.facts["pending"] is True
     assert store.version(TENANT, f"s/{CANARY}") == 0
-    assert store.pending() is not None
+    assert store.pending_erasures() is not None
     append_events(store, "other", claim_event("c2", "goes on"))
     reader.execute("ROLLBACK")
     reader.close()
@@ -152,12 +152,12 @@ def test_a_reader_keeps_the_log_but_not_for_ever(
 def test_another_opener_forgets_what_it_knew(store: sqlite.SQLiteStore, tmp_path: Path):
     other = sqlite.open_store(tmp_path / "state.db")
     append_events(other, f"s/{CANARY}", claim_event("", "theirs"))
-    with other.turn():
+    with other.write_lock():
         assert other.version(TENANT, f"s/{CANARY}") == 42
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     assert other.version(TENANT, f"s/{CANARY}") == 0
-    with other.turn() as alone:
+    with other.write_lock() as alone:
         assert not alone
         assert other.version(TENANT, f"s/{CANARY}") == 0
         assert other.read(TENANT, f"s/{CANARY}") == []
@@ -168,13 +168,13 @@ def test_another_opener_forgets_what_it_knew(store: sqlite.SQLiteStore, tmp_path
 
 def test_offers_from_before_are_not_collected(store: sqlite.SQLiteStore, tmp_path: Path):
     other = sqlite.open_store(tmp_path / "state.db")
-    before = other._post._form
-    assert before == store._post._form
+    before = other._handoff._layout
+    assert before == store._handoff._layout
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
-    with store.turn():
-        assert store._post._form != before
-    with other.turn():
-        assert other._post._form == store._post._form
+    with store.write_lock():
+        assert store._handoff._layout != before
+    with other.write_lock():
+        assert other._handoff._layout == store._handoff._layout
     other.close()
 
 

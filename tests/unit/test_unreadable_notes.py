@@ -42,10 +42,12 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
             noted("x/1"), "t", ["x/"], lambda _: True
         ),
         lambda: list(hooks.decode_hook_calls(JUNK)),
-        lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).stand_ins(ADA)),
-        lambda: IngestJournal(shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))).stop(ADA),
+        lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).fallback_ingests(ADA)),
+        lambda: IngestJournal(
+            shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))
+        ).abort_attempts(ADA),
         lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),
-        lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ready(ADA),
+        lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ranked_facts(ADA),
     ],
 )
 def test_what_can_not_be_read_is_corrupt(read: Callable[[], object]):

@@ -40,11 +40,11 @@ def opened(shelf: IndexStore, name: str = "words") -> VectorStore:
 
 def add(store: VectorStore, who: Who, count: int, first: int = 1, session: str = "s") -> None:
     made = [vector(first + n, row, session) for n, row in enumerate(rows(count, SIZE, first))]
-    assert store.add(who.tenant, store.mark(who.tenant), {who.user_id: made}, first + count - 1)
+    assert store.add(who.tenant, store.progress(who.tenant), {who.user_id: made}, first + count - 1)
 
 
 def positions(store: VectorStore, who: Who) -> list[int]:
-    return sorted(store.gallery(who).vectors.positions.tolist())
+    return sorted(store.owner_index(who).vectors.positions.tolist())
 
 
 def test_nothing_is_found_where_nothing_is(shelf: IndexStore):
@@ -56,8 +56,8 @@ def test_each_vector_is_the_nearest_to_itself(shelf: IndexStore):
     count = limits.VECTOR_BLOCK * 2 + 7
     add(store, ADA, count)
     for n, row in enumerate(rows(count, SIZE, 1)[::50]):
-        assert store.gallery(ADA).vectors.rows[n * 50] @ row > 0.999
-    assert opened(shelf).mark("t").position == count
+        assert store.owner_index(ADA).vectors.rows[n * 50] @ row > 0.999
+    assert opened(shelf).progress("t").position == count
 
 
 def test_blocks_fill_up_and_what_was_read_grows(shelf: IndexStore):
@@ -67,8 +67,8 @@ def test_blocks_fill_up_and_what_was_read_grows(shelf: IndexStore):
         add(store, ADA, count, first)
         first += count
         assert positions(reader, ADA) == list(range(1, first))
-        fresh = opened(shelf).gallery(ADA)
-        assert np.allclose(reader.gallery(ADA).crowds, fresh.crowds, atol=1e-6)
+        fresh = opened(shelf).owner_index(ADA)
+        assert np.allclose(reader.owner_index(ADA).densities, fresh.densities, atol=1e-6)
     assert len(shelf.scan("vectors", b"", b"\xff", limit=99)) == 3
 
 
@@ -80,9 +80,9 @@ def test_crowds_do_not_depend_on_how_a_gallery_came_about(counts: list[int]):
     whole = VectorIndex(vector_index.pack_block(made, 8).vectors())
     grown, first = VectorIndex(vector_index.pack_block(made[: counts[0]], 8).vectors()), counts[0]
     for count in counts[1:]:
-        grown = grown.grown(vector_index.pack_block(made[first : first + count], 8).vectors())
+        grown = grown.extended(vector_index.pack_block(made[first : first + count], 8).vectors())
         first += count
-    assert np.allclose(grown.crowds, whole.crowds, atol=1e-5)
+    assert np.allclose(grown.densities, whole.densities, atol=1e-5)
 
 
 def test_owners_tenants_and_embedders_are_apart(shelf: IndexStore):
@@ -93,12 +93,12 @@ def test_owners_tenants_and_embedders_are_apart(shelf: IndexStore):
     assert positions(store, ADA) == [1, 2, 3]
     assert positions(store, BOB) == [4, 5]
     assert positions(store, Who("t2", "ada")) == [1]
-    assert positions(other, ADA) == [] and other.mark("t").position == 0
+    assert positions(other, ADA) == [] and other.progress("t").position == 0
 
 
 def test_of_two_workers_one_is_first(shelf: IndexStore):
     one, two = opened(shelf), opened(shelf)
-    mark = two.mark("t")
+    mark = two.progress("t")
     add(one, ADA, 2)
     late = [vector(n, row) for n, row in enumerate(rows(2, SIZE), 1)]
     assert not two.add("t", mark, {"ada": late}, 2)
@@ -138,13 +138,13 @@ def test_forgetting_a_session_or_a_message_leaves_the_rest(shelf: IndexStore):
 def test_a_step_that_began_before_something_was_forgotten_brings_nothing_back(shelf: IndexStore):
     worker, other = opened(shelf), opened(shelf)
     add(worker, ADA, 2)
-    mark = worker.mark("t")
+    mark = worker.progress("t")
     made = [vector(3, rows(1, SIZE)[0])]
     other.forget(ADA, "s", 3)
     assert not worker.add("t", mark, {"ada": made}, 3)
     other.forget(BOB)
     assert not worker.add("t", mark, {"bob": made}, 3)
-    assert worker.add("t", worker.mark("t"), {}, 3)
+    assert worker.add("t", worker.progress("t"), {}, 3)
     assert positions(worker, ADA) == [1, 2] and positions(worker, BOB) == []
 
 
@@ -228,5 +228,5 @@ def test_memory_for_vectors_is_bounded(monkeypatch: pytest.MonkeyPatch):
     for n in range(5):
         who = Who("t", f"u{n}")
         add(store, who, 10, 1 + 10 * n)
-        store.gallery(who)
+        store.owner_index(who)
     assert list(store._cache) == [Who("t", f"u{n}") for n in (2, 3, 4)]

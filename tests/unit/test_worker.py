@@ -327,17 +327,17 @@ def test_a_follower_sees_each_part_of_the_feed_once_and_what_it_failed_at_again(
     def fail(page: Sequence[StoredEvent]) -> None:
         raise errors.Unavailable
 
-    assert follower.news("acme") and not follower.news("globex")
+    assert follower.has_news("acme") and not follower.has_news("globex")
     with pytest.raises(errors.Unavailable):
-        follower.follow("acme", fail)
-    assert follower.told("acme") == {"cursor": 0, "lag": limits.READ_CHUNK + 1}
-    while follower.follow("acme", see):
+        follower.process_next("acme", fail)
+    assert follower.progress("acme") == {"cursor": 0, "lag": limits.READ_CHUNK + 1}
+    while follower.process_next("acme", see):
         pass
     assert seen == [*range(1, limits.READ_CHUNK + 2)]
-    assert not follower.news("acme")
-    assert follower.told("acme") == {"cursor": limits.READ_CHUNK + 1, "lag": 0}
-    follower.begin_again("acme")
-    assert follower.follow("acme", see) and seen[-1] == limits.READ_CHUNK
+    assert not follower.has_news("acme")
+    assert follower.progress("acme") == {"cursor": limits.READ_CHUNK + 1, "lag": 0}
+    follower.restart("acme")
+    assert follower.process_next("acme", see) and seen[-1] == limits.READ_CHUNK
 
 
 def test_a_follower_that_was_overtaken_stops():
@@ -345,4 +345,4 @@ def test_a_follower_that_was_overtaken_stops():
     follower = tasks.FeedFollower(store, "task")
     happen(store)
     with pytest.raises(LeaseLost):
-        follower.follow("acme", lambda _: follower.begin_again("acme"))
+        follower.process_next("acme", lambda _: follower.restart("acme"))

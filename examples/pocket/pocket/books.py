@@ -41,7 +41,7 @@ class Books(msgspec.Struct):
 
     def number(self, position: int) -> int:
         """Return the number of the stream that an event belongs to."""
-        return self.rows[position - 1].row.place.stream
+        return self.rows[position - 1].event.address.stream
 
     def taken(self, change: TenantChange) -> bool:
         """Whether something that a change adds is there already."""
@@ -50,7 +50,7 @@ class Books(msgspec.Struct):
         claims = {place for place in self.claims if place[0] not in change.drop_claims}
         return (
             any(stream.number in self.streams or stream.name in names for stream in change.streams)
-            or any(kept.row.place.position <= len(self.rows) for kept in change.rows)
+            or any(kept.event.address.position <= len(self.rows) for kept in change.rows)
             or any((stretch, text) in claims for stretch, text, _ in change.claims)
             or any(each.key in self.keys.keys() - change.drop_keys for each in change.keys)
         )
@@ -61,11 +61,11 @@ class Books(msgspec.Struct):
         for number, name, mark in change.renames:
             self.streams[number] = replace(self.streams[number], name=name, mark=mark)
             for at, kept in enumerate(self.rows):
-                if kept.row.place.stream == number:
+                if kept.event.address.stream == number:
                     self.rows[at] = replace(kept, stream=name)
-        for position, blank in change.blanks:
+        for position, blank in change.erasures:
             kept = self.rows[position - 1]
-            row = replace(kept.row, payload=None, salt=None)
+            row = replace(kept.event, payload=None, salt=None)
             self.rows[position - 1] = replace(kept, row=row, blank=blank)
         self.streams |= {stream.number: stream for stream in change.streams}
         for number, base in change.bases:
@@ -73,7 +73,7 @@ class Books(msgspec.Struct):
             self.streams[number] = replace(stream, bases=(*stream.bases, base))
         for kept in change.rows:
             self.rows.append(kept)
-            place = kept.row.place
+            place = kept.event.address
             self.streams[place.stream] = replace(self.streams[place.stream], version=place.version)
         self.keys |= {each.key: each for each in change.keys}
         self.blobs |= change.blobs
@@ -98,14 +98,14 @@ class Books(msgspec.Struct):
         if change.drop_claims:
             kept = self.claims.items()
             self.claims = {p: v for p, v in kept if p[0] not in change.drop_claims}
-        if change.drop_uses:
-            gone = change.drop_uses
+        if change.drop_blob_uses:
+            gone = change.drop_blob_uses
             self.uses = {use for use in self.uses if self.number(use[0]) not in gone}
 
     def derive(self, change: TenantChange) -> None:
         """Put what is derived."""
         self.claims |= {(stretch, text): version for stretch, text, version in change.claims}
-        self.uses |= set(change.uses)
+        self.uses |= set(change.blob_uses)
         for kept in change.projections:
             self.projections[kept.projection.kind, kept.projection.id] = kept
 

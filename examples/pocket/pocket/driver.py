@@ -68,10 +68,10 @@ class PocketDriver:
     def tenants(self) -> list[str]:
         return sorted(name for name, books in self._everything().tenants.items() if books.rows)
 
-    def adrift(self) -> list[str]:
+    def unlisted_tenants(self) -> list[str]:
         return []
 
-    def noted(self) -> list[str]:
+    def tenants_with_notes(self) -> list[str]:
         return sorted(name for name, books in self._everything().tenants.items() if books.notes)
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
@@ -83,7 +83,7 @@ class PocketDriver:
         numbers = sorted(number for number in books.streams if number > after)
         return [books.streams[number] for number in numbers[:limit]]
 
-    def own(
+    def own_events(
         self,
         tenant: str,
         stream: str | int,
@@ -100,7 +100,8 @@ class PocketDriver:
         own = [
             kept
             for kept in books.rows
-            if kept.row.place.stream == found.number and low <= kept.row.place.version <= high
+            if kept.event.address.stream == found.number
+            and low <= kept.event.address.version <= high
         ]
         return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
 
@@ -110,13 +111,13 @@ class PocketDriver:
     def version_at(self, tenant: str, stream: str, position: int) -> int:
         books = self._of(tenant)
         found = books.stream(stream)
-        places = [kept.row.place for kept in books.rows[:position]]
+        places = [kept.event.address for kept in books.rows[:position]]
         own = (p.version for p in places if found and p.stream == found.number)
         return max(own, default=0)
 
-    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        _, own = self.own(tenant, number, low=low, high=high, limit=1 << 62)
-        return next((k.row.place.version for k in own if k.ordinal >= ordinal), 0)
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        _, own = self.own_events(tenant, number, low=low, high=high, limit=1 << 62)
+        return next((k.event.address.version for k in own if k.ordinal >= ordinal), 0)
 
     def claims(
         self, tenant: str, claims: Collection[str], stretches: Collection[int]
@@ -125,7 +126,7 @@ class PocketDriver:
         places = ((stretch, text) for stretch in stretches for text in claims)
         return [(*place, kept[place]) for place in places if place in kept]
 
-    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         return sum(stretch in stretches for stretch, _ in self._of(tenant).claims)
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
@@ -144,7 +145,7 @@ class PocketDriver:
         books = self._of(tenant)
         return [books.keys[key] for key in sorted(books.keys) if key > after][:limit]
 
-    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         books = self._of(tenant)
         return [
             use.key
@@ -152,7 +153,7 @@ class PocketDriver:
             if any(use.first <= position <= use.last for position in positions)
         ]
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         with self._changing(tenant) as books:
             old = [key for key, use in books.keys.items() if use.time_us < before_us]
             for key in old:
@@ -162,7 +163,7 @@ class PocketDriver:
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         return self._of(tenant).projections.get((kind, id))
 
-    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         books = self._of(tenant)
         found = [kept for kept in books.projections.values() if _matches(kept, query)]
         return heapq.nlargest(query.offset + query.limit, found, key=_rank)[query.offset :]
@@ -182,19 +183,23 @@ class PocketDriver:
         kept = self._of(tenant).blobs
         return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
 
-    def every_blob(
+    def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
         books = self._of(tenant)
         return sorted(pair for pair in books.blobs.items() if pair[0] > after)[:limit]
 
-    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
         books = self._of(tenant)
         every = sorted(use for use in books.uses if use[0] > after)
         last = every[:limit][-1][0] if every else 0
         return [use for use in every if use[0] <= last]
 
-    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
         books = self._of(tenant)
         used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
         return {hash_ for hash_ in hashes if hash_ in books.blobs and hash_ not in used}
@@ -227,11 +232,11 @@ class PocketDriver:
             for change in changes:
                 books = everything.tenants.setdefault(change.tenant, Books())
                 outcomes.append(self._applied(books, change))
-                if outcomes[-1] is None and change.todo is not None:
-                    everything.pending = (everything.pending or b"") + change.todo
+                if outcomes[-1] is None and change.pending_work is not None:
+                    everything.pending = (everything.pending or b"") + change.pending_work
         return outcomes
 
-    def line(self) -> None:
+    def pipeline(self) -> None:
         """Nothing is gained by sending ahead to a file."""
 
     def _applied(self, books: Books, change: TenantChange) -> ChangeResult:
@@ -242,7 +247,9 @@ class PocketDriver:
         books.take(change)
         return None
 
-    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
         pieces = list(derived)
         self._everything()
         with self.file.changing() as everything:
@@ -257,13 +264,13 @@ class PocketDriver:
                 every[piece.tenant].derive(piece)
             return True
 
-    def guard(self, tenant: str, timeout_s: float) -> bool:
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         return True
 
-    def unguard(self, tenant: str) -> None:
+    def release_advisory_lock(self, tenant: str) -> None:
         pass
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         return self._everything().pending
 
     def scrub(self, done: bytes, left: bytes) -> None:

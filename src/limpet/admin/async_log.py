@@ -60,7 +60,7 @@ class AsyncMessages:
         return await asyncio.to_thread(self._reader.slice, slice(start, stop))
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        after, remaining = self._reader.start(), len(self)
+        after, remaining = self._reader.start_version(), len(self)
         while remaining:
             found, after = await asyncio.to_thread(
                 self._reader.chunk, after, min(remaining, limits.READ_CHUNK)

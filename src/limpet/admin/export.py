@@ -80,7 +80,7 @@ class EventNumbers:
         else:
             self._spans.append((version, version, version - self.count))
 
-    def of(self, version: int) -> int:
+    def number_of(self, version: int) -> int:
         """Return the number of the event at a version; 0 if it was not written."""
         if version in self._left_out:
             return self._left_out[version]
@@ -96,10 +96,10 @@ class Exporter:
     ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._among = among
+        self._exported_state = among
         self._numbers: dict[str, EventNumbers] = {}
 
-    def facts(self, state: SessionState) -> Iterator[TimedEvent]:
+    def timed_events(self, state: SessionState) -> Iterator[TimedEvent]:
         """Yield a session's events up to a state of it, with the numbers that they have in a file."""
         numbers: EventNumbers | None = None
         name = ""
@@ -117,7 +117,7 @@ class Exporter:
                 if isinstance(event, e.SessionCreatedEvent | e.SessionForkedEvent):
                     name = event.id
                 if isinstance(event, e.WindowRecordedEvent):
-                    event = self._window(event, {name, state.id}, state.id, numbers)
+                    event = self._renumbered_window(event, {name, state.id}, state.id, numbers)
                 yield _portable_event(event, state.id, numbers), fact.time_us
 
     def _pages(self, state: SessionState) -> Iterator[Sequence[port.StoredEvent]]:
@@ -125,10 +125,10 @@ class Exporter:
         low = begin_version(self._engine, self._tenant, state)
         while low < end:
             high = min(low + limits.READ_CHUNK, end)
-            yield from reversed(list(self._stretches(stream, low, high)))
+            yield from reversed(list(self._version_runs(stream, low, high)))
             low = high
 
-    def _stretches(self, stream: str, low: int, high: int) -> Iterator[list[port.StoredEvent]]:
+    def _version_runs(self, stream: str, low: int, high: int) -> Iterator[list[port.StoredEvent]]:
         """Yield the events with low < version <= high, newest stretch first, also those that a rewind left out."""
         while high > low:
             found = self._engine.store.read(
@@ -143,17 +143,17 @@ class Exporter:
             yield found[at:]
             high = found[at].version - 1
 
-    def _window(
+    def _renumbered_window(
         self, event: e.WindowRecordedEvent, own: set[str], session_id: str, numbers: EventNumbers
     ) -> e.WindowRecordedEvent:
         chosen = event.selection
         if chosen.session_id in own:
             return replace(event, selection=_renumbered_selection(chosen, session_id, numbers))
-        other = self._among(chosen.session_id)
+        other = self._exported_state(chosen.session_id)
         if other is None:
             return event
         if other.id not in self._numbers:
-            for _ in self.facts(other):
+            for _ in self.timed_events(other):
                 pass
         return replace(
             event, selection=_renumbered_selection(chosen, other.id, self._numbers[other.id])
@@ -162,14 +162,14 @@ class Exporter:
     def lines(self, state: SessionState) -> Iterator[bytes]:
         """Yield the lines of a session."""
         yield export_format.encode_line(export_format.SessionLine(state.id))
-        for fact, time_us in self.facts(state):
+        for fact, time_us in self.timed_events(state):
             yield export_format.encode_line(export_format.event_line(fact, time_us))
 
 
 def _renumbered_selection(
     chosen: WindowSelection, session_id: str, numbers: EventNumbers
 ) -> WindowSelection:
-    version = numbers.of(chosen.version)
+    version = numbers.number_of(chosen.version)
     if not version:
         return chosen
     began = chosen.began - numbers.ordinal
@@ -188,7 +188,7 @@ def _portable_event(
             event.source, numbers.count - 1, there.title, there.metadata
         )
     if isinstance(event, e.SessionRewoundEvent):
-        return export_format.ExportedRewind(numbers.of(event.to))
+        return export_format.ExportedRewind(numbers.number_of(event.to))
     return event
 
 
@@ -201,12 +201,12 @@ def select_sessions(
     else:
         named = _session_ids(engine.store, tenant, user_id)
         states = (engine.states.current(tenant, one) for one in named)
-        found = [state for state in states if state is not None and not state.gone]
+        found = [state for state in states if state is not None and not state.hidden]
     return sorted(found, key=lambda state: (_first_event(engine, tenant, state).time_us, state.id))
 
 
 def _first_event(engine: Engine, tenant: str, state: SessionState) -> port.StoredEvent:
-    floor = SessionEventSearch(engine.store, tenant, state).floor()
+    floor = SessionEventSearch(engine.store, tenant, state).version_before_creation()
     stream = session_stream(state.id)
     (first,) = engine.store.read(tenant, stream, after=floor, limit=1, at=state.version)
     return first
@@ -224,7 +224,7 @@ def conversation_sessions(engine: Engine, tenant: str, session_id: str) -> list[
     before = state
     while before.continued_from and before.continued_from not in chain:
         source = engine.states.current(tenant, before.continued_from)
-        if source is None or source.gone or not rules.is_continuation_of(before, source):
+        if source is None or source.hidden or not rules.is_continuation_of(before, source):
             break
         chain[source.id] = before = source
     after: SessionState | None = state
@@ -250,7 +250,7 @@ def _session_ids(store: port.Store, tenant: str, user_id: str | None) -> Iterabl
             query = port.Query(
                 kind=projections.SESSION_KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
             )  # fmt: skip
-            rows = store.query(tenant, query)
+            rows = store.query_projections(tenant, query)
             found.update(dict.fromkeys(row.id for row in rows))
             if rows and after is None:
                 newest = rows[0].time_us
@@ -271,12 +271,12 @@ def write_sessions(
     total = sum(state.version for state in states)
     made = ExportWriter(sink)
     done = 0
-    made.line(export_format.HeaderLine())
+    made.write_line(export_format.HeaderLine())
     for state in states:
         engine.check()
-        made.line(export_format.SessionLine(state.id))
-        for fact, time_us in exporter.facts(state):
-            made.event(fact, time_us)
+        made.write_line(export_format.SessionLine(state.id))
+        for fact, time_us in exporter.timed_events(state):
+            made.write_event(fact, time_us)
             if made.events % limits.READ_CHUNK == 0:
                 progress(min(done + state.version, made.events), max(total, made.events))
         done += state.version
@@ -292,7 +292,7 @@ class ExportWriter:
         self._hash = hashlib.sha256()
         self.sessions = self.events = self.messages = self.bytes = 0
 
-    def line(self, line: export_format.ExportLine) -> None:
+    def write_line(self, line: export_format.ExportLine) -> None:
         """Write a line."""
         data = export_format.encode_line(line)
         if len(data) > limits.EXPORT_LINE_BYTES_MAX:
@@ -304,14 +304,16 @@ class ExportWriter:
         self.bytes += len(data)
         self._sink.write(data)
 
-    def event(self, fact: export_format.ExportedEvent, time_us: int) -> None:
+    def write_event(self, fact: export_format.ExportedEvent, time_us: int) -> None:
         """Write the line of an event."""
-        self.line(export_format.event_line(fact, time_us))
+        self.write_line(export_format.event_line(fact, time_us))
         self.events += 1
         self.messages += isinstance(fact, e.MessageAddedEvent)
 
     def close(self) -> Exported:
         """Write the closing line."""
         digest = self._hash.hexdigest()
-        self.line(export_format.ClosingLine(self.sessions, self.events, self.messages, digest))
+        self.write_line(
+            export_format.ClosingLine(self.sessions, self.events, self.messages, digest)
+        )
         return Exported(self.sessions, self.events, self.messages, self.bytes, digest)

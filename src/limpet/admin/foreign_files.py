@@ -43,7 +43,7 @@ class ImportNotes:
 
     def __init__(self) -> None:
         self.skipped: list[SkippedSource] = []
-        self.told: list[str] = []
+        self.texts: list[str] = []
         self.more = 0
 
     def skip(self, source: object, reason: str) -> None:
@@ -55,8 +55,8 @@ class ImportNotes:
 
     def note(self, text: str) -> None:
         """Tell of something that is not as it was."""
-        if len(self.told) < limits.IMPORT_NOTES_MAX:
-            self.told.append(text)
+        if len(self.texts) < limits.IMPORT_NOTES_MAX:
+            self.texts.append(text)
         else:
             self.more += 1
 
@@ -208,7 +208,7 @@ def convert(
 ) -> None:
     """Write chats as sessions of ours; those that can't be kept are left out and told of."""
     names: set[str] = set()
-    made.line(export_format.HeaderLine())
+    made.write_line(export_format.HeaderLine())
     for chat in _link_continuations(found):
         try:
             if chat.id in names:
@@ -219,9 +219,9 @@ def convert(
             notes.skip(chat.id, error.message)
             continue
         names.add(chat.id)
-        made.line(export_format.SessionLine(chat.id))
+        made.write_line(export_format.SessionLine(chat.id))
         for fact, time_us in events:
-            made.event(fact, time_us)
+            made.write_event(fact, time_us)
     made.close()
 
 
@@ -302,10 +302,12 @@ def _check_chat(
     chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int
 ) -> None:
     """Raise what the rules, or the limits, say against a session."""
-    terms = ImportTerms(latest_us=now_us, policy=checked_policy, names=EMPTY, begins=EMPTY)
+    terms = ImportTerms(
+        latest_us=now_us, check_policy=checked_policy, names=EMPTY, version_offsets=EMPTY
+    )
     replay = SessionReplay(chat.id, terms, events=len(events))
     for fact, time_us in events:
-        replay.take(fact, time_us, hidden=False)
+        replay.apply(fact, time_us, hidden=False)
         if isinstance(fact, e.MessageAddedEvent):
             codec.encode_message(fact.message)
-    replay.end()
+    replay.finish()

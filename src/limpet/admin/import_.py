@@ -54,7 +54,7 @@ class FileSession(msgspec.Struct):
     sha256: bytes = b""
 
     @property
-    def steps(self) -> bool:
+    def needs_several_steps(self) -> bool:
         """Whether it takes more than one step to write it."""
         many = self.events > limits.IMPORT_STEP_EVENTS or self.bytes > limits.IMPORT_STEP_BYTES
         return many or bool(self.targets)
@@ -65,23 +65,23 @@ class ImportFileReader:
 
     def __init__(self, file: BinaryIO, told: ReadCallback) -> None:
         self._file = file
-        self._told = told
+        self._on_read = told
         self.number = 0
         self.hash = hashlib.sha256()
         self.part = hashlib.sha256()
 
-    def each(self, offset: int = 0, number: int = 0) -> Iterator[bytes]:
+    def read_lines(self, offset: int = 0, number: int = 0) -> Iterator[bytes]:
         """Yield lines; raise DamagedFile for one that is too long, or has no end."""
         self._file.seek(offset)
         self.number = number
         while data := self._file.readline(limits.EXPORT_LINE_BYTES_MAX + 1):
             self.number += 1
             if not data.endswith(b"\n"):
-                raise self.damaged("it is cut off, or longer than any line may be.")
+                raise self.damaged_error("it is cut off, or longer than any line may be.")
             yield data
-            self._told(len(data))
+            self._on_read(len(data))
 
-    def damaged(self, what: str) -> errors.DamagedFile:
+    def damaged_error(self, what: str) -> errors.DamagedFile:
         """Return the error for the present line."""
         return errors.DamagedFile(
             f"line {self.number:,}: {what}",
@@ -95,13 +95,13 @@ def read_outline(lines: ImportFileReader) -> list[FileSession]:
     parts: list[FileSession] = []
     names: set[str] = set()
     offset, closing = 0, None
-    for data in lines.each():
+    for data in lines.read_lines():
         if closing is not None:
-            raise lines.damaged("it comes after the closing line.")
+            raise lines.damaged_error("it comes after the closing line.")
         line = _decode_line(lines, data)
         offset += len(data)
         if isinstance(line, export_format.HeaderLine) != (lines.number == 1):
-            raise lines.damaged("a file has one header, as its first line.")
+            raise lines.damaged_error("a file has one header, as its first line.")
         if isinstance(line, export_format.ClosingLine):
             _check_closing(lines, line, parts)
             closing = line
@@ -110,14 +110,14 @@ def read_outline(lines: ImportFileReader) -> list[FileSession]:
         if isinstance(line, export_format.SessionLine):
             lines.part = hashlib.sha256()
             if line.id in names:
-                raise lines.damaged(f"the session {line.id!r} comes twice.")
+                raise lines.damaged_error(f"the session {line.id!r} comes twice.")
             names.add(line.id)
             parts.append(FileSession(line.id, lines.number, offset))
         elif isinstance(line, export_format.EventLine):
             _count_event(lines, parts, line, data)
     if closing is None:
         lines.number += 1
-        raise lines.damaged("the closing line is missing: the file is cut off.")
+        raise lines.damaged_error("the closing line is missing: the file is cut off.")
     return parts
 
 
@@ -125,7 +125,7 @@ def _decode_line(lines: ImportFileReader, data: bytes) -> export_format.ExportLi
     try:
         line = export_format.decode_line(data)
     except errors.DamagedFile as error:
-        raise lines.damaged(error.message) from error
+        raise lines.damaged_error(error.message) from error
     if isinstance(line, export_format.HeaderLine) and line.version != export_format.FORMAT_VERSION:
         raise errors.NewerStore(
             f"the file has version {line.version} of the format; this Limpet reads {export_format.FORMAT_VERSION}.",
@@ -140,16 +140,16 @@ def _check_closing(
 ) -> None:
     events, messages = sum(p.events for p in parts), sum(p.messages for p in parts)
     if (line.sessions, line.events, line.messages) != (len(parts), events, messages):
-        raise lines.damaged("its counts are not those of the file: something is missing.")
+        raise lines.damaged_error("its counts are not those of the file: something is missing.")
     if line.sha256 != lines.hash.hexdigest():
-        raise lines.damaged("the file is not what was written: its SHA-256 is another.")
+        raise lines.damaged_error("the file is not what was written: its SHA-256 is another.")
 
 
 def _count_event(
     lines: ImportFileReader, parts: list[FileSession], line: export_format.EventLine, data: bytes
 ) -> None:
     if not parts:
-        raise lines.damaged("an event comes before the first session.")
+        raise lines.damaged_error("an event comes before the first session.")
     part = parts[-1]
     part.events += 1
     part.bytes += len(data)
@@ -168,7 +168,7 @@ def _decode_event(
     try:
         return export_format.decode_exported_event(line)
     except errors.DamagedFile as error:
-        raise lines.damaged(error.message) from error
+        raise lines.damaged_error(error.message) from error
 
 
 class SessionImportPlan(msgspec.Struct, frozen=True):
@@ -204,99 +204,105 @@ class Importer:
         self.parts = read_outline(self._lines)
         self._names = {part.id: part.id + suffix for part in self.parts}
 
-    def choices(self) -> tuple[list[SessionImportPlan], list[tuple[FileSession, errors.Error]]]:
+    def plan(self) -> tuple[list[SessionImportPlan], list[tuple[FileSession, errors.Error]]]:
         """Check every session; return what is to be done, and which are refused, because others have their ids."""
         chosen: list[SessionImportPlan] = []
         refused: list[tuple[FileSession, errors.Error]] = []
         for part in self.parts:
             self._engine.check()
-            self._checked(part)
+            self._check(part)
             try:
-                chosen.append(self._choice(part))
+                chosen.append(self._plan_session(part))
             except errors.DuplicateSession as error:
                 refused.append((part, error))
         return chosen, refused
 
-    def _terms(self, begins: Mapping[str, int]) -> ImportTerms:
+    def _replay_terms(self, begins: Mapping[str, int]) -> ImportTerms:
         ahead = self._engine.now_us() + limits.IMPORT_CLOCK_SKEW_S * 1_000_000
         return ImportTerms(
             latest_us=ahead,
-            policy=self._policy,
+            check_policy=self._checked_policy,
             names=self._names,
-            begins=begins,
+            version_offsets=begins,
             user_id=self._user_id,
         )
 
-    def _policy(self, policy: WindowPolicy | None) -> object:
+    def _checked_policy(self, policy: WindowPolicy | None) -> object:
         key = codec.canonical_json(policy)
         if key not in self._policies:
             checked_policy(policy)
             self._policies.add(key)
         return policy
 
-    def _facts(self, part: FileSession) -> Iterator[TimedEvent]:
+    def _read_events(self, part: FileSession) -> Iterator[TimedEvent]:
         left, digest = part.events, hashlib.sha256()
-        for data in self._lines.each(part.offset, part.line):
+        for data in self._lines.read_lines(part.offset, part.line):
             line = _decode_line(self._lines, data)
             digest.update(data)
             left -= 1
             changed = not left and digest.digest() != part.sha256
             if changed or not isinstance(line, export_format.EventLine):
-                raise self._lines.damaged("the file was changed while it was read.")
+                raise self._lines.damaged_error("the file was changed while it was read.")
             yield _decode_event(self._lines, line), line.time_us
             if not left:
                 return
 
-    def _steps(
+    def _replay_steps(
         self, part: FileSession, terms: ImportTerms
     ) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
         """Yield a session's events as they would be written; raise DamagedFile for one that may not be."""
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
-        for fact, time_us in self._facts(part) if part.events else ():
+        for fact, time_us in self._read_events(part) if part.events else ():
             try:
-                step = replay.take(fact, time_us, hidden=part.steps)
+                step = replay.apply(fact, time_us, hidden=part.needs_several_steps)
                 if isinstance(step.event, events.MessageAddedEvent):
                     codec.encode_message(step.event.message)
             except (errors.Refused, errors.Conflict) as error:
-                raise self._lines.damaged(f"in {part.id!r}, {error.message}") from error
+                raise self._lines.damaged_error(f"in {part.id!r}, {error.message}") from error
             yield replay, step
         try:
-            replay.end()
+            replay.finish()
         except errors.DamagedFile as error:
-            raise self._lines.damaged(f"in {part.id!r}, {error.message}") from error
+            raise self._lines.damaged_error(f"in {part.id!r}, {error.message}") from error
 
-    def _checked(self, part: FileSession) -> None:
+    def _check(self, part: FileSession) -> None:
         try:
             checked_id("a session's id", self._names[part.id])
         except errors.Refused as error:
-            raise self._lines.damaged(error.message) from error
-        for _ in self._steps(part, self._terms({})):
+            raise self._lines.damaged_error(error.message) from error
+        for _ in self._replay_steps(part, self._replay_terms({})):
             pass
 
-    def _choice(self, part: FileSession) -> SessionImportPlan:
+    def _plan_session(self, part: FileSession) -> SessionImportPlan:
         state = self._engine.states.current(self._tenant, self._names[part.id])
         if state is None:
             return SessionImportPlan(part)
-        if not state.gone:
-            if self._same(part, state) < part.events:
+        if not state.hidden:
+            if self._matching_events(part, state) < part.events:
                 raise duplicate_session_error(state.id)
             return SessionImportPlan(
                 part, begin_version(self._engine, self._tenant, state), here=True
             )
         if state.until:
             begin, done = state.until - part.events, state.version + part.events - state.until
-            if 0 < done <= part.events and self._same(part, state, done) == done:
+            if 0 < done <= part.events and self._matching_events(part, state, done) == done:
                 return SessionImportPlan(part, begin, done)
         return SessionImportPlan(part, state.version)
 
-    def _same(self, part: FileSession, state: SessionState, most: int | None = None) -> int:
+    def _matching_events(
+        self, part: FileSession, state: SessionState, most: int | None = None
+    ) -> int:
         """Return with how many of its first events, at most, a session of the file is as the one here."""
-        exporter = Exporter(self._engine, self._tenant, self._here)
-        theirs = self._as_here(part)
+        exporter = Exporter(self._engine, self._tenant, self._existing_state)
+        theirs = self._expected_lines(part)
         if self._loosely:
-            return part.events if _begins_with_same_messages(exporter.facts(state), theirs) else 0
+            return (
+                part.events
+                if _begins_with_same_messages(exporter.timed_events(state), theirs)
+                else 0
+            )
         count = 0
-        for mine in exporter.facts(state):
+        for mine in exporter.timed_events(state):
             if count == most or next(theirs, None) != _encode_line(mine):
                 break
             count += 1
@@ -304,16 +310,16 @@ class Importer:
                 break
         return count
 
-    def _here(self, session_id: str) -> SessionState | None:
+    def _existing_state(self, session_id: str) -> SessionState | None:
         named = session_id in self._names.values()
         return self._engine.states.current(self._tenant, session_id) if named else None
 
-    def _as_here(self, part: FileSession) -> Iterator[bytes]:
+    def _expected_lines(self, part: FileSession) -> Iterator[bytes]:
         """Yield the lines that a session of the file would have if it were exported from here."""
-        terms = self._terms({})
+        terms = self._replay_terms({})
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
-        for fact, time_us in self._facts(part):
-            event = replay.take(fact, time_us, hidden=False).event
+        for fact, time_us in self._read_events(part):
+            event = replay.apply(fact, time_us, hidden=False).event
             if isinstance(event, events.SessionForkedEvent):
                 there = event.state
                 made: export_format.ExportedEvent = export_format.ExportedFork(
@@ -330,14 +336,14 @@ class Importer:
 
     def write(self, chosen: list[SessionImportPlan]) -> None:
         """Write the sessions that are not here; each is whole, or goes on at the next import."""
-        terms = self._terms({choice.part.id: choice.begin for choice in chosen})
+        terms = self._replay_terms({choice.part.id: choice.begin for choice in chosen})
         for choice in chosen:
             if not choice.here:
-                self._write(choice, terms)
+                self._write_session(choice, terms)
 
-    def _write(self, choice: SessionImportPlan, terms: ImportTerms) -> None:
+    def _write_session(self, choice: SessionImportPlan, terms: ImportTerms) -> None:
         part, batch = choice.part, ImportBatch(choice)
-        for replay, step in self._steps(part, terms):
+        for replay, step in self._replay_steps(part, terms):
             assert replay.state is not None, "an event leads to a state"
             if replay.number <= choice.done:
                 batch.version = replay.state.version
@@ -601,7 +607,7 @@ def _run_import(
     importer = Importer(
         *into, file, told=told, user_id=options.user_id, suffix=options.rename, loosely=not ours
     )  # fmt: skip
-    chosen, refused = importer.choices()
+    chosen, refused = importer.plan()
     for part, error in refused:
         if ours:
             raise _duplicate_error(error, part, len(refused))
@@ -616,7 +622,7 @@ def _run_import(
         sum(part.messages for part in new),
         len(chosen) - len(new),
         tuple(notes.skipped),
-        tuple(notes.told),
+        tuple(notes.texts),
         notes.more,
         options.dry_run,
     )

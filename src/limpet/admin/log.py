@@ -82,10 +82,10 @@ class Events:
             yield from found
             if found:
                 after = found[-1].position
-            elif not self._news(after, idle_s):
+            elif not self._wait_for_events(after, idle_s):
                 return
 
-    def _news(self, after: int, idle_s: float | None) -> bool:
+    def _wait_for_events(self, after: int, idle_s: float | None) -> bool:
         store = self._engine.store
         if idle_s is not None:
             return store.wait(self._tenant, after, idle_s)
@@ -101,9 +101,11 @@ class Events:
         if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
             raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
-        return [fact for _, run in groupby(found, _decoder_key) for fact in self._facts(list(run))]
+        return [
+            fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))
+        ]
 
-    def _facts(self, run: Sequence[StoredEvent]) -> Sequence[Fact]:
+    def _decode_run(self, run: Sequence[StoredEvent]) -> Sequence[Fact]:
         if run[0].payload is None:
             return [_erased_event(stored) for stored in run]
         if _is_frame_event(run[0]):
@@ -159,9 +161,9 @@ class Admin:
     ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._erasing = erasing or ErasureService(engine, tenant)
+        self._erasure = erasing or ErasureService(engine, tenant)
         self._opener = opener
-        self._retaining = retaining
+        self._make_retention = retaining
 
     def erase(
         self,
@@ -185,12 +187,12 @@ class Admin:
         if user_id is not None and session_id is not None:
             raise errors.InvalidRequest("give user_id or session_id, not both.")
         if user_id is not None:
-            return self._erasing.user(user_id)
+            return self._erasure.erase_user(user_id)
         if session_id is None:
-            return self._erasing.deleted()
+            return self._erasure.erase_deleted()
         if message_id is None:
-            return self._erasing.session(session_id)
-        return self._erasing.message(session_id, message_id)
+            return self._erasure.erase_session(session_id)
+        return self._erasure.erase_message(session_id, message_id)
 
     def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
         """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays.
@@ -202,8 +204,8 @@ class Admin:
         from limpet.admin import retention  # noqa: PLC0415 - few programs need it
 
         days = retention.checked_days(keep_days)
-        made = self._retaining() if self._retaining else None
-        made = made or retention.Retention(self._engine, self._tenant, self._erasing)
+        made = self._make_retention() if self._make_retention else None
+        made = made or retention.Retention(self._engine, self._tenant, self._erasure)
         return made.run(days, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Json]:

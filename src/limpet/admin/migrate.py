@@ -71,14 +71,14 @@ def migrate(
         passes = moving.run(follow=follow)
         heads = {tenant: _verified_head(source, target, tenant) for tenant in moving.tenants}
     except errors.Conflict:
-        moving.step_back()
+        moving.roll_back()
         raise
     if verify:
         moving.verify()
     # Before anybody can write there: then the target has what came, and no more.
     ends = {tenant: target.head(tenant) for tenant in moving.tenants}
     late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
-    moving.marks.clear()
+    moving.marks.unmark_all()
     return Migrated(
         tenants=len(ends), events=sum(ends.values()), copied=moving.copied, keys=moving.keys,
         notes=moving.notes, passes=passes, verified=verify, heads=heads,
@@ -145,7 +145,7 @@ def _check_same_log(source: Store, target: Store, tenant: str) -> None:
 
 def link_at(store: Store, tenant: str, position: int) -> bytes:
     """Return the link of the event at a position; nothing if there is none."""
-    found = store.copy(tenant, after=position - 1, limit=1) if position else []
+    found = store.copy_events(tenant, after=position - 1, limit=1) if position else []
     return found[0].link if found else b""
 
 
@@ -176,7 +176,7 @@ def abandon_copy(target: Store, tenants: Iterable[str], progress: Progress) -> l
     closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
     if closed:
         projections.rebuild_store(target, lambda done: progress(done, done))
-        if (pending := target.pending()) is not None:
+        if (pending := target.pending_erasures()) is not None:
             target.scrub(pending, encode_hook_calls(decode_hook_calls(pending)))
         verify_copy(target, progress)
         for tenant in closed:
@@ -205,32 +205,34 @@ class _Migration:
         """Copy and derive until the source has nothing new, or it grows too fast; return how often it was derived."""
         rounds, passes = 0, 0
         for tenant in self._source.tenants():
-            self.marks.put(tenant)
+            self.marks.mark(tenant)
         while True:
             self._round()
             rounds += 1
             more = follow and rounds < limits.MIGRATE_ROUNDS_MAX
-            if more and self._grown():
+            if more and self._source_has_grown():
                 continue
             # Making it usable takes a while, in which the source may grow again.
             self._rebuild()
             passes += 1
-            if not more or not self._grown():
+            if not more or not self._source_has_grown():
                 return passes
 
-    def _grown(self) -> bool:
+    def _source_has_grown(self) -> bool:
         source, target = self._source, self._target
         return any(source.head(tenant) > target.head(tenant) for tenant in source.tenants())
 
-    def step_back(self) -> None:
+    def roll_back(self) -> None:
         """Let tenants be used again that could be before, and to which nothing came."""
-        self.marks.take_back(tenant for tenant, log in self._logs.items() if log.has_come())
+        self.marks.unmark_unchanged(
+            tenant for tenant, log in self._logs.items() if log.has_copied()
+        )
 
     def _round(self) -> None:
         source, target, logs = self._source, self._target, self._logs
         for tenant in source.tenants():
             if tenant not in logs:
-                self.marks.put(tenant)
+                self.marks.mark(tenant)
                 _check_same_log(source, target, tenant)
                 logs[tenant] = _TenantLogCopy(source, target, tenant)
         self._events = sum(map(source.head, logs))
@@ -240,11 +242,11 @@ class _Migration:
             notes = dict(_notes_to_copy(source, tenant))
             for count in log.copy(source.head(tenant)):
                 self.copied += count
-                self._tell(self._before + self.copied)
+                self._report(self._before + self.copied)
             self.notes += self._put_notes(tenant, notes)
             self.keys += self._copy_keys(tenant)
 
-    def _tell(self, done: int) -> None:
+    def _report(self, done: int) -> None:
         self._done = max(self._done, done)
         self._progress(self._done, max(self._done, self._events * self._steps))
 
@@ -259,7 +261,7 @@ class _Migration:
     def _copy_keys(self, tenant: str) -> int:
         target, after, copied = self._target, "", 0
         end = target.head(tenant)
-        while page := self._source.keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
+        while page := self._source.copy_keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
             after = page[-1].key
             # A key of what was written since comes with that.
             there = [key for key in page if key.last <= end]
@@ -269,18 +271,18 @@ class _Migration:
 
     def _rebuild(self) -> None:
         before = self._done
-        projections.rebuild_store(self._target, lambda done: self._tell(before + done))
+        projections.rebuild_store(self._target, lambda done: self._report(before + done))
         self._scrub()
 
     def _scrub(self) -> None:
         """Leave nothing of what was erased in the target's files; what the source has still to tell of it is pending here, too."""
         target, moved = self._target, frozenset(self.tenants)
-        pending = target.pending()
+        pending = target.pending_erasures()
         own = (each for each in decode_hook_calls(pending or b"") if each.tenant not in moved)
         # After the log: whatever came erased was told by now, or is among these. Nobody was told who keeps something here.
         came = (
             each
-            for each in decode_hook_calls(self._source.pending() or b"")
+            for each in decode_hook_calls(self._source.pending_erasures() or b"")
             if each.tenant in moved
         )
         left = encode_hook_calls(
@@ -292,7 +294,7 @@ class _Migration:
     def verify(self) -> None:
         """Check everything that the target has."""
         before = self._done
-        verify_copy(self._target, lambda done, _: self._tell(before + done))
+        verify_copy(self._target, lambda done, _: self._report(before + done))
 
 
 def verify_copy(store: Store, progress: Progress) -> None:
@@ -322,13 +324,13 @@ class _TenantLogCopy:
 
     def __init__(self, source: Store, target: Store, tenant: str) -> None:
         self._source, self._target, self._tenant = source, target, tenant
-        self._old = target.head(tenant)
+        self._target_head_before = target.head(tenant)
         """What somebody copied before: it may have been erased at any time since."""
-        self._began = source.head(tenant)
+        self._source_head_before = source.head(tenant)
         """What the log had when this copy began: nothing that was erased by then is copied with its content."""
-        self._told = 0
+        self._last_notice = 0
         """The last notice that something which came erased names."""
-        self._came = False
+        self._has_pasted = False
 
     def copy(self, until: int) -> Iterator[int]:
         """Copy what is missing up to a position, or to the end of an erasure that came since; yield how much came.
@@ -338,36 +340,38 @@ class _TenantLogCopy:
         source, target, tenant = self._source, self._target, self._tenant
         while (head := target.head(tenant)) < until:
             limit = min(limits.IMPORT_STEP_EVENTS, until - head)
-            page = source.copy(tenant, after=head, limit=limit)
+            page = source.copy_events(tenant, after=head, limit=limit)
             if not page:
                 raise errors.Corrupt(
                     f"the source lacks the event at position {head + 1:,} of tenant {tenant!r}.",
                     facts={"tenant": tenant, "position": head + 1},
                 )
-            for part in self._parts(self._erased_before(page, head)):
+            for part in self._chunks(self._erased_before(page, head)):
                 self._paste(*part)
-            for part in self._parts(page):
+            for part in self._chunks(page):
                 self._paste(*part)
                 yield len(part[0])
-            if self._told > until:
+            if self._last_notice > until:
                 # An erasure has a notice for each stream, and goes along whole or not at all.
                 until = source.head(tenant)
 
-    def has_come(self) -> bool:
+    def has_copied(self) -> bool:
         """Whether anything came since this copy began, by it or by another of the same source."""
         source, target, tenant = self._source, self._target, self._tenant
         head = target.head(tenant)
-        same = head > self._old and link_at(source, tenant, head) == link_at(target, tenant, head)
-        return self._came or same
+        same = head > self._target_head_before and link_at(source, tenant, head) == link_at(
+            target, tenant, head
+        )
+        return self._has_pasted or same
 
     def _paste(self, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes]) -> None:
         try:
             self._target.paste(self._tenant, events, blobs=blobs)
         except errors.Conflict as error:
             raise _in_use_error(self._tenant) from error
-        self._came = True
+        self._has_pasted = True
 
-    def _parts(
+    def _chunks(
         self, events: Sequence[RawEvent]
     ) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
         """Yield events with their blobs, no more at a time than fits into memory."""
@@ -380,7 +384,7 @@ class _TenantLogCopy:
             blobs |= came
             part.append(raw)
             if raw.erased is not None:
-                self._told = max(self._told, raw.erased[0])
+                self._last_notice = max(self._last_notice, raw.erased[0])
             if size >= limits.IMPORT_STEP_BYTES or len(part) >= limits.IMPORT_STEP_EVENTS:
                 yield part, blobs
                 part, blobs, size = [], {}, 0
@@ -397,7 +401,7 @@ class _TenantLogCopy:
             came = self._source.blobs(self._tenant, wanted) if wanted else {}
             if len(came) == len(wanted):
                 break
-            (now,) = self._source.copy(self._tenant, after=raw.position - 1, limit=1)
+            (now,) = self._source.copy_events(self._tenant, after=raw.position - 1, limit=1)
             if now == raw:
                 break
             raw = now
@@ -406,24 +410,24 @@ class _TenantLogCopy:
     def _erased_before(self, page: Sequence[RawEvent], head: int) -> list[RawEvent]:
         """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
         told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
-        if any(raw.position > self._began for raw in told):
-            gone = self._erased(head)
+        if any(raw.position > self._source_head_before for raw in told):
+            gone = self._erased_events(head)
         else:
-            gone = self._erased_of_old if told and self._old else {}
+            gone = self._erased_of_old if told and self._target_head_before else {}
         streams = {raw.number for raw in told}
         return [raw for number in streams for raw in gone.get(number, ())]
 
     @functools.cached_property
     def _erased_of_old(self) -> dict[int, list[RawEvent]]:
-        return self._erased(self._old)
+        return self._erased_events(self._target_head_before)
 
-    def _erased(self, until: int) -> dict[int, list[RawEvent]]:
+    def _erased_events(self, until: int) -> dict[int, list[RawEvent]]:
         """Return what the source has erased up to a position, by stream."""
         found: dict[int, list[RawEvent]] = {}
         after = 0
         while after < until:
             limit = min(limits.IMPORT_STEP_EVENTS, until - after)
-            events = self._source.copy(self._tenant, after=after, limit=limit)
+            events = self._source.copy_events(self._tenant, after=after, limit=limit)
             for raw in events:
                 if raw.erased:
                     found.setdefault(raw.number, []).append(raw)

@@ -83,43 +83,43 @@ class Retention:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._erasing = erasing
-        self._taken = taken
+        self._erasure = erasing
+        self._only_offloaded = taken
 
     def run(self, keep_days: float, *, dry_run: bool) -> Retained:
         """Let everything go that may; return what went, and why the rest stays."""
         self._engine.check()
-        look, staying = self._look(keep_days), _KeptTally()
-        for _, state in self._ended(look.cutoff_us):
-            if state.id not in look.going:
-                staying.note(look.verdict(state))
+        look, staying = self._scan(keep_days), _KeptTally()
+        for _, state in self._ended_sessions(look.cutoff_us):
+            if state.id not in look.erasable:
+                staying.add(look.keep_reason(state))
         active = port.Query(kind=SESSION_KIND, status=SessionStatus.ACTIVE)
         young = port.Query(
             kind=SESSION_KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1
         )
         for query, why in ((active, KeepReason.ACTIVE), (young, KeepReason.YOUNG)):
             found = (row.id for row in iter_rows(self._store, self._tenant, query))
-            if count := sum(each not in look.going for each in found):
+            if count := sum(each not in look.erasable for each in found):
                 staying.count[why.value] = count
-        gone, events, keys = look.going, 0, 0
+        gone, events, keys = look.erasable, 0, 0
         if not dry_run:
-            gone, events, keys = self._let_go(keep_days, sorted(look.going))
+            gone, events, keys = self._erase_in_batches(keep_days, sorted(look.erasable))
             # Somebody may have come to need one meanwhile.
-            after = self._look(keep_days)
-            for state in filter(None, map(after.state, sorted(look.going - gone))):
-                staying.note(after.verdict(state))
+            after = self._scan(keep_days)
+            for state in filter(None, map(after.state, sorted(look.erasable - gone))):
+                staying.add(after.keep_reason(state))
         return Retained(
             dry_run=dry_run, keep_days=keep_days, gone=tuple(sorted(gone)),
             stays=dict(staying.count), kept=tuple(staying.kept), events=events, keys=keys,
         )  # fmt: skip
 
-    def _let_go(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
+    def _erase_in_batches(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
         """Have sessions erased in batches; return which went, and how many events and keys with them."""
         gone, events, keys = set[str](), 0, 0
         for begin in range(0, len(sessions), limits.PURGE_BATCH_SESSIONS):
             end = begin + limits.PURGE_BATCH_SESSIONS
             full = end >= len(sessions) or end % limits.SCRUB_INTERVAL_SESSIONS == 0
-            receipt, went = self._erased(keep_days, sessions[begin:end], finish=full)
+            receipt, went = self._erase_batch(keep_days, sessions[begin:end], finish=full)
             gone |= went
             events, keys = events + receipt.events, keys + receipt.keys
         return gone, events, keys
@@ -131,44 +131,48 @@ class Retention:
 
         They go in batches, and what is left of all of them is done after the last one.
         """
-        look, went = self._look(keep_days), 0
-        for place, state in self._ended(look.cutoff_us, after):
-            look.verdict(state)
-            if len(look.going) < limits.PURGE_BATCH_SESSIONS:
+        look, went = self._scan(keep_days), 0
+        for place, state in self._ended_sessions(look.cutoff_us, after):
+            look.keep_reason(state)
+            if len(look.erasable) < limits.PURGE_BATCH_SESSIONS:
                 continue
             beat()
-            went += len(look.going)
+            went += len(look.erasable)
             full = went >= limits.SCRUB_INTERVAL_SESSIONS
-            self._erased(keep_days, sorted(look.going), finish=full)
+            self._erase_batch(keep_days, sorted(look.erasable), finish=full)
             if full:
                 return place
-            look = self._look(keep_days)
-        if went or look.going:
+            look = self._scan(keep_days)
+        if went or look.erasable:
             beat()
-            self._erased(keep_days, sorted(look.going), finish=True)
+            self._erase_batch(keep_days, sorted(look.erasable), finish=True)
         return None
 
-    def _look(self, keep_days: float) -> _RetentionScan:
-        taken = self._taken
+    def _scan(self, keep_days: float) -> _RetentionScan:
+        taken = self._only_offloaded
         if taken is None:
             taken = bool(memory_queue.known_engines(self._store, self._tenant))
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
         return _RetentionScan(self._engine, self._tenant, cutoff_us, taken=taken)
 
-    def _erased(self, keep_days: float, sessions: list[str], *, finish: bool) -> ErasureOutcome:
+    def _erase_batch(
+        self, keep_days: float, sessions: list[str], *, finish: bool
+    ) -> ErasureOutcome:
         """Erase what may still go by the time that nothing can change it any more."""
 
         def may_go() -> list[SessionState]:
-            look = self._look(keep_days)
+            look = self._scan(keep_days)
             for session_id in sessions:
                 state = look.state(session_id)
                 if state is not None:
-                    look.verdict(state)
-            return [state for each in sorted(look.going) if (state := look.state(each)) is not None]
+                    look.keep_reason(state)
+            return [
+                state for each in sorted(look.erasable) if (state := look.state(each)) is not None
+            ]
 
-        return self._erasing.outlived(may_go, finish=finish)
+        return self._erasure.erase_retired(may_go, finish=finish)
 
-    def _ended(
+    def _ended_sessions(
         self, cutoff_us: int, after: RetentionPosition | None = None
     ) -> Iterator[tuple[RetentionPosition, SessionState]]:
         query = port.Query(
@@ -187,7 +191,7 @@ class _KeptTally:
         self.count = Counter[str]()
         self.kept: list[KeptSession] = []
 
-    def note(self, reason: KeptSession | None) -> None:
+    def add(self, reason: KeptSession | None) -> None:
         """Count one, if it stays."""
         if reason is not None:
             self.count[reason.why] += 1
@@ -201,59 +205,61 @@ class _RetentionScan:
     def __init__(self, engine: Engine, tenant: str, cutoff_us: int, *, taken: bool) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._taken = taken
+        self._only_offloaded = taken
         self.cutoff_us = cutoff_us
-        self.going: set[str] = set()
+        self.erasable: set[str] = set()
 
     def state(self, session_id: str) -> SessionState | None:
         """Return a session that is there, hidden or not."""
         return self._engine.states.current(self._tenant, session_id)
 
-    def verdict(self, state: SessionState) -> KeptSession | None:
+    def keep_reason(self, state: SessionState) -> KeptSession | None:
         """Return why a session stays. None: it goes, with all that goes on from it, and what it goes on from if that may."""
-        kept, group = self._group(state)
+        kept, group = self._check_group(state)
         if kept is not None:
             return kept
         source: SessionState | None = state
         while source is not None and group:
-            self.going |= group
+            self.erasable |= group
             source = self.state(source.continued_from) if source.continued_from else None
             if source is not None:
-                group = set[str]() if source.gone else self._group(source)[1]
+                group = set[str]() if source.hidden else self._check_group(source)[1]
         return None
 
-    def _group(self, state: SessionState) -> tuple[KeptSession | None, set[str]]:
+    def _check_group(self, state: SessionState) -> tuple[KeptSession | None, set[str]]:
         """Return what keeps a session, or it and all that goes on from it, however far."""
         found, fresh = {state.id}, [(state, KeepReason.FORKED)]
         while fresh:
             each, how = fresh.pop()
-            why = self._why(each)
+            why = self._own_reason(each)
             if why is not None and each.id == state.id:
                 return KeptSession(state.id, why.value), set()
             if why is not None:
                 return KeptSession(state.id, how.value, each.id), set()
-            for after, link in self._after(each):
+            for after, link in self._successors(each):
                 if after.id not in found:
                     found.add(after.id)
                     fresh.append((after, link))
         return None, found
 
-    def _why(self, state: SessionState) -> KeepReason | None:
+    def _own_reason(self, state: SessionState) -> KeepReason | None:
         if state.status is SessionStatus.DELETED:
             return None
         if state.status is not SessionStatus.ENDED and not state.continuations:
             return KeepReason.ACTIVE
         if state.active_us > self.cutoff_us:
             return KeepReason.YOUNG
-        if self._taken and not _is_offloaded(state):
+        if self._only_offloaded and not _is_offloaded(state):
             return KeepReason.NOT_TAKEN
         term = f"session:{state.id}"
         query = port.Query(
             kind=state_cache.TREE_KIND, status=state_cache.ROW_OPEN, terms=(term,), limit=1
         )
-        return KeepReason.FRAMES if self._engine.store.query(self._tenant, query) else None
+        return (
+            KeepReason.FRAMES if self._engine.store.query_projections(self._tenant, query) else None
+        )
 
-    def _after(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
+    def _successors(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
         """Yield the sessions that go on from one."""
         stream = session_stream(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
@@ -266,7 +272,7 @@ class _RetentionScan:
                 yield fork, KeepReason.FORKED
         for session_id in state.continuations:
             after = self.state(session_id)
-            if after is not None and not after.gone and after.continued_from == state.id:
+            if after is not None and not after.hidden and after.continued_from == state.id:
                 yield after, KeepReason.CONTINUED
 
 

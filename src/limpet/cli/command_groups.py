@@ -670,4 +670,4 @@ def worker(
         provider=provider, base_url=base_url, idle_s=formatting.parse_duration("--idle", idle),
         keep_s=formatting.parse_duration("--keep-ended", keep_ended, formatting.DURATION_EXAMPLES), every_tenant=common.tenant is None,
     )  # fmt: skip
-    return worker_command.run_worker(wanted, common.common)
+    return worker_command.run_worker(wanted, common.for_one_tenant)

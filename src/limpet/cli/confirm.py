@@ -18,7 +18,7 @@ def require_confirmation(
     """Go on if a person says so; raise Failure if there is nobody to ask, or the answer is no."""
     if yes:
         return
-    if surface.face is OutputMode.JSON or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if surface.mode is OutputMode.JSON or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise exit_codes.CommandFailure(
             exit_codes.CommandProblem(
                 exit_codes.USAGE,

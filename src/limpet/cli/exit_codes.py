@@ -55,28 +55,28 @@ class CommandProblem(NamedTuple):
     next: str
     facts: Mapping[str, object] = errors.NO_FACTS
     command: Sequence[str] = ()
-    on: Sequence[str] = ()
-    named: str = ""
+    store_options: Sequence[str] = ()
+    subject: str = ""
 
-    def then(self) -> str:
+    def next_step(self) -> str:
         """Return what to do next; a command in it can be typed as it is."""
         told = self.next
-        if self.on and _VERIFY_COMMAND in told:
-            told = told.replace(_VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.on)}`")
+        if self.store_options and _VERIFY_COMMAND in told:
+            told = told.replace(
+                _VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.store_options)}`"
+            )
         if not self.command:
             return told
         words, *options = self.command
-        return (
-            f"{told} {hints.command_line(words, *options, named=self.named, on=self.on)}".lstrip()
-        )
+        return f"{told} {hints.command_line(words, *options, named=self.subject, on=self.store_options)}".lstrip()
 
     def text(self, indent: str = "       ") -> str:
         """Return the three lines for people."""
-        parts = (self.what, self._numbers(), f"{self.then()}  (exit {self.exit})")
+        parts = (self.what, self._why_with_facts(), f"{self.next_step()}  (exit {self.exit})")
         return "error: " + f"\n{indent}".join(output.escape_line(part) for part in parts)
 
-    def _numbers(self) -> str:
-        told = f"{self.what} {self.why} {self.then()}"
+    def _why_with_facts(self) -> str:
+        told = f"{self.what} {self.why} {self.next_step()}"
         shown = [
             f"{name.replace('_', ' ')} {_format_fact(value)}"
             for name, value in self.facts.items()
@@ -92,7 +92,7 @@ class CommandProblem(NamedTuple):
             "type": f"urn:limpet:error:{self.code}",
             "title": output.escape_line(self.what),
             "detail": output.escape_line(self.why),
-            "next": output.escape_line(self.then()),
+            "next": output.escape_line(self.next_step()),
             "code": self.code,
             "exit_code": self.exit,
             "facts": {key: _json_safe(value) for key, value in self.facts.items()},

@@ -43,7 +43,7 @@ class CommonOptions(OutputOptions):
     """Whose data."""
 
     @property
-    def on(self) -> tuple[str, ...]:
+    def store_options(self) -> tuple[str, ...]:
         """The options that lead to the same data again."""
         return hints.store_options(self.url, self.tenant)
 
@@ -60,7 +60,7 @@ class AllTenantsOptions(OutputOptions):
     """Only for this tenant; else for all."""
 
     @property
-    def common(self) -> CommonOptions:
+    def for_one_tenant(self) -> CommonOptions:
         """The same for what takes one tenant."""
         tenant = "default" if self.tenant is None else self.tenant
         return CommonOptions(json=self.json, quiet=self.quiet, url=self.url, tenant=tenant)

@@ -95,9 +95,9 @@ class Output:
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.quiet = quiet
         self.ascii = bool(os.environ.get("LIMPET_ASCII")) or not _supports_unicode(sys.stdout)
-        self.glyphs = ASCII_SYMBOLS if self.ascii else UNICODE_SYMBOLS
+        self.symbols = ASCII_SYMBOLS if self.ascii else UNICODE_SYMBOLS
         terminal = sys.stdout.isatty() or _colour_forced()
-        self.face = (
+        self.mode = (
             OutputMode.JSON if as_json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
         )
         self._console: Console | None = None
@@ -109,12 +109,12 @@ class Output:
             self._console = _new_console(sys.stdout)
         return self._console
 
-    def document(self, data: Json) -> None:
+    def print_json(self, data: Json) -> None:
         """Print one JSON document, whole values."""
         indent = 2 if sys.stdout.isatty() else None
         print(escape_json(json.dumps(data, ensure_ascii=self.ascii, indent=indent)))
 
-    def row(self, *cells: object) -> None:
+    def print_row(self, *cells: object) -> None:
         """Print one TSV line: no header, no colour, nothing cut off."""
         print("\t".join(escape_line(_cell_text(cell)) for cell in cells))
 
@@ -124,7 +124,7 @@ class Output:
             print(escape_line(text), file=sys.stderr)
 
     @contextlib.contextmanager
-    def repeatable(self) -> Iterator[None]:
+    def hint_on_interrupt(self) -> Iterator[None]:
         """Say that what is interrupted in the body can be gone on with."""
         try:
             yield
@@ -132,13 +132,13 @@ class Output:
             self.note("Repeat the same command: it goes on.")
             raise
 
-    def say(self, text: str) -> None:
+    def print_sentence(self, text: str) -> None:
         """Print a sentence on a terminal."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
         self.console.print(Text(escape_line(text)), soft_wrap=True)
 
-    def table(self, *headings: str) -> Table:
+    def new_table(self, *headings: str) -> Table:
         """Return an empty table; a heading that begins with > makes a right-aligned column."""
         from rich.table import Table  # noqa: PLC0415 - only a terminal pays for rich
 
@@ -153,20 +153,20 @@ class Output:
             )
         return made
 
-    def listed(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
         """Print a table. What is copied stays whole; only the last column gives way."""
         taken = sum(
             max(len(heading), *(cell.cell_len for cell in cells)) + 2
             for heading, *cells in list(zip(headings, *rows, strict=True))[:-1]
         )
-        table = self.table(*headings)
+        table = self.new_table(*headings)
         for row in rows:
             room = max(self.console.width - taken - 1, 8)
             row[-1].truncate(room, overflow="crop" if self.ascii else "ellipsis")
             table.add_row(*row)
         self.console.print(table, soft_wrap=True)
 
-    def facts(self, pairs: Sequence[tuple[str, str]]) -> None:
+    def print_facts(self, pairs: Sequence[tuple[str, str]]) -> None:
         """Print names and values in two columns."""
         from rich.table import Table  # noqa: PLC0415 - only a terminal pays for rich
         from rich.text import Text  # noqa: PLC0415

@@ -445,7 +445,7 @@ def _ambiguous_id(
         f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}.",
         "Give more of the id, or list them:",
         command=_LIST_COMMANDS.get(noun, ("frames show",)),
-        named=within,
+        subject=within,
     )
 
 
@@ -460,5 +460,5 @@ def _unknown_id(reference: str, seen: int, noun: str, within: str) -> exit_codes
         "",
         {noun: reference},
         _LIST_COMMANDS.get(noun, ("frames show",)),
-        named=within,
+        subject=within,
     )

@@ -168,7 +168,7 @@ class FrameCommandFactory:
             cascade=checked_flag("cascade", cascade),
         )
 
-    def spend(
+    def change_reservation(
         self, frame_id: str, purpose: str, *, reserve: int = 0, release: int | None = 0
     ) -> c.SpendTokens:
         """A command that sets tokens aside, or gives them back."""
@@ -179,7 +179,7 @@ class FrameCommandFactory:
             release=None if release is None else checked_token_count("amount", release),
         )
 
-    def use(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
+    def record_usage(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
         """A command that records what was spent."""
         return c.SpendTokens(
             frame_id=_checked_frame_id(frame_id),
@@ -188,7 +188,7 @@ class FrameCommandFactory:
             settle=settles is not None,
         )
 
-    def handle(self, frame_id: str, handle: ContextHandle) -> c.AddHandle:
+    def add_handle(self, frame_id: str, handle: ContextHandle) -> c.AddHandle:
         """A command that gives a frame a handle."""
         if not isinstance(cast("object", handle), ContextHandle):
             raise errors.InvalidRequest(
@@ -198,7 +198,7 @@ class FrameCommandFactory:
             raise errors.InvalidRequest("content_hash is set by Limpet.", hint="Give the content.")
         return c.AddHandle(frame_id=_checked_frame_id(frame_id), handle=handle)
 
-    def removal(self, frame_id: str, handle_id: str) -> c.CompactFrame:
+    def remove_handle(self, frame_id: str, handle_id: str) -> c.CompactFrame:
         """A command that takes a handle from a frame."""
         named = checked_id("a handle's id", handle_id)
         return c.CompactFrame(
@@ -207,13 +207,13 @@ class FrameCommandFactory:
             strategy=frame_rules.REMOVE_STRATEGY,
         )
 
-    def result(self, frame_id: str, result: ResultRef) -> c.AddResult:
+    def add_result(self, frame_id: str, result: ResultRef) -> c.AddResult:
         """A command that notes a result."""
         if not isinstance(cast("object", result), ResultRef):
             raise errors.InvalidRequest(f"a result is a ResultRef, not {type(result).__name__}.")
         return c.AddResult(frame_id=_checked_frame_id(frame_id), result=result)
 
-    def secret(self) -> str:
+    def new_secret(self) -> str:
         """Return 256 random bits as text."""
         return base64.urlsafe_b64encode(self._factory.random(32)).decode().rstrip("=")
 
@@ -245,7 +245,7 @@ class FrameCommandFactory:
             expires_in_us=None if expires_in_s is None else int(expires_in_s * 1_000_000),
         )
 
-    def revocation(self, found: Suspension, by: str, reason: str) -> c.RevokeSuspension:
+    def revoke_suspension(self, found: Suspension, by: str, reason: str) -> c.RevokeSuspension:
         """A command that makes a token void."""
         return c.RevokeSuspension(
             frame_id=found.frame_id,
@@ -254,7 +254,7 @@ class FrameCommandFactory:
             reason=_bounded_text("a reason", reason),
         )
 
-    def begin(
+    def begin_tool(
         self, frame_id: str, name: str, *, effect: ToolEffect, call_id: str | None,
         message_id: str | None, tool_id: str | None, summary: str, intent: bool,
     ) -> c.BeginTool:  # fmt: skip
@@ -274,7 +274,7 @@ class FrameCommandFactory:
             named=tool_id is not None,
         )
 
-    def end(
+    def end_tool(
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool,
         max_messages: int,
     ) -> c.EndTool:  # fmt: skip
@@ -296,7 +296,7 @@ class FrameCommandFactory:
             max_messages=max_messages,
         )
 
-    def retry(self, frame_id: str, tool_id: str) -> c.RetryTool:
+    def retry_tool(self, frame_id: str, tool_id: str) -> c.RetryTool:
         """A command that runs a tool once more."""
         return c.RetryTool(
             frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id)

@@ -43,10 +43,11 @@ def find_session(
 ) -> SessionState | None:
     """Return a session that was not deleted, and in which the event at a version was not; else None."""
     state = engine.states.current(tenant, session_id)
-    if state is None or state.gone:
+    if state is None or state.hidden:
         return None
     gone = (
-        version is not None and version <= SessionEventSearch(engine.store, tenant, state).floor()
+        version is not None
+        and version <= SessionEventSearch(engine.store, tenant, state).version_before_creation()
     )
     return None if gone else state
 
@@ -60,7 +61,7 @@ def bind_to_version(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddH
     if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
         return command
     if TARGET_VERSION_KEY in handle.target:
-        if handle.at is None or handle.at < 1:
+        if handle.session_version is None or handle.session_version < 1:
             raise errors.InvalidRequest(
                 f"{TARGET_VERSION_KEY!r} in a handle's target is a version of the session: a whole number from 1 on."
             )
@@ -75,20 +76,20 @@ class SessionVersions:
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._known: dict[tuple[str, int | None], SessionState | None] = {}
+        self._states: dict[tuple[str, int | None], SessionState | None] = {}
 
-    def of(self, session_id: str, at: int | None) -> SessionState | None:
+    def get(self, session_id: str, at: int | None) -> SessionState | None:
         """Return a session in which messages have the numbers that they had at a version; None if it is gone.
 
         It is the present one as long as messages were only added since. Else the session is folded up to
         there, which costs its events.
         """
         key = (session_id, at)
-        if key not in self._known:
-            self._known[key] = self._found(session_id, at)
-        return self._known[key]
+        if key not in self._states:
+            self._states[key] = self._load(session_id, at)
+        return self._states[key]
 
-    def _found(self, session_id: str, at: int | None) -> SessionState | None:
+    def _load(self, session_id: str, at: int | None) -> SessionState | None:
         state = find_session(self._engine, self._tenant, session_id)
         if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
             return state
@@ -105,7 +106,7 @@ class _FetchCache:
 
     def __init__(self, blobs: Mapping[bytes, bytes], moments: SessionVersions) -> None:
         self.blobs = blobs
-        self.moments = moments
+        self.versions = moments
         self.tails: dict[tuple[str, int], list[LoggedMessage]] = {}
 
 
@@ -126,7 +127,9 @@ class HandleReader:
         found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
-                content = _check_size(handle, self._content(handle, known, limits.HANDLE_CHAIN_MAX))
+                content = _check_size(
+                    handle, self._read_content(handle, known, limits.HANDLE_CHAIN_MAX)
+                )
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
                 if must and error.facts["handle"] == handle.handle_id:
@@ -138,24 +141,24 @@ class HandleReader:
                 found[handle.handle_id] = content
         return found
 
-    def _content(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
+    def _read_content(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
         if handle.content is not None:
             return HandleContent(handle.content)
         if handle.content_hash is not None:
-            return HandleContent(self._blob(handle, handle.content_hash, known))
+            return HandleContent(self._read_blob(handle, handle.content_hash, known))
         match handle.handle_type:
             case HandleType.EVENT_REF:
-                return self._event(handle, known, steps)
+                return self._event_content(handle, known, steps)
             case HandleType.MESSAGE_RANGE:
-                return self._messages(handle, known)
+                return self._message_range_content(handle, known)
             case HandleType.TOOL_OUTPUT:
-                return self._output(handle)
+                return self._tool_output_content(handle)
             case HandleType.WORKER_FINDING | HandleType.WORKER_LEARNING:
-                return HandleContent(self._finding(handle))
+                return HandleContent(self._worker_result(handle))
             case _:
-                return HandleContent(self._asked(handle))
+                return HandleContent(self._call_resolver(handle))
 
-    def _blob(self, handle: ContextHandle, name: str, known: _FetchCache | None = None) -> str:
+    def _read_blob(self, handle: ContextHandle, name: str, known: _FetchCache | None = None) -> str:
         key = bytes.fromhex(name)
         found = known.blobs.get(key) if known else None
         if found is None:
@@ -166,7 +169,7 @@ class HandleReader:
             )
         return found.decode()
 
-    def _asked(self, handle: ContextHandle) -> str:
+    def _call_resolver(self, handle: ContextHandle) -> str:
         resolver = self._resolvers.get(handle.handle_type)
         if resolver is None:
             raise unresolved(handle, f"no resolver is registered for the type {handle.handle_type}")
@@ -179,7 +182,9 @@ class HandleReader:
         except errors.BadEncoding as error:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
-    def _event(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
+    def _event_content(
+        self, handle: ContextHandle, known: _FetchCache, steps: int
+    ) -> HandleContent:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
@@ -189,8 +194,8 @@ class HandleReader:
         if found[0].stream.startswith(state_cache.TREE_STREAM_PREFIX):
             event = state_cache.decode_tree_event(found[0]).event
             if isinstance(event, e.HandleAddedEvent):
-                return self._followed(handle, event.handle, known, steps)
-            return self._of_frame(handle, event)
+                return self._follow_handle(handle, event.handle, known, steps)
+            return self._frame_event_content(handle, event)
         event = decode_session_events(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAddedEvent):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
@@ -199,16 +204,16 @@ class HandleReader:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
         return HandleContent(messages_text([event.message]), session=(session_id, found[0].version))
 
-    def _followed(
+    def _follow_handle(
         self, handle: ContextHandle, other: ContextHandle, known: _FetchCache, steps: int
     ) -> HandleContent:
         if not steps:
             raise unresolved(
                 handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another"
             )
-        return self._content(other, known, steps - 1)
+        return self._read_content(other, known, steps - 1)
 
-    def _of_frame(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
+    def _frame_event_content(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
         match event:
             case e.ResultAddedEvent():
                 result = event.result
@@ -216,14 +221,14 @@ class HandleReader:
             case e.FramePoppedEvent():
                 return HandleContent(f"{event.status}: {event.result_summary or event.reason}")
             case e.FrameUpdatedEvent() if event.tool is not None:
-                return self._ended(handle, event)
+                return self._finished_tool_content(handle, event)
             case _:
                 raise unresolved(handle, f"an event of kind {event.kind} has no text")
 
-    def _messages(self, handle: ContextHandle, known: _FetchCache) -> HandleContent:
-        target, at = handle.target, handle.at
+    def _message_range_content(self, handle: ContextHandle, known: _FetchCache) -> HandleContent:
+        target, at = handle.target, handle.session_version
         session_id, first, last = target["session_id"], target["first"], target["last"]
-        state = known.moments.of(session_id, at)
+        state = known.versions.get(session_id, at)
         if state is None:
             when = "" if at is None else f" that had version {at:,}"
             raise unresolved(handle, f"there is no session {session_id!r}{when}")
@@ -235,46 +240,48 @@ class HandleReader:
             raise unresolved(
                 handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
             )
-        said = self._numbered(state, first, last, known)
+        said = self._read_messages(state, first, last, known)
         return HandleContent(messages_text(said), session=(session_id, state.version))
 
-    def _numbered(
+    def _read_messages(
         self, state: SessionState, first: int, last: int, known: _FetchCache
     ) -> Sequence[Message]:
         key = (state.id, state.version)
         if key not in known.tails:
-            tail = self._engine.tails.of(self._tenant, state)
-            known.tails[key] = tail.upto(state, limits.MESSAGE_CACHE_MESSAGES_MAX)
+            tail = self._engine.message_cache.get(self._tenant, state)
+            known.tails[key] = tail.up_to(state, limits.MESSAGE_CACHE_MESSAGES_MAX)
         tail = known.tails[key]
         if tail and tail[0].number <= first:
             at = first - tail[0].number
             return [said.message for said in tail[at : at + last - first + 1]]
         return MessageReader(self._engine, self._tenant, state).slice(slice(first - 1, last))
 
-    def _output(self, handle: ContextHandle) -> HandleContent:
+    def _tool_output_content(self, handle: ContextHandle) -> HandleContent:
         frame_id, tool_id = handle.target["frame_id"], handle.target["tool_id"]
-        root = self._engine.trees.root(self._tenant, frame_id)
+        root = self._engine.trees.root_of(self._tenant, frame_id)
         if root is None:
             raise unresolved(handle, f"there is no frame {frame_id!r}")
         stream = state_cache.tree_stream(root)
         version = self._store.find_claim(self._tenant, stream, f"end:{tool_id}")
-        found = self._read(stream, version)
+        found = self._read_event(stream, version)
         event = state_cache.decode_tree_event(found).event if found is not None else None
         if not isinstance(event, e.FrameUpdatedEvent) or event.frame_id != frame_id:
             raise unresolved(handle, f"the frame has no finished tool {tool_id!r}")
-        return self._ended(handle, event)
+        return self._finished_tool_content(handle, event)
 
-    def _read(self, stream: str, version: int) -> port.StoredEvent | None:
+    def _read_event(self, stream: str, version: int) -> port.StoredEvent | None:
         if not version:
             return None
         found = self._store.read(self._tenant, stream, after=version - 1, until=version, limit=1)
         return found[0] if found else None
 
-    def _ended(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> HandleContent:
+    def _finished_tool_content(
+        self, handle: ContextHandle, event: e.FrameUpdatedEvent
+    ) -> HandleContent:
         """Return a tool's output, wherever it was put."""
         if event.output_hash is not None:
             return HandleContent(
-                _output_text(msgspec.json.decode(self._blob(handle, event.output_hash)))
+                _output_text(msgspec.json.decode(self._read_blob(handle, event.output_hash)))
             )
         if event.recorded_in is None:
             return HandleContent(_output_text(event.output))
@@ -282,18 +289,18 @@ class HandleReader:
         stream = session_stream(session_id)
         version = self._store.find_claim(self._tenant, stream, message_id)
         alive = find_session(self._engine, self._tenant, session_id, version) is not None
-        found = self._read(stream, version) if alive else None
+        found = self._read_event(stream, version) if alive else None
         for message in messages_of(self._store, self._tenant, [found] if found else []):
             for result in message.tool_results:
                 if event.tool is None or result.tool_call_id == event.tool.call_id:
                     return HandleContent(_output_text(result.result), session=(session_id, version))
         raise unresolved(handle, "the message with the tool's result is not there")
 
-    def _finding(self, handle: ContextHandle) -> str:
+    def _worker_result(self, handle: ContextHandle) -> str:
         frame_id = handle.target.get("frame_id")
         if not isinstance(frame_id, str):
-            return self._asked(handle)
-        frame = self._engine.trees.find(self._tenant, frame_id)
+            return self._call_resolver(handle)
+        frame = self._engine.trees.find_frame(self._tenant, frame_id)
         if frame is None:
             raise unresolved(handle, f"there is no frame {frame_id!r}")
         lines = [frame.result_summary] if frame.result_summary else []

@@ -80,14 +80,14 @@ class FramePackAssembler:
     def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._resolving = HandleReader(engine, tenant, resolvers)
+        self._handle_reader = HandleReader(engine, tenant, resolvers)
 
     def open_tree(self, frame_id: str) -> TreeState:
         """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition for a closed one."""
         tree = self._engine.trees.open_tree(self._tenant, frame_id)
         if tree is not None:
             return tree
-        frame = self._engine.trees.find(self._tenant, frame_id)
+        frame = self._engine.trees.find_frame(self._tenant, frame_id)
         if frame is None:
             raise state_cache.unknown_frame_error(frame_id)
         raise errors.InvalidTransition(
@@ -106,17 +106,17 @@ class FramePackAssembler:
                 hint="Give its own: frame.scope. Handles bring in what others found.",
                 facts={"frame": frame_id, "actor": frame.scope.actor_id},
             )
-        budget = self._budget(tree, frame, request)
-        return self._assembled(tree, scope, frame_id, request, budget)
+        budget = self._pack_budget(tree, frame, request)
+        return self._assemble(tree, scope, frame_id, request, budget)
 
-    def _assembled(
+    def _assemble(
         self, tree: TreeState, scope: Scope, frame_id: str, request: PackRequest, budget: int
     ) -> ContextPack:
         ancestry = tree.ancestry(frame_id)
         session_id = scope.session_id or ancestry[-1].scope.session_id
-        state = self._conversation(session_id) if session_id is not None else None
+        state = self._current_session(session_id) if session_id is not None else None
         measure = self._measure(request, state, budget)
-        talk, talked = self._talk(state, measure, budget)
+        talk, talked = self._conversation_items(state, measure, budget)
         wanted = PackInput(
             ancestry=ancestry,
             scope=scope,
@@ -124,20 +124,20 @@ class FramePackAssembler:
             budget=budget,
             assembled_at=ids.iso(self._engine.now_us()),
             conversation=talk,
-            talked=talked,
+            conversation_moment=talked,
             include=request.include_handles,
             exclude=request.exclude_handles,
-            least=request.min_compaction,
-            flag=request.overflow == "flag",
+            level_min=request.min_compaction,
+            allow_overflow=request.overflow == "flag",
         )
-        fetch = self._resolving.fetch
+        fetch = self._handle_reader.fetch
         return pack_assembly.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
 
-    def _budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
+    def _pack_budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
         """Return the budget of a pack: what was asked for, or what the frame and its limits leave."""
         free, asked = frame.budget.available(), request.budget_tokens
         if asked is None:
-            most = tree.limit(frame.frame_id, "max_context_tokens")
+            most = tree.strictest_limit(frame.frame_id, "max_context_tokens")
             return pack_assembly.checked_pack_budget(free if most is None else min(free, most))
         if type(cast("object", asked)) is not int or asked > limits.TOKENS_MAX:
             raise errors.InvalidRequest(
@@ -158,12 +158,12 @@ class FramePackAssembler:
         if model is None and counter is None and policy is not None:
             model, counter = policy.model, policy.counter
         asked = WindowOptions(
-            budget=budget, model=model, counter=counter, reserve=limits.PACK_OVERHEAD, within=True,
-            least=request.min_compaction,
+            budget=budget, model=model, counter=counter, reserve=limits.PACK_OVERHEAD, reserve_covers_tools=True,
+            min_compaction=request.min_compaction,
         )  # fmt: skip
-        return asked.measure(state.corrections if state else ())
+        return asked.corrected_counter(state.corrections if state else ())
 
-    def _conversation(self, session_id: str) -> SessionState | None:
+    def _current_session(self, session_id: str) -> SessionState | None:
         """Return the session where a conversation goes on; None if nobody has said anything in it yet."""
         state = find_session(self._engine, self._tenant, session_id)
         while state is not None:
@@ -178,21 +178,23 @@ class FramePackAssembler:
             state = following
         return None
 
-    def _talk(
+    def _conversation_items(
         self, state: SessionState | None, measure: CorrectedCounter, budget: int
     ) -> tuple[tuple[ContextItem, ...], ConversationMoment | None]:
         if state is None or not state.message_count:
             return (), None
-        parts = WindowInput(self._engine.tails.of(self._tenant, state), state, measure, budget)
-        items = windows.window_items(parts.upto(stable=False), known=parts.known)
+        parts = WindowInput(
+            self._engine.message_cache.get(self._tenant, state), state, measure, budget
+        )
+        items = windows.window_items(parts.parts(stable=False), known=parts.cached_items)
         return tuple(items), ConversationMoment(state.id, state.version, state.ordinal_began)
 
-    def recording(self, made: ContextPack) -> RecordPack:
+    def record_command(self, made: ContextPack) -> RecordPack:
         """Return the command that records a pack."""
         chosen, texts = recorded_selection.pack_selection(made)
         return RecordPack(frame_id=made.metadata.frame_id, selection=chosen, texts=texts)
 
-    def planned(
+    def plan_compaction(
         self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
     ) -> CompactionPlan:
         """Return what a strategy does to an open frame's handles."""
@@ -207,32 +209,32 @@ class FramePackAssembler:
             frame,
             target,
             strategy,
-            together=self._together(frame.context_handles),
-            contents=self._contents,
-            whole=partial(self._assembled, tree, frame.scope, frame_id, request, limits.TOKENS_MAX),
+            together=self._handle_groups(frame.context_handles),
+            contents=self._handle_texts,
+            whole=partial(self._assemble, tree, frame.scope, frame_id, request, limits.TOKENS_MAX),
         )
 
-    def _contents(self, handles: Sequence[ContextHandle]) -> dict[str, str]:
-        found = self._resolving.fetch(handles, must=False)
+    def _handle_texts(self, handles: Sequence[ContextHandle]) -> dict[str, str]:
+        found = self._handle_reader.fetch(handles, must=False)
         return {name: one.text for name, one in found.items() if one.text is not None}
 
-    def _together(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
+    def _handle_groups(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
         """Return which handles point at messages of one tool call, by a number of their own."""
         groups, moments = _HandleGroups(), SessionVersions(self._engine, self._tenant)
         for handle in handles:
             if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
                 target = handle.target
-                state = moments.of(target["session_id"], handle.at)
+                state = moments.get(target["session_id"], handle.session_version)
                 if state is not None:
                     edges = {target["first"], target["last"]}
-                    groups.join(handle.handle_id, [self._group(state, n) for n in edges])
+                    groups.add(handle.handle_id, [self._message_group(state, n) for n in edges])
         return groups.numbers()
 
-    def _group(self, state: SessionState, number: int) -> tuple[str, int]:
+    def _message_group(self, state: SessionState, number: int) -> tuple[str, int]:
         """Return the group of a message by its session and the version of its first message."""
         if not 1 <= number <= state.message_count:
             return state.id, -number
-        tail = self._engine.tails.of(self._tenant, state)
+        tail = self._engine.message_cache.get(self._tenant, state)
         version = tail.version_of(number)
         group = tail.group(version, state.version)
         return state.id, group[0].version if group else version
@@ -242,19 +244,19 @@ class _HandleGroups:
     """Handles that share a group of messages, directly or through others."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[str, int], int] = {}
+        self._number_by_key: dict[tuple[str, int], int] = {}
         self._members: dict[int, list[str]] = {}
 
-    def join(self, handle_id: str, keys: Sequence[tuple[str, int]]) -> None:
+    def add(self, handle_id: str, keys: Sequence[tuple[str, int]]) -> None:
         """Take note of the groups that a handle points at."""
-        known = {self._of[key] for key in keys if key in self._of}
-        number = min(known, default=len(self._of) + 1)
+        known = {self._number_by_key[key] for key in keys if key in self._number_by_key}
+        number = min(known, default=len(self._number_by_key) + 1)
         members = [name for each in known for name in self._members.pop(each)]
         self._members[number] = [*members, handle_id]
-        for key, each in list(self._of.items()) if len(known) > 1 else ():
+        for key, each in list(self._number_by_key.items()) if len(known) > 1 else ():
             if each in known:
-                self._of[key] = number
-        self._of |= dict.fromkeys(keys, number)
+                self._number_by_key[key] = number
+        self._number_by_key |= dict.fromkeys(keys, number)
 
     def numbers(self) -> dict[str, int]:
         """Return the number of each handle that is not alone."""

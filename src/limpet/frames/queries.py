@@ -68,13 +68,13 @@ class FrameQueries:
                 after=after,
                 limit=limits.PAGE_SIZE_MAX,
             )
-            page = self._engine.store.query(self._tenant, query)
+            page = self._engine.store.query_projections(self._tenant, query)
             yield from page
             if len(page) < limits.PAGE_SIZE_MAX:
                 return
             after = (page[-1].time_us, page[-1].id)
 
-    def _still_waits(self, standing: Suspension, key: str | None) -> bool:
+    def _is_waiting_for_key(self, standing: Suspension, key: str | None) -> bool:
         """Whether a suspension waits, and is the one that a command with this key began."""
         used = None if key is None else self._engine.store.find_key(self._tenant, key)
         made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
@@ -99,12 +99,12 @@ class FrameQueries:
             closed.sort(key=_creation_order, reverse=True)
             # What left a tree meanwhile is in a row too.
             known = {frame.frame_id for frame in (*found, *closed)}
-            rows = (frame for frame in self._shelved(scope) if frame.frame_id not in known)
+            rows = (frame for frame in self._closed_frames(scope) if frame.frame_id not in known)
             every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
             found += itertools.islice(every, limit - len(found))
         return found[:limit]
 
-    def _shelved(self, scope: Scope | None) -> Iterator[Frame]:
+    def _closed_frames(self, scope: Scope | None) -> Iterator[Frame]:
         """Yield the closed frames of a scope that have rows of their own, the newest first."""
         for row in self._rows(state_cache.FRAME_KIND, owner=scope.actor_id if scope else None):
             frame = codec.decode_frame(row.document)
@@ -143,16 +143,16 @@ class FrameQueries:
         for frame in found[:1] + [one for one in found if _has_running_tool(one)]:
             if frame.root_id not in touched:
                 touched.add(frame.root_id)
-                self._note(scope, frame.frame_id)
-        return self._resumed(self._open_frames(scope) if touched else found, began)
+                self._record_resumption(scope, frame.frame_id)
+        return self._resume_state(self._open_frames(scope) if touched else found, began)
 
-    def _note(self, scope: Scope, frame_id: str) -> None:
+    def _record_resumption(self, scope: Scope, frame_id: str) -> None:
         command = commands.ResumeActor(frame_id=frame_id, scope=scope)
         with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
             # Somebody may have closed it meanwhile.
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
 
-    def _resumed(self, found: list[Frame], began: int) -> ActorResumeState:
+    def _resume_state(self, found: list[Frame], began: int) -> ActorResumeState:
         tree = self._engine.trees.current(self._tenant, found[0].root_id) if found else None
         if tree is None or found[0].frame_id not in tree.frames:
             return ActorResumeState()
@@ -180,38 +180,40 @@ class FrameQueries:
         found: list[str] = []
         seen: set[str] = set()
         while True:
-            rows = self._engine.store.query(self._tenant, state_cache.overdue_trees_query(now_us))
+            rows = self._engine.store.query_projections(
+                self._tenant, state_cache.overdue_trees_query(now_us)
+            )
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 break
             seen.update(fresh)
             for root_id in fresh:
                 found += self._expire_tree(root_id, now_us, ())
-        for root_id, gone in self._orphans():
+        for root_id, gone in self._orphaned_trees():
             found += self._expire_tree(root_id, now_us, gone)
         return found
 
-    def _orphans(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    def _orphaned_trees(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Yield trees with frames whose sessions take no more messages, and those sessions."""
         for row in self._rows(state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN):
             tree = self._engine.trees.current(self._tenant, row.id)
             open_frames = tree.frames.values() if tree else ()
             named = {frame.scope.session_id for frame in open_frames} - {None}
-            gone = tuple(sorted(one for one in named if one and self._is_over(one)))
+            gone = tuple(sorted(one for one in named if one and self._has_ended(one)))
             if gone:
                 yield row.id, gone
 
-    def _is_over(self, session_id: str) -> bool:
+    def _has_ended(self, session_id: str) -> bool:
         """Whether a conversation takes no more messages, wherever it went on to."""
         state = self._engine.states.current(self._tenant, session_id)
-        while state is not None and not state.gone:
-            following = self._following(state)
+        while state is not None and not state.hidden:
+            following = self._continuation_of(state)
             if following is None:
                 break
             state = following
         return state is not None and state.status is not SessionStatus.ACTIVE
 
-    def _following(self, state: SessionState) -> SessionState | None:
+    def _continuation_of(self, state: SessionState) -> SessionState | None:
         found = (
             self._engine.states.current(self._tenant, one) for one in reversed(state.continuations)
         )
@@ -331,7 +333,7 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
     Cost: the events of the tree up to there.
     """
     engine.check()
-    root = engine.trees.root(tenant, checked_id("a frame's id", frame_id))
+    root = engine.trees.root_of(tenant, checked_id("a frame's id", frame_id))
     stream = state_cache.tree_stream(root or "")
     until = engine.store.version(tenant, stream, position=position) if root else 0
     tree, after = None, 0

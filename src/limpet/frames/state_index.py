@@ -63,7 +63,7 @@ class FrameContextOperations(FrameQueries):
     def __init__(self, engine: Engine, settings: Settings) -> None:
         super().__init__(engine, settings)
         self.resolvers: dict[HandleType, Resolver] = {}
-        self._packing = FramePackAssembler(engine, self._tenant, self.resolvers)
+        self._pack_assembler = FramePackAssembler(engine, self._tenant, self.resolvers)
 
     def assemble_context_pack(
         self,
@@ -108,15 +108,17 @@ class FrameContextOperations(FrameQueries):
             min_compaction=min_compaction, model=model, counter=counter, overflow=overflow,
             strict=strict,
         )  # fmt: skip
-        target = self._target(scope) if frame_id is None else checked_id("a frame's id", frame_id)
-        made = self._packing.assemble(scope, target, request)
-        frame = self._engine.trees.find(self._tenant, target)
+        target = (
+            self._top_frame_id(scope) if frame_id is None else checked_id("a frame's id", frame_id)
+        )
+        made = self._pack_assembler.assemble(scope, target, request)
+        frame = self._engine.trees.find_frame(self._tenant, target)
         if record and (frame is None or frame.context_hash != made.context_hash):
-            command = self._packing.recording(made)
+            command = self._pack_assembler.record_command(made)
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         return made
 
-    def _target(self, scope: Scope) -> str:
+    def _top_frame_id(self, scope: Scope) -> str:
         leaves = self.leaves(scope)
         if not leaves:
             raise errors.FrameNotFound(
@@ -135,7 +137,7 @@ class FrameContextOperations(FrameQueries):
         asked. Raises FrameNotFound, NotFound, Corrupt.
         """
         self._engine.check()
-        frame = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
+        frame = self._engine.trees.find_frame(self._tenant, checked_id("a frame's id", frame_id))
         if frame is None:
             raise state_cache.unknown_frame_error(frame_id)
         store = self._engine.store
@@ -162,7 +164,9 @@ class FrameContextOperations(FrameQueries):
         request = PackRequest(brief=BriefContext())
         checked_id("a frame's id", frame_id)
         for tries_left in reversed(range(limits.RETRIES_MAX)):
-            planned = self._packing.planned(frame_id, target_budget, strategy, request)
+            planned = self._pack_assembler.plan_compaction(
+                frame_id, target_budget, strategy, request
+            )
             if planned.command is None:
                 return planned.result
             try:
@@ -187,9 +191,9 @@ class StateIndex(FrameContextOperations):
         self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
     ) -> None:
         super().__init__(engine, settings)
-        self._asking = frame_commands.FrameCommandFactory(factory)
+        self._commands = frame_commands.FrameCommandFactory(factory)
 
-    def _run(self, command: commands.FrameCommand, key: str | None = None) -> CommandResult:
+    def _submit(self, command: commands.FrameCommand, key: str | None = None) -> CommandResult:
         if key is not None:
             key = checked_id("an idempotency key", key)
         return self._engine.run(CommandRequest(tenant=self._tenant, command=command, key=key))
@@ -213,16 +217,16 @@ class StateIndex(FrameContextOperations):
         Raises ParentFrameNotFound, MaxDepthExceeded, InsufficientTokens, TimeLimitExceeded,
         InvalidTransition, DuplicateFrame.
         """
-        command = self._asking.push(
+        command = self._commands.push(
             scope, goal=goal, budget=budget, inputs=inputs, parent_frame_id=parent_frame_id,
             frame_id=frame_id, waits=parent_waits,
         )  # fmt: skip
-        return self._run(command, key).frame
+        return self._submit(command, key).frame
 
     def get_frame(self, frame_id: str) -> Frame:
         """Return a frame, open or closed; raise FrameNotFound if there is none."""
         self._engine.check()
-        found = self._engine.trees.find(self._tenant, checked_id("a frame's id", frame_id))
+        found = self._engine.trees.find_frame(self._tenant, checked_id("a frame's id", frame_id))
         if found is None:
             raise state_cache.unknown_frame_error(frame_id)
         return found
@@ -241,8 +245,8 @@ class StateIndex(FrameContextOperations):
 
         `handled` are failed children that somebody has dealt with. Raises InvalidTransition.
         """
-        command = self._asking.update(frame_id, goal, inputs, status, handled)
-        return self._run(command, key).frame
+        command = self._commands.update(frame_id, goal, inputs, status, handled)
+        return self._submit(command, key).frame
 
     def pop_frame(
         self,
@@ -259,8 +263,10 @@ class StateIndex(FrameContextOperations):
         With `cascade` open descendants are cancelled first. Calls that a frame leaves unanswered are closed
         in their conversation with a result that says so. Raises OpenChildren, InvalidTransition.
         """
-        command = self._asking.pop(frame_id, final_status, result_summary, reason, cascade=cascade)
-        return self._run(command, key).frame
+        command = self._commands.pop(
+            frame_id, final_status, result_summary, reason, cascade=cascade
+        )
+        return self._submit(command, key).frame
 
     def find_top_of_stack(self, scope: Scope) -> Frame | None:
         """Return the frame that a scope works on: the deepest open one, then the newest; None if there is none.
@@ -292,13 +298,17 @@ class StateIndex(FrameContextOperations):
         self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None
     ) -> Frame:
         """Set tokens of a frame aside. Raises InsufficientTokens if fewer are available."""
-        return self._run(self._asking.spend(frame_id, purpose, reserve=amount), key).frame
+        return self._submit(
+            self._commands.change_reservation(frame_id, purpose, reserve=amount), key
+        ).frame
 
     def release_reservation(
         self, frame_id: str, amount: int | None = None, *, purpose: str = "", key: str | None = None
     ) -> Frame:
         """Give back what was set aside for a purpose: all of it, or some. Raises BudgetError."""
-        return self._run(self._asking.spend(frame_id, purpose, release=amount), key).frame
+        return self._submit(
+            self._commands.change_reservation(frame_id, purpose, release=amount), key
+        ).frame
 
     def record_usage(
         self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None
@@ -307,7 +317,7 @@ class StateIndex(FrameContextOperations):
 
         `settles` names a reservation that this was for: it ends, and what is left of it is free again.
         """
-        return self._run(self._asking.use(frame_id, amount, settles), key).frame
+        return self._submit(self._commands.record_usage(frame_id, amount, settles), key).frame
 
     def add_context_handle(
         self, frame_id: str, handle: ContextHandle, *, key: str | None = None
@@ -318,16 +328,18 @@ class StateIndex(FrameContextOperations):
         target says so by the version "at". Raises DuplicateHandle if another one has its id.
         """
         self._engine.check()
-        command = bind_to_version(self._engine, self._tenant, self._asking.handle(frame_id, handle))
-        return self._run(command, key).frame
+        command = bind_to_version(
+            self._engine, self._tenant, self._commands.add_handle(frame_id, handle)
+        )
+        return self._submit(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
         """Take a handle from a frame. Raises HandleNotFound if it has none by that id."""
-        return self._run(self._asking.removal(frame_id, handle_id), key).frame
+        return self._submit(self._commands.remove_handle(frame_id, handle_id), key).frame
 
     def add_result(self, frame_id: str, result: ResultRef, *, key: str | None = None) -> Frame:
         """Note what a frame produced."""
-        return self._run(self._asking.result(frame_id, result), key).frame
+        return self._submit(self._commands.add_result(frame_id, result), key).frame
 
     def suspend_frame(
         self,
@@ -345,18 +357,18 @@ class StateIndex(FrameContextOperations):
         Only a hash of the token is kept. Asked again with the same key, a new token replaces the first.
         Raises AlreadySuspended, InvalidTransition, and AlreadyDecided if that suspension was ended.
         """
-        secret = self._asking.secret()
-        command = self._asking.suspend(
+        secret = self._commands.new_secret()
+        command = self._commands.suspend(
             self._tenant, frame_id, secret, reason=reason, purpose=purpose,
             payload=payload, expires_in_s=expires_in_s,
         )  # fmt: skip
-        answer = self._run(command, key)
+        answer = self._submit(command, key)
         standing = answer.frame.suspension
         if answer.replayed:
-            if standing is None or not self._still_waits(standing, key):
+            if standing is None or not self._is_waiting_for_key(standing, key):
                 raise errors.AlreadyDecided("the suspension was ended meanwhile.")
             again = frame_commands.reissue_command(self._tenant, command, standing, secret)
-            standing = self._run(again).frame.suspension
+            standing = self._submit(again).frame.suspension
         assert standing is not None, "a frame that was just suspended is"
         return frame_commands.suspension_token(standing, secret)
 
@@ -374,11 +386,11 @@ class StateIndex(FrameContextOperations):
         a token that is unknown, used, revoked or of elsewhere; SuspensionExpired.
         """
         suspension_id, secret = frame_commands.parse_token(token)
-        found = self._suspension(suspension_id)
+        found = self._find_suspension(suspension_id)
         if found is None:
             raise errors.InvalidSuspensionToken
         command = frame_commands.resume_command(self._tenant, found, secret, payload, purpose)
-        return self._run(command, key).frame
+        return self._submit(command, key).frame
 
     def decide_suspension(
         self,
@@ -400,22 +412,24 @@ class StateIndex(FrameContextOperations):
             found, decision, by=by, reason=reason, payload=payload
         )
         try:
-            return self._run(command, key).frame
+            return self._submit(command, key).frame
         except (errors.AlreadyDecided, errors.InvalidTransition) as error:
             raise frame_commands.already_decided(self.get_suspension(suspension_id)) from error
 
     def get_suspension(self, suspension_id: str) -> Suspension:
         """Return a suspension, waiting or ended. Raises SuspensionNotFound."""
         self._engine.check()
-        found = self._suspension(checked_id("a suspension's id", suspension_id))
+        found = self._find_suspension(checked_id("a suspension's id", suspension_id))
         if found is None:
             raise errors.SuspensionNotFound(
                 f"there is no suspension {suspension_id!r}.", facts={"suspension": suspension_id}
             )
         return found
 
-    def _suspension(self, suspension_id: str) -> Suspension | None:
-        row = self._engine.store.find(self._tenant, state_cache.SUSPENSION_KIND, suspension_id)
+    def _find_suspension(self, suspension_id: str) -> Suspension | None:
+        row = self._engine.store.find_projection(
+            self._tenant, state_cache.SUSPENSION_KIND, suspension_id
+        )
         return codec.decode_suspension(row.document) if row else None
 
     def list_suspensions(
@@ -445,7 +459,7 @@ class StateIndex(FrameContextOperations):
     ) -> Frame:
         """Make a token void. The frame stays suspended until it is suspended anew and resumed."""
         found = self.get_suspension(suspension_id)
-        return self._run(self._asking.revocation(found, by, reason), key).frame
+        return self._submit(self._commands.revoke_suspension(found, by, reason), key).frame
 
     def begin_tool(
         self,
@@ -466,11 +480,11 @@ class StateIndex(FrameContextOperations):
         name the call in the session's conversation. Raises ToolLimitExceeded, TimeLimitExceeded, and
         InvalidTransition if the call has begun already.
         """
-        command = self._asking.begin(
+        command = self._commands.begin_tool(
             frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
             summary=summary, intent=intent,
         )  # fmt: skip
-        return frame_commands.find_tool_run(self._run(command, key).frame, command)
+        return frame_commands.find_tool_run(self._submit(command, key).frame, command)
 
     def end_tool(
         self,
@@ -482,12 +496,14 @@ class StateIndex(FrameContextOperations):
         key: str | None = None,
     ) -> Frame:
         """Note a tool's result. A conversation that waits for it gets it in the same step. Raises ToolNotFound."""
-        return self._run(self._ended(frame_id, tool_id, output, is_error=is_error), key).frame
+        return self._submit(
+            self._end_tool_command(frame_id, tool_id, output, is_error=is_error), key
+        ).frame
 
-    def _ended(
+    def _end_tool_command(
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool = False
     ) -> commands.EndTool:
-        return self._asking.end(
+        return self._commands.end_tool(
             frame_id, tool_id, output, is_error=is_error, abandon=abandon,
             max_messages=self._settings.max_messages_per_session,
         )  # fmt: skip
@@ -510,16 +526,16 @@ class StateIndex(FrameContextOperations):
         if how == "retry" and output is not None:
             raise errors.InvalidRequest("a tool that is retried has no output yet.")
         if how == "retry":
-            command: commands.FrameCommand = self._asking.retry(frame_id, tool_id)
+            command: commands.FrameCommand = self._commands.retry_tool(frame_id, tool_id)
         elif how == "result":
-            command = self._ended(frame_id, tool_id, output, is_error=is_error)
+            command = self._end_tool_command(frame_id, tool_id, output, is_error=is_error)
         elif how == "abandon":
-            command = self._ended(frame_id, tool_id, output, is_error=True, abandon=True)
+            command = self._end_tool_command(frame_id, tool_id, output, is_error=True, abandon=True)
         else:
             raise errors.InvalidRequest(
                 f"a tool is resolved by 'retry', 'result' or 'abandon', not {how!r}."
             )
-        return self._run(command, key).frame
+        return self._submit(command, key).frame
 
     def expire(self, now: When | None = None) -> list[str]:
         """Fail frames whose time is up or whose session has ended, expire suspensions; return their frames.

@@ -40,10 +40,10 @@ class ExpireTask:
         self._engine = engine
         self._idle_s = idle_s
         self._keep_days = keep_days
-        self._retaining = retaining
+        self._make_retention = retaining
         self._looked_us: dict[str, int] = {}
         self._retained_us: dict[str, int] = {}
-        self._came_to: dict[str, RetentionPosition] = {}
+        self._retention_positions: dict[str, RetentionPosition] = {}
 
     @property
     def name(self) -> str:
@@ -52,9 +52,9 @@ class ExpireTask:
 
     def due(self, tenant: str) -> bool:
         """Whether the last look is a while ago."""
-        return self._ago(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
+        return self._interval_is_over(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
 
-    def _ago(self, looked_us: int | None, every_s: float) -> bool:
+    def _interval_is_over(self, looked_us: int | None, every_s: float) -> bool:
         every_us = int(every_s * 1_000_000)
         return looked_us is None or abs(self._engine.now_us() - looked_us) >= every_us
 
@@ -65,21 +65,21 @@ class ExpireTask:
         if self._idle_s is not None:
             Sessions(self._engine, settings, self._engine.factory).expire(idle_s=self._idle_s)
         StateIndex(self._engine, settings).expire()
-        more = self._let_go(tenant, beat)
+        more = self._apply_retention(tenant, beat)
         if not more:
             self._looked_us[tenant] = self._engine.now_us()
         return more
 
-    def _let_go(self, tenant: str, beat: Heartbeat) -> bool:
+    def _apply_retention(self, tenant: str, beat: Heartbeat) -> bool:
         """Let some of what ended long ago go; return whether there may be more."""
-        due = self._ago(self._retained_us.get(tenant), limits.RETAIN_EVERY_S)
-        if self._keep_days is None or self._retaining is None or not due:
+        due = self._interval_is_over(self._retained_us.get(tenant), limits.RETAIN_EVERY_S)
+        if self._keep_days is None or self._make_retention is None or not due:
             return False
         beat()
-        came = self._came_to.pop(tenant, None)
-        place = self._retaining(tenant).step(self._keep_days, beat, came)
+        came = self._retention_positions.pop(tenant, None)
+        place = self._make_retention(tenant).step(self._keep_days, beat, came)
         if place is not None:
-            self._came_to[tenant] = place
+            self._retention_positions[tenant] = place
             return True
         self._retained_us[tenant] = self._engine.now_us()
         return False
@@ -100,8 +100,8 @@ class PurgeTask:
     ) -> None:
         self._engine = engine
         self._hooks = hooks
-        self._elsewhere = elsewhere
-        self._words = words
+        self._external = elsewhere
+        self._text_hooks = words
         self._seen: dict[str, int] = {}
         self._waiting: dict[str, set[str]] = {}
 
@@ -112,7 +112,7 @@ class PurgeTask:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or something is left of an erasure."""
-        pending = self._engine.store.pending()
+        pending = self._engine.store.pending_erasures()
         if pending is not None and (
             has_local_work(pending)
             or any(each.tenant == tenant for each in decode_hook_calls(pending))
@@ -126,11 +126,11 @@ class PurgeTask:
         beat()
         head = self._engine.store.head(tenant)
         erasing = ErasureService(
-            self._engine, tenant, self._hooks, elsewhere=self._elsewhere, words=self._words
+            self._engine, tenant, self._hooks, elsewhere=self._external, words=self._text_hooks
         )
         before = self._waiting.get(tenant, set[str]())
-        receipt = erasing.deleted(limits.PURGE_BATCH_SESSIONS, before)
-        self._waiting[tenant] = erasing.waiting(before)
+        receipt = erasing.erase_deleted(limits.PURGE_BATCH_SESSIONS, before)
+        self._waiting[tenant] = erasing.remaining_rows(before)
         if receipt.sessions or self._waiting[tenant] - before:
             return True
         self._seen[tenant] = head

@@ -55,7 +55,7 @@ class IndexTask:
 
     def __init__(self, engine: Engine, shelf: IndexStore) -> None:
         self._engine = engine
-        self._shelf = shelf
+        self._index_store = shelf
         self.notes: list[str] = []
 
     @property
@@ -69,62 +69,62 @@ class IndexTask:
         Raises Corrupt if the log is damaged. An index that is damaged is thrown away and begun anew.
         """
         try:
-            batch = IndexBatch(ArchiveIndex(self._shelf), tenant)
+            batch = IndexBatch(ArchiveIndex(self._index_store), tenant)
         except errors.Corrupt as error:
-            return self.begin_anew(error)
-        new = self._new(tenant, batch.cursor)
+            return self.discard_damaged(error)
+        new = self._new_events(tenant, batch.cursor)
         if new is None:
             return self._reset(tenant)
         if not new:
             return False
         beat()
-        said = self._read(tenant, new)
+        said = self._read_events(tenant, new)
         try:
-            batch.look({fact.session_id for fact in said})
+            batch.load_sessions({fact.session_id for fact in said})
         except errors.Corrupt as error:
-            return self.begin_anew(error)
+            return self.discard_damaged(error)
         states = {
             name: self._engine.states.current(tenant, name)
             for name in _sessions_without_start(said)
-            if batch.known(name) is None
+            if batch.session(name) is None
         }
         try:
             last = _add_events(batch, said, states) or new[-1]
             written = batch.write(last.position, _link_at(new, last.position))
         except errors.Corrupt as error:
-            return self.begin_anew(error)
+            return self.discard_damaged(error)
         # What came since can wait a moment: taken in together it costs less.
         return not written or last is not new[-1] or len(new) >= limits.ARCHIVE_BATCH
 
-    def told(self, tenant: str) -> Mapping[str, Json]:
+    def progress(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was taken in, if that can be read; a damaged index counts as none: it is made anew."""
         try:
-            at = ArchiveIndex(self._shelf).cursor(tenant)[0].position
+            at = ArchiveIndex(self._index_store).cursor(tenant)[0].position
         except errors.Corrupt:
             at = 0
         except errors.Unavailable:
             return {}
         return {"cursor": at, "lag": tasks.feed_lag(self._engine.store, tenant, at)}
 
-    def begin_anew(self, error: errors.Corrupt) -> bool:
+    def discard_damaged(self, error: errors.Corrupt) -> bool:
         """Throw a damaged shelf away: everything on it is made again from the log."""
         self.notes.append(f"the archive was damaged and is made anew: {error}")
-        self._shelf.renew()
+        self._index_store.clear()
         return True
 
     def _reset(self, tenant: str) -> bool:
-        if ArchiveIndex(self._shelf).cursor(tenant)[0].format != ROW_FORMAT:
+        if ArchiveIndex(self._index_store).cursor(tenant)[0].format != ROW_FORMAT:
             self.notes.append(
                 f"the archive of tenant {tenant!r} was of another kind; it is made anew."
             )
-            inverted_index.reset_tenant(ArchiveIndex(self._shelf), tenant)
+            inverted_index.reset_tenant(ArchiveIndex(self._index_store), tenant)
             return True
         self.notes.append(f"the archive of tenant {tenant!r} was not of this log and is made anew.")
         # Nor is anything else beside it: what was learnt of events that are not there is nobody's.
-        self._shelf.renew()
+        self._index_store.clear()
         return True
 
-    def _new(self, tenant: str, cursor: IndexCursor) -> list[StoredEvent] | None:
+    def _new_events(self, tenant: str, cursor: IndexCursor) -> list[StoredEvent] | None:
         """Return the events after a cursor; None if it is not one of this log."""
         feed, at = self._engine.store.feed, cursor.position
         page = feed(tenant, after=max(0, at - 1), limit=limits.READ_CHUNK)
@@ -138,7 +138,7 @@ class IndexTask:
             new += page
         return new
 
-    def _read(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
+    def _read_events(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
         """Return the events that matter to the archive; those that were erased do not."""
         kept = [
             stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None
@@ -160,7 +160,7 @@ class _IndexedEvent(msgspec.Struct, frozen=True):
     event: events.SessionEvent
 
     @property
-    def begins(self) -> bool:
+    def begins_session(self) -> bool:
         """Whether it is the first that ever happened in its session."""
         return self.version == 1 or isinstance(self.event, events.SessionForkedEvent)
 
@@ -171,7 +171,7 @@ def _sessions_without_start(said: Sequence[_IndexedEvent]) -> Iterator[str]:
     for fact in said:
         if fact.session_id not in seen:
             seen.add(fact.session_id)
-            if not fact.begins:
+            if not fact.begins_session:
                 yield fact.session_id
 
 
@@ -208,10 +208,10 @@ def _add_message(
     """Take a message, unless it is a copy of one in another session, or nobody knows whose it is."""
     if message.origin is not None:
         return False
-    if batch.known(fact.session_id) is None:
+    if batch.session(fact.session_id) is None:
         if state is None or state.status is SessionStatus.DELETED:
             return False
-        batch.begin(fact.session_id, state.user_id, state.generation, state.ordinal_began)
+        batch.add_session(fact.session_id, state.user_id, state.generation, state.ordinal_began)
     batch.add(
         fact.session_id,
         position=fact.position,
@@ -226,18 +226,18 @@ def _add_message(
 
 def _update_session(batch: IndexBatch, fact: _IndexedEvent, state: SessionState | None) -> None:
     """Keep up with whose a session is, and with its generation."""
-    known = batch.known(fact.session_id)
+    known = batch.session(fact.session_id)
     match fact.event:
         case events.SessionCreatedEvent(user_id=user_id):
             generation = known.generation + 1 if known else 0
             if known is None and state is not None and state.ordinal_began == fact.ordinal:
                 # One with this id was forgotten.
                 generation = state.generation
-            batch.begin(fact.session_id, user_id, generation, fact.ordinal)
+            batch.add_session(fact.session_id, user_id, generation, fact.ordinal)
         case events.SessionForkedEvent(state=state) | events.SessionRewoundEvent(state=state):
-            batch.begin(fact.session_id, state.user_id, state.generation, state.ordinal_began)
+            batch.add_session(fact.session_id, state.user_id, state.generation, state.ordinal_began)
         case events.SessionResetEvent() if known is not None:
-            batch.again(fact.session_id, known.generation + 1, fact.ordinal)
+            batch.start_generation(fact.session_id, known.generation + 1, fact.ordinal)
         case _:
             pass
 
@@ -271,7 +271,7 @@ class EmbedTask:
 
         Progress and vectors are kept together: a step that is broken off, or overtaken, has not been.
         """
-        mark = self._vectors.mark(tenant)
+        mark = self._vectors.progress(tenant)
         page = self._store.feed(tenant, after=mark.position, limit=limits.EMBED_EVENTS)
         if not page:
             return False
@@ -279,13 +279,13 @@ class EmbedTask:
         waiting = self._passages(tenant, page)
         while some := list(itertools.islice(waiting, limits.EMBED_TEXTS)):
             beat()
-            for passage, vector in zip(some, self._embedded(some), strict=True):
+            for passage, vector in zip(some, self._embed(some), strict=True):
                 found.setdefault(passage.user_id, []).append(vector)
         beat()
         kept = self._vectors.add(tenant, mark, found, page[-1].position)
         return not kept or len(page) == limits.EMBED_EVENTS
 
-    def _embedded(self, some: Sequence[_EmbeddingInput]) -> Iterator[MessageVector]:
+    def _embed(self, some: Sequence[_EmbeddingInput]) -> Iterator[MessageVector]:
         answer = self._embedder.embed([passage.text for passage in some])
         rows = unit_vectors(answer, len(some), self._embedder.dimensions)
         for passage, row in zip(some, rows, strict=True):
@@ -307,13 +307,13 @@ class EmbedTask:
             said = state_cache.decode_session_event(stored, texts)
             assert isinstance(said.event, MessageAddedEvent)
             text = embedding_text(said.event.message)
-            answered = self._answered(tenant, stored) if is_short(text) else ""
+            answered = self._message_before(tenant, stored) if is_short(text) else ""
             for passage in passages(text, answered):
                 yield _EmbeddingInput(owners[stored.stream], said, said.event.message.role, passage)
 
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
-            stream: self._store.find(
+            stream: self._store.find_projection(
                 tenant,
                 projections.SESSION_KIND,
                 stream.removeprefix(state_cache.SESSION_STREAM_PREFIX),
@@ -322,7 +322,7 @@ class EmbedTask:
         }
         return {stream: row.owner for stream, row in found.items() if row is not None}
 
-    def _answered(self, tenant: str, stored: port.StoredEvent) -> str:
+    def _message_before(self, tenant: str, stored: port.StoredEvent) -> str:
         """Return what was last said in a session before an event of it."""
         before = self._store.read(
             tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True

@@ -60,7 +60,7 @@ class WorkerLeases:
         self.now_us = now_us
         self.monotonic = monotonic
         self.lease_s = lease_s
-        self._seen: dict[tuple[str, str], tuple[int, float]] = {}
+        self._seen_versions: dict[tuple[str, str], tuple[int, float]] = {}
 
     def take(self, tenant: str, task: str) -> HeldLease | None:
         """Take a lease that nobody has, or whose time is up; None if another has it, or it is too early to retry."""
@@ -68,17 +68,19 @@ class WorkerLeases:
         now = self.now_us()
         if not tasks.retry_is_due(lease.retry_us, now):
             return None
-        if lease.holder not in ("", self.holder) and not self._over((tenant, task), lease, version):
+        if lease.holder not in ("", self.holder) and not self._may_take_over(
+            (tenant, task), lease, version
+        ):
             return None
         held = HeldLease(self, tenant, task, lease, version)
         return held if held.renew() else None
 
-    def _over(self, place: tuple[str, str], lease: Lease, version: int) -> bool:
+    def _may_take_over(self, place: tuple[str, str], lease: Lease, version: int) -> bool:
         if self.now_us() >= lease.until_us:
             return True
-        known, since = self._seen.get(place, (0, 0.0))
+        known, since = self._seen_versions.get(place, (0, 0.0))
         if known != version:
-            self._seen[place] = version, self.monotonic()
+            self._seen_versions[place] = version, self.monotonic()
             return False
         return self.monotonic() - since > self.lease_s
 
@@ -90,20 +92,20 @@ class HeldLease:
         self, leases: WorkerLeases, tenant: str, task: str, lease: Lease, version: int
     ) -> None:
         self._leases = leases
-        self._place = tenant, LEASE_PREFIX + task
+        self._note_key = tenant, LEASE_PREFIX + task
         self._task = task
         self._lease = lease
         self._version = version
         self._renewed = 0.0
         self._mutex = threading.Lock()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Say that the work goes on; raise LeaseLost if somebody else has it now."""
-        if self.waning and not self.renew():
+        if self.renewal_due and not self.renew():
             raise LeaseLost(f"another worker has taken over {self._task}")
 
     @property
-    def waning(self) -> bool:
+    def renewal_due(self) -> bool:
         """Whether a third of its time is over."""
         return self._leases.monotonic() - self._renewed > self._leases.lease_s / 3
 
@@ -112,28 +114,28 @@ class HeldLease:
         leases = self._leases
         until = leases.now_us() + int(leases.lease_s * 1_000_000)
         began = leases.monotonic()
-        if not self._put(holder=leases.holder, until_us=until):
+        if not self._update(holder=leases.holder, until_us=until):
             return False
         self._renewed = began
         return True
 
-    def succeeded(self) -> None:
+    def clear_failures(self) -> None:
         """Forget failures of before."""
         if self._lease.failures:
-            self._put(failures=0, retry_us=0, error="")
+            self._update(failures=0, retry_us=0, error="")
 
-    def failed(self, code: str) -> int:
+    def record_failure(self, code: str) -> int:
         """Give the work back after a failure, to be left alone for a while; return how often it has failed."""
         failures = self._lease.failures + 1
         retry = self._leases.now_us() + tasks.backoff_us(failures)
-        self._put(holder="", until_us=0, failures=failures, retry_us=retry, error=code)
+        self._update(holder="", until_us=0, failures=failures, retry_us=retry, error=code)
         return failures
 
     def release(self) -> None:
         """Give the work back."""
-        self._put(holder="", until_us=0)
+        self._update(holder="", until_us=0)
 
-    def _put(
+    def _update(
         self,
         *,
         holder: str | None = None,
@@ -143,9 +145,9 @@ class HeldLease:
         error: str | None = None,
     ) -> bool:
         with self._mutex:
-            return self._set(holder, until_us, failures, retry_us, error)
+            return self._update_locked(holder, until_us, failures, retry_us, error)
 
-    def _set(
+    def _update_locked(
         self,
         holder: str | None,
         until_us: int | None,
@@ -162,9 +164,9 @@ class HeldLease:
             lease.error if error is None else error,
         )
         store = self._leases.store
-        if not store.put_note(*self._place, msgspec.json.encode(made), expected=self._version):
+        if not store.put_note(*self._note_key, msgspec.json.encode(made), expected=self._version):
             return False
-        self._lease, self._version = read_lease(store, self._place[0], self._task)
+        self._lease, self._version = read_lease(store, self._note_key[0], self._task)
         return self._lease.holder == made.holder
 
 
@@ -177,28 +179,30 @@ class LeaseRenewer:
     def __init__(self, lease_s: float) -> None:
         self._every_s = lease_s / 4
         self._stop = threading.Event()
-        self._kept: tuple[HeldLease, float] | None = None
+        self._current: tuple[HeldLease, float] | None = None
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
-    def keeping(self, held: HeldLease) -> Iterator[None]:
+    def renewing(self, held: HeldLease) -> Iterator[None]:
         """Keep a lease for as long as the body takes."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._keep, name="limpet-leases", daemon=True)
+            self._thread = threading.Thread(
+                target=self._renew_loop, name="limpet-leases", daemon=True
+            )
             self._thread.start()
-        self._kept = held, time.monotonic()
+        self._current = held, time.monotonic()
         try:
             yield
         finally:
-            self._kept = None
+            self._current = None
 
-    def _keep(self) -> None:
+    def _renew_loop(self) -> None:
         while not self._stop.wait(self._every_s):
-            held, since = self._kept or (None, 0.0)
+            held, since = self._current or (None, 0.0)
             if (
                 held is not None
                 and time.monotonic() - since < limits.TASK_STEP_S_MAX
-                and held.waning
+                and held.renewal_due
             ):
                 # Whoever has lost it hears of that at its next beat.
                 with contextlib.suppress(errors.Error):

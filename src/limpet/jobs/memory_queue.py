@@ -53,7 +53,7 @@ class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{named}@{self.begin}" if self.begin else named
 
     @property
-    def name(self) -> str:
+    def note_name(self) -> str:
         """The name of its note."""
         return f"{WAITING_PREFIX}{self.position:016x}.{short_digest(self.key)}"
 
@@ -118,56 +118,56 @@ class OffloadQueue:
 
     def add(self, job: OffloadJob) -> None:
         """Note a job, unless it is noted."""
-        self._store.put_note(self._tenant, job.name, msgspec.json.encode(job), expected=0)
+        self._store.put_note(self._tenant, job.note_name, msgspec.json.encode(job), expected=0)
 
-    def due(self, now_us: int) -> StoredJob | None:
+    def next_due(self, now_us: int) -> StoredJob | None:
         """Return the first job whose time has come."""
-        found = self._noted(WAITING_PREFIX)
+        found = self._stored_jobs(WAITING_PREFIX)
         return next((one for one in found if tasks.retry_is_due(one.job.retry_us, now_us)), None)
 
-    def done(self, noted: StoredJob) -> None:
+    def remove(self, noted: StoredJob) -> None:
         """Forget a job; raise LeaseLost if somebody else has changed it."""
-        self._put(noted.name, None, noted.version)
+        self._put_note(noted.name, None, noted.version)
 
-    def again(self, noted: StoredJob, code: str, now_us: int, *, useless: bool) -> bool:
+    def record_failure(self, noted: StoredJob, code: str, now_us: int, *, useless: bool) -> bool:
         """Note that a job has failed; return whether it is given up, because that was too often or it is `useless`."""
         job, tries = noted.job, noted.job.tries + 1
         failed = msgspec.structs.replace(
             job, tries=tries, retry_us=now_us + tasks.backoff_us(tries), error=code
         )
         if not useless and tries < limits.OFFLOAD_TRIES_MAX:
-            self._put(noted.name, failed, noted.version)
+            self._put_note(noted.name, failed, noted.version)
             return False
         name = DEAD_PREFIX + short_digest(job.key)
-        self._put(name, failed, self._version(name))
-        self.done(noted)
+        self._put_note(name, failed, self._note_version(name))
+        self.remove(noted)
         return True
 
-    def given_up(self, job: OffloadJob) -> bool:
+    def is_dead(self, job: OffloadJob) -> bool:
         """Whether somebody has to look at a job before it is tried again."""
-        return bool(self._version(DEAD_PREFIX + short_digest(job.key)))
+        return bool(self._note_version(DEAD_PREFIX + short_digest(job.key)))
 
-    def stood_in(self, job: OffloadJob) -> None:
+    def add_reextraction(self, job: OffloadJob) -> None:
         """Note that rules stood in for a model when a history was taken, unless that is noted."""
         anew = msgspec.structs.replace(job, tries=0, retry_us=0, error="")
         name = REEXTRACTION_PREFIX + short_digest(job.key)
         self._store.put_note(self._tenant, name, msgspec.json.encode(anew), expected=0)
 
-    def stand_ins(self, limit: int | None = None) -> list[StoredJob]:
+    def reextractions(self, limit: int | None = None) -> list[StoredJob]:
         """Return the histories, or some, in which rules stand in for a model."""
-        return list(itertools.islice(self._noted(REEXTRACTION_PREFIX), limit))
+        return list(itertools.islice(self._stored_jobs(REEXTRACTION_PREFIX), limit))
 
-    def stands_still(self, noted: StoredJob, code: str) -> None:
+    def record_reextraction_failure(self, noted: StoredJob, code: str) -> None:
         """Note that a model has failed at a history again; after too many times what stands in is left to stand."""
         tries = noted.job.tries + 1
         failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
         kept = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
-        self._put(noted.name, kept, noted.version)
+        self._put_note(noted.name, kept, noted.version)
 
     def replay(self, key: str | None = None) -> int:
         """Have a job, or all, that was given up tried again from the beginning; return how many."""
         count = 0
-        for noted in list(self._noted(DEAD_PREFIX)):
+        for noted in list(self._stored_jobs(DEAD_PREFIX)):
             job = noted.job
             if key not in (None, job.key):
                 continue
@@ -175,7 +175,7 @@ class OffloadQueue:
             count += self._store.put_note(self._tenant, noted.name, None, expected=noted.version)
         return count
 
-    def queue(self) -> list[QueuedOffload]:
+    def queued(self) -> list[QueuedOffload]:
         """Return every job, those given up last."""
         return [
             QueuedOffload(
@@ -188,25 +188,27 @@ class OffloadQueue:
                 dead=dead,
             )
             for dead, prefix in ((False, WAITING_PREFIX), (True, DEAD_PREFIX))
-            for job in (one.job for one in self._noted(prefix))
+            for job in (one.job for one in self._stored_jobs(prefix))
         ]
 
     def counts(self) -> tuple[int, int]:
         """Return how many jobs wait, and how many were given up."""
-        return sum(1 for _ in self._noted(WAITING_PREFIX)), sum(1 for _ in self._noted(DEAD_PREFIX))
+        return sum(1 for _ in self._stored_jobs(WAITING_PREFIX)), sum(
+            1 for _ in self._stored_jobs(DEAD_PREFIX)
+        )
 
-    def _noted(self, prefix: str) -> Iterator[StoredJob]:
+    def _stored_jobs(self, prefix: str) -> Iterator[StoredJob]:
         after = ""
         while page := self._store.notes(self._tenant, prefix, after=after, limit=limits.READ_CHUNK):
             for name, note in page:
                 yield StoredJob(name, note.version, _decode_job(note.value))
             after = page[-1][0]
 
-    def _version(self, name: str) -> int:
+    def _note_version(self, name: str) -> int:
         found = self._store.note(self._tenant, name)
         return found.version if found else 0
 
-    def _put(self, name: str, job: OffloadJob | None, version: int) -> None:
+    def _put_note(self, name: str, job: OffloadJob | None, version: int) -> None:
         value = None if job is None else msgspec.json.encode(job)
         if not self._store.put_note(self._tenant, name, value, expected=version):
             raise LeaseLost("another worker has this history in hand")
@@ -226,7 +228,7 @@ def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
         who=Who(tenant, state.user_id or ""),
         session_id=job.session_id,
         generation=job.generation,
-        messages=state.own_count,
+        messages=state.uncarried_count,
         ended_us=job.ended_us,
         title=state.title or state.preview,
     )

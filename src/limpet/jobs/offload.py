@@ -43,15 +43,15 @@ class IngestStatus(Protocol):
         """Note that it is handed over again from the beginning."""
         ...
 
-    def learnt(self, tenant: str) -> None:
+    def count_ingested(self, tenant: str) -> None:
         """Note that one more was taken."""
         ...
 
-    def has(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a history was taken and is not gone."""
         ...
 
-    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
         """Whether rules stood in for a model when a history was taken."""
         ...
 
@@ -65,7 +65,7 @@ class OffloadTask:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
-        self._kept = kept
+        self._ingest_status = kept
         self._feed = FeedFollower(engine.store, self.name)
 
     @property
@@ -75,52 +75,54 @@ class OffloadTask:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, a job's time has come, or what was taken is lost."""
-        if self._feed.news(tenant):
+        if self._feed.has_news(tenant):
             return True
-        if self._kept is not None and self._kept.lost(tenant):
+        if self._ingest_status is not None and self._ingest_status.lost(tenant):
             return True
-        return OffloadQueue(self._store, tenant).due(self._engine.now_us()) is not None
+        return OffloadQueue(self._store, tenant).next_due(self._engine.now_us()) is not None
 
-    def told(self, tenant: str) -> Mapping[str, Json]:
+    def progress(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many histories wait or were given up."""
         waiting, dead = OffloadQueue(self._store, tenant).counts()
-        return {**self._feed.told(tenant), "waiting": waiting, "dead": dead}
+        return {**self._feed.progress(tenant), "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
         """Read on in the log, or hand one history over."""
-        if self._kept is not None and self._kept.lost(tenant):
-            self._feed.begin_again(tenant)
-            self._kept.begin(tenant)
+        if self._ingest_status is not None and self._ingest_status.lost(tenant):
+            self._feed.restart(tenant)
+            self._ingest_status.begin(tenant)
             return True
-        if self._feed.follow(tenant, lambda page: self._note(tenant, page)):
+        if self._feed.process_next(tenant, lambda page: self._add_jobs(tenant, page)):
             return True
         jobs = OffloadQueue(self._store, tenant)
-        noted = jobs.due(self._engine.now_us())
+        noted = jobs.next_due(self._engine.now_us())
         if noted is None:
             return False
-        if jobs.given_up(noted.job) or not self._waits(tenant, noted.job):
-            jobs.done(noted)
+        if jobs.is_dead(noted.job) or not self._is_needed(tenant, noted.job):
+            jobs.remove(noted)
             return True
         outcome = attempt(lambda: self._hand_over(tenant, jobs, noted.job, beat))
         if isinstance(outcome, AttemptFailure):
-            self._failed(tenant, jobs, noted, outcome)
+            self._record_failure(tenant, jobs, noted, outcome)
         else:
-            jobs.done(noted)
+            jobs.remove(noted)
         return True
 
-    def _note(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+    def _add_jobs(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
         """Note what ended in a part of the log."""
         jobs = OffloadQueue(self._store, tenant)
         for stored in page:
             job = None
             if stored.kind in _ENDING_KINDS:
-                job = self._job(tenant, stored)
-            elif stored.kind == events.SessionOffloadedEvent.kind and self._kept is not None:
-                job = self._lost(tenant, stored, self._kept)
+                job = self._ended_job(tenant, stored)
+            elif (
+                stored.kind == events.SessionOffloadedEvent.kind and self._ingest_status is not None
+            ):
+                job = self._lost_job(tenant, stored, self._ingest_status)
             if job is not None:
                 jobs.add(job)
 
-    def _job(self, tenant: str, stored: port.StoredEvent) -> OffloadJob | None:
+    def _ended_job(self, tenant: str, stored: port.StoredEvent) -> OffloadJob | None:
         """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         state = self._engine.states.current(tenant, session_id)
@@ -132,19 +134,21 @@ class OffloadTask:
             and fact.event.reason is EndReason.DELETED
         ):
             return None
-        ended = self._ended(tenant, state, stored)
+        ended = self._ended_state(tenant, state, stored)
         if ended is None or session_rules.is_offloaded(state, ended.generation):
             return None
         return OffloadJob(
             session_id=session_id,
             generation=ended.generation,
-            begin=self._begin(tenant, ended),
+            begin=self._begin_position(tenant, ended),
             version=stored.version - 1,
             position=stored.position,
             ended_us=stored.time_us,
         )
 
-    def _lost(self, tenant: str, stored: port.StoredEvent, kept: IngestStatus) -> OffloadJob | None:
+    def _lost_job(
+        self, tenant: str, stored: port.StoredEvent, kept: IngestStatus
+    ) -> OffloadJob | None:
         """Return the job of a generation that was taken, and is not there any more."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         now = self._engine.states.current(tenant, session_id)
@@ -153,33 +157,33 @@ class OffloadTask:
         (fact,) = decode_session_events(self._store, tenant, [stored])
         if not isinstance(fact.event, events.SessionOffloadedEvent):
             return None
-        if stored.version <= SessionEventSearch(self._store, tenant, now).floor():
+        if stored.version <= SessionEventSearch(self._store, tenant, now).version_before_creation():
             # Another had the id then, and was deleted.
             return None
-        state = self._engine.states.at(tenant, session_id, stored.version - 1)
+        state = self._engine.states.at_version(tenant, session_id, stored.version - 1)
         while state is not None and state.generation > fact.event.generation:
-            state = self._engine.states.at(tenant, session_id, state.began - 1)
-        if state is None or state.user_id is None or not state.own_count:
+            state = self._engine.states.at_version(tenant, session_id, state.began - 1)
+        if state is None or state.user_id is None or not state.uncarried_count:
             return None
         job = OffloadJob(
             session_id=session_id,
             generation=fact.event.generation,
-            begin=self._begin(tenant, state),
+            begin=self._begin_position(tenant, state),
             version=state.version,
             position=stored.position,
             ended_us=state.active_us,
         )
-        return None if kept.has(Who(tenant, state.user_id), session_id, job.key) else job
+        return None if kept.has_ingested(Who(tenant, state.user_id), session_id, job.key) else job
 
-    def _ended(
+    def _ended_state(
         self, tenant: str, now: SessionState, stored: port.StoredEvent
     ) -> SessionState | None:
         """Return a state in the generation that an event has ended."""
         if stored.version > now.began:
             return now
-        return self._engine.states.at(tenant, now.id, stored.version - 1)
+        return self._engine.states.at_version(tenant, now.id, stored.version - 1)
 
-    def _begin(self, tenant: str, state: SessionState) -> int:
+    def _begin_position(self, tenant: str, state: SessionState) -> int:
         """Return the position at which the session's own part of a generation begins: no other has the same."""
         forked = state.forked_from[1] if state.forked_from else 0
         after = max(state.began - 1, forked)
@@ -191,7 +195,7 @@ class OffloadTask:
             raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
         return found[0].position
 
-    def _waits(self, tenant: str, job: OffloadJob) -> bool:
+    def _is_needed(self, tenant: str, job: OffloadJob) -> bool:
         state = self._engine.states.current(tenant, job.session_id)
         if state is None or state.status is SessionStatus.DELETED:
             return False
@@ -199,28 +203,30 @@ class OffloadTask:
             return True
         # The log says that it was taken: it is only here if that is lost.
         return (
-            self._kept is not None
+            self._ingest_status is not None
             and state.user_id is not None
-            and not self._kept.has(Who(tenant, state.user_id), job.session_id, job.key)
+            and not self._ingest_status.has_ingested(
+                Who(tenant, state.user_id), job.session_id, job.key
+            )
         )
 
     def _hand_over(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, beat: Heartbeat) -> None:
-        state = self._engine.states.at(tenant, job.session_id, job.version)
+        state = self._engine.states.at_version(tenant, job.session_id, job.version)
         if state is None or state.generation != job.generation or state.user_id is None:
             raise errors.Corrupt(
                 "the log does not have a history that ended.", facts={"key": job.key}
             )
-        self._before(tenant, jobs, job, state)
-        if state.own_count:
+        self._add_source_job(tenant, jobs, job, state)
+        if state.uncarried_count:
             history = memory_queue.history_of(tenant, job, state)
             memory_queue.remember_engine(self._store, tenant, self._memory.name)
             self._memory.ingest(
                 history, memory_queue.read_history(self._store, tenant, state, beat)
             )
-            if self._kept is not None:
-                self._kept.learnt(tenant)
-                if self._kept.stood_in(history.who, history.session_id, history.key):
-                    jobs.stood_in(job)
+            if self._ingest_status is not None:
+                self._ingest_status.count_ingested(tenant)
+                if self._ingest_status.used_fallback(history.who, history.session_id, history.key):
+                    jobs.add_reextraction(job)
         beat()
         command = commands.OffloadSession(
             session_id=job.session_id, generation=job.generation, engine=self._memory.name
@@ -231,7 +237,7 @@ class OffloadTask:
             # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
             self._memory.forget(Who(tenant, state.user_id), job.session_id)
 
-    def _before(
+    def _add_source_job(
         self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState
     ) -> None:
         """Note the session that this one goes on from: its part of the conversation is over too."""
@@ -243,18 +249,18 @@ class OffloadTask:
                 OffloadJob(
                     session_id=source.id,
                     generation=source.generation,
-                    begin=self._begin(tenant, source),
+                    begin=self._begin_position(tenant, source),
                     version=source.version,
                     position=job.position,
                     ended_us=job.ended_us,
                 )
             )
 
-    def _failed(
+    def _record_failure(
         self, tenant: str, jobs: OffloadQueue, noted: StoredJob, failed: AttemptFailure
     ) -> None:
         useless = isinstance(failed.error, errors.Refused)
-        dead = jobs.again(noted, failed.code, self._engine.now_us(), useless=useless)
+        dead = jobs.record_failure(noted, failed.code, self._engine.now_us(), useless=useless)
         _log.warning(
             "a history was not taken",
             extra={
@@ -291,30 +297,30 @@ class ReextractionTask:
 
     def due(self, tenant: str) -> bool:
         """Whether rules stand in somewhere."""
-        return bool(OffloadQueue(self._store, tenant).stand_ins(limit=1))
+        return bool(OffloadQueue(self._store, tenant).reextractions(limit=1))
 
-    def told(self, tenant: str) -> Mapping[str, Json]:
+    def progress(self, tenant: str) -> Mapping[str, Json]:
         """Return in how many histories rules stand in."""
-        return {"waiting": len(OffloadQueue(self._store, tenant).stand_ins())}
+        return {"waiting": len(OffloadQueue(self._store, tenant).reextractions())}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
         """Have the model look at one history: one that it has failed at least often."""
         jobs = OffloadQueue(self._store, tenant)
-        noted = min(jobs.stand_ins(), key=lambda one: one.job.tries, default=None)
+        noted = min(jobs.reextractions(), key=lambda one: one.job.tries, default=None)
         if noted is None:
             return False
-        outcome = attempt(lambda: self._redo(tenant, noted.job, beat))
+        outcome = attempt(lambda: self._reextract(tenant, noted.job, beat))
         if isinstance(outcome, AttemptFailure):
-            jobs.stands_still(noted, outcome.code)
+            jobs.record_reextraction_failure(noted, outcome.code)
             raise outcome.error
-        jobs.done(noted)
+        jobs.remove(noted)
         return True
 
-    def _redo(self, tenant: str, job: OffloadJob, beat: Heartbeat) -> None:
+    def _reextract(self, tenant: str, job: OffloadJob, beat: Heartbeat) -> None:
         now = self._engine.states.current(tenant, job.session_id)
         if now is None or now.status is SessionStatus.DELETED:
             return
-        state = self._engine.states.at(tenant, job.session_id, job.version)
+        state = self._engine.states.at_version(tenant, job.session_id, job.version)
         if state is None or state.generation != job.generation or state.user_id is None:
             return
         said = memory_queue.read_history(self._store, tenant, state, beat)

@@ -62,19 +62,19 @@ class SummaryTask:
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or a summary's time has come."""
-        return self._feed.news(tenant) or self._next(tenant) is not None
+        return self._feed.has_news(tenant) or self._next_due(tenant) is not None
 
-    def told(self, tenant: str) -> Mapping[str, Json]:
+    def progress(self, tenant: str) -> Mapping[str, Json]:
         """Return how far the log was read, and how many sessions wait."""
-        waiting = list(self._waiting(tenant))
+        waiting = list(self._pending(tenant))
         failing = sum(1 for _, _, one in waiting if one.tries)
-        return {**self._feed.told(tenant), "waiting": len(waiting), "failing": failing}
+        return {**self._feed.progress(tenant), "waiting": len(waiting), "failing": failing}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
         """Read on in the log, or have one summary written."""
-        if self._feed.follow(tenant, lambda page: self._look(tenant, page)):
+        if self._feed.process_next(tenant, lambda page: self._note_sessions(tenant, page)):
             return True
-        found = self._next(tenant)
+        found = self._next_due(tenant)
         if found is None:
             return False
         name, version, one = found
@@ -83,15 +83,15 @@ class SummaryTask:
         conflict = isinstance(outcome, AttemptFailure) and isinstance(
             outcome.error, errors.Conflict
         )
-        wanted = self._wanted(tenant, one.session_id)
+        wanted = self._session_to_summarize(tenant, one.session_id)
         if isinstance(outcome, AttemptFailure) and (wanted or not conflict):
-            self._failed(tenant, name, version, one, outcome)
+            self._record_failure(tenant, name, version, one, outcome)
         elif not wanted:
             # If that fails, somebody has noted it anew since it was read.
             self._store.put_note(tenant, name, None, expected=version)
         return True
 
-    def _look(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
+    def _note_sessions(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
         """Note the sessions that a part of the log leaves without a written summary."""
         touched = {
             stored.stream.removeprefix(SESSION_STREAM_PREFIX): stored.position
@@ -99,10 +99,10 @@ class SummaryTask:
             if stored.kind in _TRIGGER_KINDS
         }
         for session_id, position in touched.items():
-            if self._wanted(tenant, session_id):
-                self._note(tenant, PendingSummary(session_id, position))
+            if self._session_to_summarize(tenant, session_id):
+                self._put_pending(tenant, PendingSummary(session_id, position))
 
-    def _note(self, tenant: str, one: PendingSummary) -> None:
+    def _put_pending(self, tenant: str, one: PendingSummary) -> None:
         """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
         name = SUMMARY_PREFIX + short_digest(one.session_id)
         before = self._store.note(tenant, name)
@@ -114,7 +114,7 @@ class SummaryTask:
         version = before.version if before else 0
         self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
 
-    def _wanted(self, tenant: str, session_id: str) -> SessionState | None:
+    def _session_to_summarize(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session of which messages are out that no written summary stands for."""
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
@@ -122,20 +122,22 @@ class SummaryTask:
         return state if window_requests.needs_written_summary(state) else None
 
     def _summarize(self, tenant: str, session_id: str) -> None:
-        state = self._wanted(tenant, session_id)
+        state = self._session_to_summarize(tenant, session_id)
         out = window_requests.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
         if state is None or out is None:
             return
         language = window_requests.checked_summary_language(self._summarizer, None, state.policy)
-        text = window_requests.checked_summary_text(self._summarizer(out.messages, out.before))
+        text = window_requests.checked_summary_text(
+            self._summarizer(out.messages, out.previous_text)
+        )
         author = window_requests.author_of(self._summarizer)
         try:
-            self._engine.run(out.summarized(tenant, text, language, author))
+            self._engine.run(out.summary_request(tenant, text, language, author))
         except (errors.SessionEnded, errors.SessionNotFound):
             # There is nobody left to read it.
             return
 
-    def _failed(
+    def _record_failure(
         self, tenant: str, name: str, version: int, one: PendingSummary, failed: AttemptFailure
     ) -> None:
         tries = one.tries + 1
@@ -153,13 +155,13 @@ class SummaryTask:
             },
         )  # fmt: skip
 
-    def _next(self, tenant: str) -> tuple[str, int, PendingSummary] | None:
+    def _next_due(self, tenant: str) -> tuple[str, int, PendingSummary] | None:
         now = self._engine.now_us()
         return next(
-            (one for one in self._waiting(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None
+            (one for one in self._pending(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None
         )
 
-    def _waiting(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
+    def _pending(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
         after = ""
         while page := self._store.notes(
             tenant, SUMMARY_PREFIX, after=after, limit=limits.READ_CHUNK

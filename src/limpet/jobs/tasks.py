@@ -53,7 +53,7 @@ class SupportsDue(Protocol):
 class SupportsProgress(Protocol):
     """A task that can tell how far it is."""
 
-    def told(self, tenant: str) -> Mapping[str, Json]:
+    def progress(self, tenant: str) -> Mapping[str, Json]:
         """Return facts for people: where its cursor is, what waits, what was given up."""
         ...
 
@@ -141,16 +141,16 @@ class FeedFollower:
         self._store = store
         self._task = task
 
-    def news(self, tenant: str) -> bool:
+    def has_news(self, tenant: str) -> bool:
         """Whether the feed has gone on."""
         return self._store.wait(tenant, read_cursor(self._store, tenant, self._task).position, 0)
 
-    def told(self, tenant: str) -> dict[str, Json]:
+    def progress(self, tenant: str) -> dict[str, Json]:
         """Return how far the feed was read, for people."""
         at = read_cursor(self._store, tenant, self._task).position
         return {"cursor": at, "lag": feed_lag(self._store, tenant, at)}
 
-    def follow(self, tenant: str, see: Callable[[Sequence[port.StoredEvent]], None]) -> bool:
+    def process_next(self, tenant: str, see: Callable[[Sequence[port.StoredEvent]], None]) -> bool:
         """Have the next part seen, then move on behind it; return whether there was one."""
         cursor = read_cursor(self._store, tenant, self._task)
         page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
@@ -160,7 +160,7 @@ class FeedFollower:
         advance_cursor(self._store, tenant, self._task, cursor, page[-1].position)
         return True
 
-    def begin_again(self, tenant: str) -> None:
+    def restart(self, tenant: str) -> None:
         """Read the feed from its beginning."""
         cursor = read_cursor(self._store, tenant, self._task)
         advance_cursor(self._store, tenant, self._task, cursor, 0)

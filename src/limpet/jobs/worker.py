@@ -78,14 +78,14 @@ class Worker:
             lease_s=lease_s,
             monotonic=monotonic,
         )
-        self._keeper = LeaseRenewer(lease_s)
-        self._held: dict[tuple[str, str], HeldLease] = {}
-        self._others: set[tuple[str, str]] = set()
-        self._seen: dict[str, int] = {}
-        self._look_at: dict[str, float] = {}
+        self._renewer = LeaseRenewer(lease_s)
+        self._held_leases: dict[tuple[str, str], HeldLease] = {}
+        self._held_elsewhere: set[tuple[str, str]] = set()
+        self._seen_heads: dict[str, int] = {}
+        self._next_look: dict[str, float] = {}
         self._stop = threading.Event()
         self._abandon = self._stop
-        self._last: tuple[Task, ...] = ()
+        self._last_tasks: tuple[Task, ...] = ()
 
     @property
     def holder(self) -> str:
@@ -95,7 +95,7 @@ class Worker:
     def run_once(self) -> Done:
         """Do all the work that there is now, then give every lease back."""
         self._stop = self._abandon = threading.Event()
-        self._others.clear()
+        self._held_elsewhere.clear()
         done = Done()
         try:
             before: dict[str, int] = {}
@@ -103,16 +103,18 @@ class Worker:
                 before = now
                 for tenant in now:
                     for task in self._tasks:
-                        done = self._drained(tenant, task, done)
-            return Done(done.steps, done.failures, len(self._others))
+                        done = self._drain(tenant, task, done)
+            return Done(done.steps, done.failures, len(self._held_elsewhere))
         finally:
             self._release()
 
     def _heads(self) -> dict[str, int]:
         """Return where each tenant's feed ends: what one task has done may be work for another."""
-        return {tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._whose()}
+        return {
+            tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._tenant_names()
+        }
 
-    def _drained(self, tenant: str, task: Task, done: Done) -> Done:
+    def _drain(self, tenant: str, task: Task, done: Done) -> Done:
         while (outcome := self._step(tenant, task)) is not None:
             failed = isinstance(outcome, AttemptFailure)
             done = Done(done.steps + (not failed), done.failures + failed)
@@ -132,41 +134,47 @@ class Worker:
         What is due then of the tasks named in `last` is seen through first, until `abandon` is set.
         """
         self._stop, self._abandon = stop, abandon or stop
-        self._last = tuple(task for task in self._tasks if task.name in last)
+        self._last_tasks = tuple(task for task in self._tasks if task.name in last)
         try:
             failures = 0
             while not stop.is_set():
-                outcome = attempt(self._go)
+                outcome = attempt(self._work_or_wait)
                 failures = failures + 1 if isinstance(outcome, AttemptFailure) else 0
                 if isinstance(outcome, AttemptFailure):
-                    self._tell(outcome)
+                    self._log_failure(outcome)
                     stop.wait(min(backoff_us(failures) / 1_000_000, limits.LEASE_S))
-            outcome = attempt(self._see_through)
+            outcome = attempt(self._finish_last_tasks)
             if isinstance(outcome, AttemptFailure):
-                self._tell(outcome)
+                self._log_failure(outcome)
         except errors.EngineClosed:
             _log.info("engine closed", extra={"action": "worker.closed", "worker": self.holder})
         finally:
             self._release()
 
-    def _tell(self, failed: AttemptFailure) -> None:
+    def _log_failure(self, failed: AttemptFailure) -> None:
         told = {"action": "worker.failed", "worker": self.holder, "error": failed.code}
         _log.warning("the store can't be worked on", extra=told)
 
-    def _go(self) -> None:
+    def _work_or_wait(self) -> None:
         if not self._round():
             self._wait()
 
-    def _see_through(self) -> None:
+    def _finish_last_tasks(self) -> None:
         """Do what is due of the last tasks, in turns: none of them takes all the time that there is."""
-        whose = [tenant for tenant in self._whose() if self._news(tenant)] if self._last else []
-        places = [(tenant, task) for tenant in whose for task in self._last]
+        whose = (
+            [tenant for tenant in self._tenant_names() if self._may_have_work(tenant)]
+            if self._last_tasks
+            else []
+        )
+        places = [(tenant, task) for tenant in whose for task in self._last_tasks]
         while places and not self._abandon.is_set():
             places = [place for place in places if self._step(*place) is True]
 
     def status(self) -> list[TaskStatus]:
         """Return how every task of every tenant stands, whichever worker does it."""
-        return [self._status(tenant, task) for tenant in self._whose() for task in self._tasks]
+        return [
+            self._status(tenant, task) for tenant in self._tenant_names() for task in self._tasks
+        ]
 
     def _status(self, tenant: str, task: Task) -> TaskStatus:
         lease, _ = leases.read_lease(self._engine.store, tenant, task.name)
@@ -178,42 +186,42 @@ class Worker:
             failures=lease.failures,
             error=lease.error or None,
             retry_us=lease.retry_us or None,
-            told=task.told(tenant) if isinstance(task, SupportsProgress) else EMPTY,
+            told=task.progress(tenant) if isinstance(task, SupportsProgress) else EMPTY,
         )
 
-    def _whose(self) -> Sequence[str]:
+    def _tenant_names(self) -> Sequence[str]:
         return self._engine.store.tenants() if self._tenants is None else self._tenants
 
     def _round(self) -> bool:
         """Do a step of each task that may have work; return whether there may be more at once."""
         more = False
-        for tenant in self._whose():
+        for tenant in self._tenant_names():
             if self._stop.is_set():
                 return False
-            if not self._news(tenant):
+            if not self._may_have_work(tenant):
                 continue
-            head = tasks.feed_head(self._engine.store, tenant, self._seen.get(tenant, 0))
+            head = tasks.feed_head(self._engine.store, tenant, self._seen_heads.get(tenant, 0))
             again = [self._step(tenant, task) is True for task in self._tasks]
             if any(again):
                 more = True
             else:
-                self._seen[tenant] = head
-                self._look_at[tenant] = self._monotonic() + limits.WORKER_POLL_S
+                self._seen_heads[tenant] = head
+                self._next_look[tenant] = self._monotonic() + limits.WORKER_POLL_S
         return more
 
-    def _news(self, tenant: str) -> bool:
-        if self._monotonic() >= self._look_at.get(tenant, 0.0):
+    def _may_have_work(self, tenant: str) -> bool:
+        if self._monotonic() >= self._next_look.get(tenant, 0.0):
             return True
-        return self._engine.store.wait(tenant, self._seen.get(tenant, 0), 0)
+        return self._engine.store.wait(tenant, self._seen_heads.get(tenant, 0), 0)
 
     def _step(self, tenant: str, task: Task) -> bool | AttemptFailure | None:
         """Do a step of a task; return whether there may be more, or its failure; None if there is nothing to do."""
         outcome = attempt(lambda: self._leased_step(tenant, task))
         if not isinstance(outcome, AttemptFailure):
             return outcome
-        held, failures = self._held.pop((tenant, task.name), None), 1
+        held, failures = self._held_leases.pop((tenant, task.name), None), 1
         if held is not None:
-            told = attempt(lambda: held.failed(outcome.code))
+            told = attempt(lambda: held.record_failure(outcome.code))
             failures = failures if isinstance(told, AttemptFailure) else told
         _log.warning(
             "task failed",
@@ -228,55 +236,57 @@ class Worker:
         if isinstance(task, SupportsDue) and not task.due(tenant):
             return None
         place = (tenant, task.name)
-        if place not in self._held and store_copy.is_copy_incomplete(self._engine.store, tenant):
+        if place not in self._held_leases and store_copy.is_copy_incomplete(
+            self._engine.store, tenant
+        ):
             return None
-        held = self._held.get(place) or self._leases.take(tenant, task.name)
+        held = self._held_leases.get(place) or self._leases.take(tenant, task.name)
         if held is None:
             lease, _ = leases.read_lease(self._engine.store, tenant, task.name)
             if lease.holder not in ("", self.holder):
-                self._others.add(place)
+                self._held_elsewhere.add(place)
             return None
-        self._others.discard(place)
-        self._held[place] = held
+        self._held_elsewhere.discard(place)
+        self._held_leases[place] = held
 
         def beat() -> None:
-            if self._leaves(task):
+            if self._must_stop(task):
                 raise LeaseLost("the worker is to stop")
-            held.beat()
+            held.heartbeat()
 
         try:
             beat()
-            with self._keeper.keeping(held):
+            with self._renewer.renewing(held):
                 more = task.step(tenant, beat)
-            held.succeeded()
+            held.clear_failures()
         except LeaseLost:
-            del self._held[place]
-            if self._leaves(task):
+            del self._held_leases[place]
+            if self._must_stop(task):
                 held.release()
             return None
         return more
 
-    def _leaves(self, task: Task) -> bool:
-        return (self._abandon if task in self._last else self._stop).is_set()
+    def _must_stop(self, task: Task) -> bool:
+        return (self._abandon if task in self._last_tasks else self._stop).is_set()
 
     def _wait(self) -> None:
         """Wait until something has happened, or it is time to look."""
         self._stop.wait(limits.WORKER_BATCH_DELAY_S)
-        whose = self._whose()
+        whose = self._tenant_names()
         pause = limits.WORKER_STOP_CHECK_S / 2
-        while not self._stop.is_set() and not any(map(self._news, whose)):
+        while not self._stop.is_set() and not any(map(self._may_have_work, whose)):
             if len(whose) == 1:
                 self._engine.store.wait(
-                    whose[0], self._seen.get(whose[0], 0), limits.WORKER_STOP_CHECK_S
+                    whose[0], self._seen_heads.get(whose[0], 0), limits.WORKER_STOP_CHECK_S
                 )
                 continue
             self._stop.wait(pause)
             pause = min(pause * 2, 1.0)
-            whose = self._whose()
+            whose = self._tenant_names()
 
     def _release(self) -> None:
-        self._keeper.close()
-        held, self._held = list(self._held.values()), {}
+        self._renewer.close()
+        held, self._held_leases = list(self._held_leases.values()), {}
         with contextlib.suppress(errors.EngineClosed, errors.Unavailable):
             for one in held:
                 one.release()

@@ -73,11 +73,11 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
             system=checked_text(system),
             messages=[{"role": "user", "content": checked_text(prompt)}],
             max_tokens=client.checked_number("tokens_max", tokens_max),
-            **self._fixed,
+            **self._extra_fields,
         )
-        return self._ask(request, self._read)
+        return self._send(request, self._parse_answer)
 
-    def _read(self, body: bytes) -> Reply | client.FailedAttempt:
+    def _parse_answer(self, body: bytes) -> Reply | client.FailedAttempt:
         found = client.decode_answer(body, _MessagesAnswer)
         if isinstance(found, client.FailedAttempt):
             return found
@@ -90,7 +90,7 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
         reply = Reply(
             text,
             found.model or self._name,
-            usage.read(),
+            usage.input_total(),
             usage.output_tokens,
             found.stop_reason == "max_tokens",
         )
@@ -108,7 +108,7 @@ class _MessagesUsage(msgspec.Struct):
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
 
-    def read(self) -> int | None:
+    def input_total(self) -> int | None:
         """Return what the model has read, from a cache or not."""
         if self.input_tokens is None:
             return None

@@ -79,13 +79,13 @@ class Backoff(msgspec.Struct, frozen=True):
     """
 
     first_s: float = limits.MODEL_RETRY_PAUSE_S
-    most_s: float = limits.MODEL_RETRY_PAUSE_S_MAX
+    max_s: float = limits.MODEL_RETRY_PAUSE_S_MAX
     sleep: Callable[[float], None] = time.sleep
     jitter: Callable[[], float] = SystemRandom().random
 
     def after(self, tries: int) -> float:
         """Return the pause after so many tries."""
-        full = min(self.most_s, self.first_s * 2 ** (tries - 1))
+        full = min(self.max_s, self.first_s * 2 ** (tries - 1))
         return full * (1 - self.jitter() / 2)
 
 
@@ -94,8 +94,8 @@ class FailedAttempt(msgspec.Struct, frozen=True):
 
     why: str
     hint: str = ""
-    away: bool = False  # it may be otherwise later
-    again: bool = False  # it may be otherwise in a moment
+    transient: bool = False  # it may be otherwise later
+    retryable: bool = False  # it may be otherwise in a moment
     wait_s: float | None = None  # what the endpoint asks for
     facts: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
 
@@ -104,7 +104,7 @@ def transient_failure(
     why: str, *, wait_s: float | None = None, facts: Mapping[str, object] = errors.NO_FACTS
 ) -> FailedAttempt:
     """A failure that may pass."""
-    return FailedAttempt(why, "", away=True, again=True, wait_s=wait_s, facts=facts)
+    return FailedAttempt(why, "", transient=True, retryable=True, wait_s=wait_s, facts=facts)
 
 
 class Endpoint:
@@ -127,18 +127,18 @@ class Endpoint:
         tries, failure = 0, FailedAttempt(_NO_ATTEMPT)
         while tries <= self._retries:
             tries += 1
-            found = self._once(request, read)
+            found = self._attempt(request, read)
             if isinstance(found, Reply):
                 return found
             failure = found
             wait_s = failure.wait_s or 0.0
-            if not failure.again or wait_s > limits.MODEL_RETRY_AFTER_S_MAX:
+            if not failure.retryable or wait_s > limits.MODEL_RETRY_AFTER_S_MAX:
                 break
             if tries <= self._retries:
                 self._pauses.sleep(max(wait_s, self._pauses.after(tries)))
         raise _typed_error(failure, tries)
 
-    def _once(
+    def _attempt(
         self,
         request: Callable[[], AbstractContextManager[StreamedResponse]],
         read: Callable[[bytes], Reply | FailedAttempt],
@@ -153,7 +153,7 @@ class Endpoint:
         except self._client.connection:
             return transient_failure("the model's endpoint can't be reached, or has broken off.")
         except self._client.status as error:
-            return self._status(cast("StatusError", error))
+            return self._status_failure(cast("StatusError", error))
         except self._client.base as error:
             return FailedAttempt(
                 f"the client library refuses the request ({type(error).__name__})."
@@ -162,7 +162,7 @@ class Endpoint:
             return late
         return body if isinstance(body, FailedAttempt) else read(body)
 
-    def _status(self, error: StatusError) -> FailedAttempt:
+    def _status_failure(self, error: StatusError) -> FailedAttempt:
         status, code = error.status_code, _known_code(error.body)
         why = f"the model's endpoint answers with {status}{f', {code}' if code else ''}."
         facts: dict[str, object] = {"status": status, **({"code": code} if code else {})}
@@ -170,7 +170,7 @@ class Endpoint:
             return FailedAttempt(
                 why,
                 "The account has no credit left: see to that, then retry.",
-                away=True,
+                transient=True,
                 facts=facts,
             )
         if status in _RETRIED_STATUSES or status >= 500:
@@ -225,7 +225,9 @@ class RemoteModel(Generic[ClientT]):
         self._endpoint = Endpoint(
             library, timeout_s=timeout_s, retries=retries, pauses=pauses or Backoff()
         )
-        self._fixed: dict[str, object] = {} if temperature is None else {"temperature": temperature}
+        self._extra_fields: dict[str, object] = (
+            {} if temperature is None else {"temperature": temperature}
+        )
         self._client = connect(
             api_key=_checked_key(library.provider, library.variable, api_key, base_url),
             base_url=_checked_url(base_url),
@@ -250,7 +252,7 @@ class RemoteModel(Generic[ClientT]):
         """Close the connections. Closing twice is fine."""
         self._client.close()
 
-    def _ask(
+    def _send(
         self, request: Callable[[], object], read: Callable[[bytes], Reply | FailedAttempt]
     ) -> Reply:
         """Send a request of the client library's; return what is read from the answer."""
@@ -322,7 +324,7 @@ def refusal_failure() -> FailedAttempt:
 
 def _typed_error(failure: FailedAttempt, tries: int) -> errors.Error:
     facts = {**failure.facts, "tries": tries}
-    if not failure.away:
+    if not failure.transient:
         return errors.ModelRefused(failure.why, hint=failure.hint, facts=facts)
     if failure.wait_s is not None:
         facts["retry_after_s"] = failure.wait_s

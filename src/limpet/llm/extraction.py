@@ -102,13 +102,13 @@ class ModelExtractor:
                     f"the messages take more than {self._calls_max:,} questions.",
                     hint="Take a model with a larger window, give its counter as `count`, or raise `calls_max`.",
                 )
-            parts, at = self._taken(shown, at)
+            parts, at = self._next_chunk(shown, at)
             calls += 1
             for fact in self._facts(parts, told):
                 found[fact.id] = fact
         return sorted(found.values(), key=lambda fact: (fact.source.position, fact.text))
 
-    def _taken(
+    def _next_chunk(
         self, shown: Sequence[TranscriptMessage], at: TranscriptPosition
     ) -> tuple[list[TranscriptMessage], TranscriptPosition]:
         return transcript.next_chunk(shown, at, self._room, self._count)
@@ -123,7 +123,7 @@ class ModelExtractor:
 
     def _answer(self, parts: Sequence[TranscriptMessage]) -> _ExtractionAnswer:
         fence = transcript.unused_fence_number(*(part.text for part in parts))
-        said = "\n".join(part.fenced(fence) for part in parts)
+        said = "\n".join(part.fenced_text(fence) for part in parts)
         ask = _REQUEST
         for _ in range(2):
             reply = self._model.complete(

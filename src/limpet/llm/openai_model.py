@@ -79,10 +79,12 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
         ]
         create = self._client.chat.completions.with_streaming_response.create
         limit = {self._field: client.checked_number("tokens_max", tokens_max)}
-        request = partial(create, model=self._name, messages=messages, **limit, **self._fixed)
-        return self._ask(request, self._read)
+        request = partial(
+            create, model=self._name, messages=messages, **limit, **self._extra_fields
+        )
+        return self._send(request, self._parse_answer)
 
-    def _read(self, body: bytes) -> Reply | client.FailedAttempt:
+    def _parse_answer(self, body: bytes) -> Reply | client.FailedAttempt:
         found = client.decode_answer(body, _Completion)
         if isinstance(found, client.FailedAttempt):
             return found

@@ -44,7 +44,7 @@ class TranscriptMessage(msgspec.Struct, frozen=True):
     text: str
     part: bool = False
 
-    def fenced(self, fence: int) -> str:
+    def fenced_text(self, fence: int) -> str:
         """Return it between its two lines."""
         part = ", part of it" if self.part else ""
         return fence_text("said", fence, self.text, f" {self.number} {self.role} {self.date}{part}")
@@ -135,7 +135,7 @@ def next_chunk(
     while index < len(said):
         one = said[index]
         rest = msgspec.structs.replace(one, text="", part=True)
-        left = room - count(f"{rest.fenced(_WIDEST_FENCE)}\n")
+        left = room - count(f"{rest.fenced_text(_WIDEST_FENCE)}\n")
         end = _fitting_end(one.text, offset, left, count) if left > 0 else -1
         if end < len(one.text) and parts:
             break  # in the next question it may be whole

@@ -47,7 +47,7 @@ class Memory:
         """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
         if type(cast("object", budget)) is not int or budget < 1:
             raise errors.InvalidRequest("budget is a number of tokens, 1 or more.")
-        return self._asked().profile(self._who(user_id), budget)
+        return self._engine_of_memory().profile(self._user(user_id), budget)
 
     def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
         """Return up to k things that fit a query, the best first: what is known, and what was said."""
@@ -55,14 +55,14 @@ class Memory:
             raise errors.InvalidRequest(f"k is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
             raise errors.InvalidRequest("a query is a text.")
-        who, text = self._who(user_id), checked_text(query)
-        known = self._asked().search(who, text, k)
-        said = self._archive.beside(who, text, k, fact_sources(text, known))
+        who, text = self._user(user_id), checked_text(query)
+        known = self._engine_of_memory().search(who, text, k)
+        said = self._archive.search_with(who, text, k, fact_sources(text, known))
         return merge_results(text, known, said)[:k]
 
     def facts(self, user_id: str) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first, with who said so."""
-        return list(self._asked().facts(self._who(user_id)))
+        return list(self._engine_of_memory().facts(self._user(user_id)))
 
     def forget(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
@@ -72,12 +72,12 @@ class Memory:
         next erasure. Raises StoreBusy, with the receipt in its facts, if somebody
         reads for so long that traces stay in files; Unavailable if the memory engine can't be reached.
         """
-        return self._erasing.user(user_id)
+        return self._erasing.erase_user(user_id)
 
     def queue(self) -> list[QueuedOffload]:
         """Return the histories that memory has not taken yet: those that are tried again, then those given up."""
         self._engine.check()
-        return OffloadQueue(self._engine.store, self._tenant).queue()
+        return OffloadQueue(self._engine.store, self._tenant).queued()
 
     def behind(self) -> int:
         """Return how many events of the log nobody has looked at yet for conversations that have ended."""
@@ -90,11 +90,11 @@ class Memory:
         self._engine.check()
         return OffloadQueue(self._engine.store, self._tenant).replay(key)
 
-    def _asked(self) -> MemoryEngine:
+    def _engine_of_memory(self) -> MemoryEngine:
         self._engine.check()
         return self._memory()
 
-    def _who(self, user_id: str) -> Who:
+    def _user(self, user_id: str) -> Who:
         return Who(self._tenant, checked_id("a user's id", user_id))
 
 

@@ -235,7 +235,7 @@ class _SessionContext:
         self._tenant = tenant
         self._state = state
         self._stream = session_stream(state.id)
-        self._floor = SessionEventSearch(engine.store, tenant, state).floor()
+        self._floor = SessionEventSearch(engine.store, tenant, state).version_before_creation()
 
     def read(self, message_id: str, count: int) -> list[Said]:
         line, version = self._find(message_id)
@@ -267,7 +267,7 @@ class _SessionContext:
                 return line, version
             earlier = state.rebased - 1
             state = (
-                self._engine.states.at(self._tenant, self._state.id, earlier)
+                self._engine.states.at_version(self._tenant, self._state.id, earlier)
                 if self._floor < earlier < line
                 else None
             )
@@ -328,7 +328,9 @@ class _SessionContext:
             self._engine.store, self._tenant, msgspec.structs.replace(self._state, version=line)
         )
         begun = [
-            at for kind in _GENERATION_STARTS for at in log.versions(kind, 0, version, newest=True)
+            at
+            for kind in _GENERATION_STARTS
+            for at in log.versions_of_kind(kind, 0, version, newest=True)
         ]
         first = log.read(max(begun) - 1, max(begun))[0] if begun else None
         return max(0, len(begun) - 1), first.ordinal if first else 0
@@ -374,9 +376,9 @@ class Archive:
         self._tenant = tenant
         self._shelf = shelf
         self._settle = settle
-        self._meaning = meaning
+        self._semantic_search = meaning
         self._task: IndexTask | None = None
-        self._kept = SearchCache()
+        self._cache = SearchCache()
 
     def search(
         self,
@@ -407,11 +409,11 @@ class Archive:
             since_us=requests.moment_us(since),
             until_us=requests.moment_us(until),
         )
-        found = self._ordered(self._who(user_id), sought, words, fresh=fresh)
+        found = self._ranked_hits(self._who(user_id), sought, words, fresh=fresh)
         del found[k:]
         return found
 
-    def beside(self, who: Who, query: str, k: int, known: Ranking) -> Found:
+    def search_with(self, who: Who, query: str, k: int, known: Ranking) -> Found:
         """Return messages that fit a query in one order with those that are known to: the sources of facts.
 
         The first k are the answer; those behind them tell which of the known ones are in the archive at all.
@@ -419,9 +421,9 @@ class Archive:
         self._engine.check()
         words = _checked_query(query)
         sought = index_search.ArchiveQuery(terms=query_terms(words), k=_checked_k(k))
-        return self._ordered(who, sought, words, known=known)
+        return self._ranked_hits(who, sought, words, known=known)
 
-    def _ordered(
+    def _ranked_hits(
         self,
         who: Who,
         sought: index_search.ArchiveQuery,
@@ -434,20 +436,20 @@ class Archive:
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
-        recall, k = self._meaning(), sought.k
+        recall, k = self._semantic_search(), sought.k
         more = _EXTRA_HITS if recall is None else _FUSION_CANDIDATES
         sought = msgspec.structs.replace(sought, k=k + more)
         texts: dict[int, str] = {}
-        hits = self._found(who, sought, query, texts)
+        hits = self._word_hits(who, sought, query, texts)
         if recall is not None or known.positions:
-            hits = self._fused(recall, who, sought, _WordHits(query, k, hits, texts, known))
+            hits = self._fused_hits(recall, who, sought, _WordHits(query, k, hits, texts, known))
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
         found = Found(hits)
         found.behind = behind
         return found
 
-    def _found(
+    def _word_hits(
         self, who: Who, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]
     ) -> list[Hit]:
         try:
@@ -456,12 +458,12 @@ class Archive:
             found = (
                 index_search.ArchiveMatches((), {})
                 if owner is None
-                else index_search.find_messages(rows, owner, sought, self._kept)
+                else index_search.find_messages(rows, owner, sought, self._cache)
             )
         except errors.Corrupt as error:
-            self.task.begin_anew(error)
+            self.task.discard_damaged(error)
             self.catch_up()
-            return self._found(who, sought, query, texts)
+            return self._word_hits(who, sought, query, texts)
         hits = self._hits(found, query, texts)
         return sorted(hits, key=lambda hit: (-hit.score, -hit.position))
 
@@ -483,9 +485,9 @@ class Archive:
                 1 + passage.share / 2 + (several and index_search.contains_phrase(text, query)) / 2
             )
             yield Hit(
-                session_id=match.place.session_id,
-                generation=match.place.generation,
-                number=stored[0].ordinal - match.place.began,
+                session_id=match.generation.session_id,
+                generation=match.generation.generation,
+                number=stored[0].ordinal - match.generation.began,
                 message_id=event.message.id,
                 position=match.position,
                 role=match.role,
@@ -495,7 +497,7 @@ class Archive:
                 marks=passage.marks,
             )
 
-    def _fused(
+    def _fused_hits(
         self,
         recall: SemanticSearch | None,
         who: Who,
@@ -515,7 +517,7 @@ class Archive:
         def texts(positions: Sequence[int]) -> dict[int, str]:
             missing = set(positions) - found.keys()
             if missing:
-                known = index_search.locate_messages(rows, owner, missing, self._kept)
+                known = index_search.locate_messages(rows, owner, missing, self._cache)
                 said = index_search.ArchiveMatches(list(known.values()), {})
                 hits = self._hits(said, begun.query, begun.texts)
                 found.update((hit.position, hit) for hit in hits)
@@ -569,7 +571,7 @@ class Archive:
         try:
             return inverted_index.forget(ArchiveIndex(self._shelf()), who, session_id, position)
         except errors.Corrupt as error:
-            self.task.begin_anew(error)
+            self.task.discard_damaged(error)
             return 0
 
     @property

@@ -44,7 +44,7 @@ class BuiltIn:
         extract: Extract | None = None,
         fallback: Extract = rules.extract,
     ) -> None:
-        self._book = FactStore(shelf)
+        self._facts = FactStore(shelf)
         self._journal = IngestJournal(shelf)
         self._count = count
         self._extract = extract
@@ -62,7 +62,7 @@ class BuiltIn:
         One that was taken is not taken again, whatever comes. Raises Unavailable if somebody else takes or
         forgets it meanwhile: hand it over again.
         """
-        self._take(history, said, redo=False)
+        self._ingest(history, said, redo=False)
 
     def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
         """Take a conversation again in which the fallback had to stand in, in the place of what it had found.
@@ -70,39 +70,39 @@ class BuiltIn:
         Return whether it stands in no more. Where `extract` fails again, what is known stays. A conversation that was
         forgotten is not taken again.
         """
-        self._take(history, said, redo=True)
-        return not self.stood_in(history.who, history.session_id, history.key)
+        self._ingest(history, said, redo=True)
+        return not self.used_fallback(history.who, history.session_id, history.key)
 
-    def has(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a conversation was taken, whole, and was not forgotten."""
-        self._checked(who)
-        return self._journal.has(who, session_id, key)
+        self._check_usable(who)
+        return self._journal.has_ingested(who, session_id, key)
 
-    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
         """Whether the fallback stands in for what `extract` would have found in a conversation."""
-        self._checked(who)
-        return self._journal.stood_in(who, session_id, key)
+        self._check_usable(who)
+        return self._journal.used_fallback(who, session_id, key)
 
     def stand_ins(self, who: Who) -> list[tuple[str, str]]:
         """Return session id and key of each conversation of a user in which the fallback stood in."""
-        self._checked(who)
-        return list(self._journal.stand_ins(who))
+        self._check_usable(who)
+        return list(self._journal.fallback_ingests(who))
 
-    def _take(self, history: History, said: Iterable[Sequence[Said]], *, redo: bool) -> None:
-        self._checked(history.who)
+    def _ingest(self, history: History, said: Iterable[Sequence[Said]], *, redo: bool) -> None:
+        self._check_usable(history.who)
         attempt = self._journal.begin(history, redo=redo)
         if attempt is None:
             return
         stood_in = False
         for chunk in _split_chunks(said):
-            facts, by_fallback = self._found(chunk)
+            facts, by_fallback = self._extract_facts(chunk)
             stood_in |= by_fallback
             if redo and by_fallback:
                 break
-            self._keep(attempt, chunk, facts)
+            self._store_facts(attempt, chunk, facts)
         self._journal.end(attempt, stood_in=stood_in)
 
-    def _found(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
+    def _extract_facts(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
         # What was carried over from another session was said there, and not again now.
         own = [one for one in chunk if one.message.origin is None]
         if self._extract is None or not any(one.message.role == "user" for one in own):
@@ -112,16 +112,18 @@ class BuiltIn:
         except errors.Error:
             return self._fallback(own), True
 
-    def _keep(self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
+    def _store_facts(
+        self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]
+    ) -> None:
         """Put what was found in these messages in the place of what was known from them."""
         history = attempt.history
         new = _mentions_by_slot(history.session_id, chunk, facts)
         positions = {one.position for one in chunk}
         for _ in range(limits.RETRIES_MAX):
-            seen = self._book.seen(history.who)
-            expected = self._journal.holds(attempt)
-            known = self._book.said_at(history.who, history.session_id, positions)
-            before = self._book.slots(history.who, [*known, *new])
+            seen = self._facts.read_ranked(history.who)
+            expected = self._journal.expected_row(attempt)
+            known = self._facts.slots_of_messages(history.who, history.session_id, positions)
+            before = self._facts.slots(history.who, [*known, *new])
             after = dict[str, FactSlot]()
             for name in {*before, *new}:
                 about, mentions = new.get(name, (before[name].about if name in before else "", []))
@@ -129,39 +131,39 @@ class BuiltIn:
                     before.get(name, FactSlot(about)), history.session_id, positions
                 )
                 after[name] = fact_store.add_mentions(left, mentions)
-            if before == after or self._book.change(seen, before, after, expected=expected):
+            if before == after or self._facts.write_slots(seen, before, after, expected=expected):
                 return
         raise errors.Unavailable("others change what is known of this user; hand it over again.")
 
     def profile(self, who: Who, budget: int) -> Profile:
         """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
-        self._checked(who)
+        self._check_usable(who)
         if budget <= 0:
             return Profile("", 0)
-        return fact_store.write_profile(self._book.ready(who).facts, budget, self._count)
+        return fact_store.write_profile(self._facts.ranked_facts(who).facts, budget, self._count)
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
         """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
-        self._checked(who)
+        self._check_usable(who)
         if not 0 < k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
-        return fact_store.search_facts(self._book, who, query, k)
+        return fact_store.search_facts(self._facts, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first."""
-        self._checked(who)
+        self._check_usable(who)
         found = (
-            fact for slot in self._book.all_slots(who) for fact in fact_store.slot_facts(who, slot)
+            fact for slot in self._facts.all_slots(who) for fact in fact_store.slot_facts(who, slot)
         )
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
     def sources(self, who: Who, fact: Fact) -> list[Source]:
         """Return who said so, the newest first, up to limits.FACT_SOURCES_MAX."""
-        self._checked(who)
+        self._check_usable(who)
         name = fact_store.slot_name(fact.about, fact.text)
         return [
             source
-            for slot in self._book.slots(who, [name]).values()
+            for slot in self._facts.slots(who, [name]).values()
             for source in fact_store.slot_sources(slot, fact.text)
         ]
 
@@ -171,32 +173,32 @@ class BuiltIn:
         A fact that others have said too stays; what a dropped one had replaced holds again. When this
         returns, nothing of it is in any file; if it fails, call it again.
         """
-        self._checked(who)
+        self._check_usable(who)
         if position is not None and not 0 <= position < 2**63:
             raise errors.InvalidRequest(
                 "a position is a place in the log: a whole number, 0 or more."
             )
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(who))
-            self._retried(lambda: self._journal.forget(who, self._book.forgotten(who)))
+            self._retry(lambda: self._journal.forget(who, self._facts.drop_user(who)))
         else:
-            gone = self._forget_said(who, session_id, position)
-        self._book.scrub()
+            gone = self._forget_mentions(who, session_id, position)
+        self._facts.scrub()
         return gone
 
-    def _forget_said(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def _forget_mentions(self, who: Who, session_id: str | None, position: int | None) -> int:
         gone = 0
         # First, so that whoever is taking it stops.
         if session_id is not None and position is None:
-            self._retried(lambda: self._journal.forget_session(who, session_id))
+            self._retry(lambda: self._journal.forget_session(who, session_id))
         else:
-            self._retried(lambda: self._journal.stop(who))
+            self._retry(lambda: self._journal.abort_attempts(who))
         lost = 0
         while lost < limits.RETRIES_MAX:
-            seen = self._book.seen(who)
-            if not (names := self._book.named(who, session_id, position)):
+            seen = self._facts.read_ranked(who)
+            if not (names := self._facts.slots_of_source(who, session_id, position)):
                 return gone
-            before = self._book.slots(who, names)
+            before = self._facts.slots(who, names)
             if not before:
                 raise errors.Corrupt("rows of the memory point at facts that are not there.")
             positions = None if position is None else {position}
@@ -204,7 +206,7 @@ class BuiltIn:
                 n: fact_store.remove_mentions(slot, session_id, positions)
                 for n, slot in before.items()
             }
-            if self._book.change(seen, before, after):
+            if self._facts.write_slots(seen, before, after):
                 gone += sum(len(fact_store.slot_facts(who, slot)) for slot in before.values())
                 gone -= sum(len(fact_store.slot_facts(who, slot)) for slot in after.values())
                 lost = 0
@@ -212,7 +214,7 @@ class BuiltIn:
                 lost += 1
         raise _concurrent_change()
 
-    def _retried(self, step: Callable[[], bool]) -> None:
+    def _retry(self, step: Callable[[], bool]) -> None:
         for _ in range(limits.RETRIES_MAX):
             if step():
                 return
@@ -222,7 +224,7 @@ class BuiltIn:
         """Use it no more. The shelf is left to whoever opened it."""
         self._closed = True
 
-    def _checked(self, who: Who) -> None:
+    def _check_usable(self, who: Who) -> None:
         if self._closed:
             raise errors.EngineClosed
         if not who.tenant or not who.user_id:

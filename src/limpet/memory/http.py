@@ -280,17 +280,17 @@ class HTTPMemory:
         for piece in _upload_chunks(said):
             number += 1
             body = IngestJson(history, attempt, number, piece)
-            if self._ask("ingest", body, IngestAnswer, history.key).state == "kept":
+            if self._request("ingest", body, IngestAnswer, history.key).state == "kept":
                 return
         last = IngestJson(history, attempt, number + 1, commit=True)
-        if self._ask("ingest", last, IngestAnswer, history.key).state != "kept":
+        if self._request("ingest", last, IngestAnswer, history.key).state != "kept":
             raise errors.Unavailable("the memory engine did not say that it is kept.")
 
     def profile(self, who: Who, budget: int) -> Profile:
         """Return what the engine knows of a user now; raise Unavailable if it answers more than was asked for."""
         if budget <= 0:
             return Profile("", 0)
-        answer = self._ask("profile", ProfileJson(who, budget), ProfileAnswer)
+        answer = self._request("profile", ProfileJson(who, budget), ProfileAnswer)
         if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
             raise errors.Unavailable("the memory engine answered with more than was asked for.")
         return profile_from_json(answer)
@@ -300,14 +300,14 @@ class HTTPMemory:
         if not 0 < k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
         short = query[: limits.FACT_SCAN_CHARS_MAX]
-        answer = self._ask("search", SearchJson(who, short, k), SearchAnswer)
+        answer = self._request("search", SearchJson(who, short, k), SearchAnswer)
         return [recalled_from_json(each) for each in answer.results[:k]]
 
     def facts(self, who: Who) -> list[Fact]:
         """Return everything that the engine knows or knew of a user, asked for page by page."""
         found, after = list[Fact](), None
         for _ in range(limits.MEMORY_PAGES_MAX):
-            answer = self._ask("facts", FactsJson(who, after), FactsAnswer)
+            answer = self._request("facts", FactsJson(who, after), FactsAnswer)
             found += [fact_from_json(each) for each in answer.facts]
             if answer.next is None:
                 return found
@@ -319,26 +319,26 @@ class HTTPMemory:
     def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
         """Have the engine forget; return how much it says that was."""
         body = ForgetJson(who, session_id, position)
-        return self._ask("forget", body, ForgetAnswer).forgotten
+        return self._request("forget", body, ForgetAnswer).forgotten
 
     def close(self) -> None:
         """Use it no more. No connection stays open between two requests."""
         self._closed = True
 
-    def _ask(self, verb: str, body: msgspec.Struct, kind: type[T], key: str = "") -> T:
+    def _request(self, verb: str, body: msgspec.Struct, kind: type[T], key: str = "") -> T:
         if self._closed:
             raise errors.EngineClosed
         sent = msgspec.json.encode(body)
         for left in range(self._retries, -1, -1):
             try:
-                return _decode_answer(self._once(verb, sent, key), kind)
+                return _decode_answer(self._send_once(verb, sent, key), kind)
             except errors.Unavailable:
                 if not left:
                     raise
                 self._pause(min(5.0, 0.1 * 2 ** (self._retries - left)))
         raise AssertionError
 
-    def _once(self, verb: str, body: bytes, key: str) -> bytes:
+    def _send_once(self, verb: str, body: bytes, key: str) -> bytes:
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"

@@ -40,7 +40,7 @@ _ResultT = TypeVar("_ResultT")
 class IndexIdentity(msgspec.Struct, frozen=True, array_like=True):
     """Which shelf it is since it was last empty, and since something was last erased."""
 
-    born: str
+    created: str
     epoch: str
 
 
@@ -55,7 +55,7 @@ class PairedIndexStore:
         self._random = random
         self.get = shelf.get
         self.scan = shelf.scan
-        self.lasts = shelf.lasts
+        self.last_values = shelf.last_values
         self.write = shelf.write
         self.scrub = shelf.scrub
         self.size = shelf.size
@@ -66,65 +66,67 @@ class PairedIndexStore:
         try:
             # Twice: somebody may have bound them anew between one look and the other.
             if self._differs() and self._differs():
-                self.renew()
+                self.clear()
         except errors.Corrupt:
             # Whoever needs what is damaged makes it anew.
             return
 
     def _differs(self) -> bool:
         note = self._store.note(WHOLE_STORE, PAIRING_NOTE)
-        if has_local_work(self._store.pending()) or not (note or self._shelf.size()):
+        if has_local_work(self._store.pending_erasures()) or not (note or self._shelf.size()):
             return False
-        row = self._row()
+        row = self._identity_row()
         if (note is None and row is None) or not self._shelf.size():
-            self.bind()
+            self.pair()
             return False
         return note is None or _decode_identity(row) not in _accepted_identities(note)
 
-    def bind(self) -> None:
+    def pair(self) -> None:
         """Have store and shelf know each other, from now on: no older shelf, and no older store, goes with the other."""
         for _ in range(limits.RETRIES_MAX):
-            note, row = self._store.note(WHOLE_STORE, PAIRING_NOTE), self._row()
+            note, row = self._store.note(WHOLE_STORE, PAIRING_NOTE), self._identity_row()
             version, coming = (note.version, _accepted_identities(note)[1:]) if note else (0, [])
             bond = IndexIdentity(
-                _decode_identity(row).born or self._random(16).hex(), self._random(16).hex()
+                _decode_identity(row).created or self._random(16).hex(), self._random(16).hex()
             )
             # Whoever looks in between, or after a crash in between, finds one of those that the note has.
-            if not self._know([_decode_identity(row), *coming[-_PROPOSED_MAX:], bond], version):
+            if not self._write_note(
+                [_decode_identity(row), *coming[-_PROPOSED_MAX:], bond], version
+            ):
                 continue
             made = [PutRow(PAIRING_TABLE, PAIRING_KEY, msgspec.msgpack.encode(bond))]
-            if self._shelf.write(made, expected={(PAIRING_TABLE, PAIRING_KEY): row}) and self._know(
-                [bond], version + 1
-            ):
+            if self._shelf.write(
+                made, expected={(PAIRING_TABLE, PAIRING_KEY): row}
+            ) and self._write_note([bond], version + 1):
                 return
         raise errors.Unavailable("others bind the memory to its store; try again.")
 
-    def _know(self, bonds: Sequence[IndexIdentity], version: int) -> bool:
-        flat = [each for bond in bonds for each in (bond.born, bond.epoch)]
+    def _write_note(self, bonds: Sequence[IndexIdentity], version: int) -> bool:
+        flat = [each for bond in bonds for each in (bond.created, bond.epoch)]
         return self._store.put_note(
             WHOLE_STORE, PAIRING_NOTE, msgspec.msgpack.encode(flat), expected=version
         )
 
-    def erased(self) -> None:
+    def note_erasure(self) -> None:
         """Tell that something was erased: no shelf from before is taken for this one."""
         if self._shelf.size():
-            self.bind()
+            self.pair()
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Throw everything away, leave nothing of it in any file, and begin empty."""
-        self._shelf.renew()
+        self._shelf.clear()
         self._shelf.scrub()
-        self.bind()
+        self.pair()
 
-    def born(self) -> str:
+    def created_id(self) -> str:
         """Return which shelf it is; bind it if it is not."""
-        row = self._row()
+        row = self._identity_row()
         if row is None:
-            self.bind()
-            row = self._row()
-        return decode_row(row, IndexIdentity).born if row else ""
+            self.pair()
+            row = self._identity_row()
+        return decode_row(row, IndexIdentity).created if row else ""
 
-    def _row(self) -> bytes | None:
+    def _identity_row(self) -> bytes | None:
         return self._shelf.get(PAIRING_TABLE, [PAIRING_KEY]).get(PAIRING_KEY)
 
 
@@ -143,40 +145,42 @@ class RecoveringIndexStore:
 
     def __init__(self, shelf: PairedIndexStore) -> None:
         self._shelf = shelf
-        self.renew = shelf.renew
+        self.clear = shelf.clear
         self.size = shelf.size
         self.close = shelf.close
 
     def get(self, book: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Return the values of the rows that are there."""
-        return self._mended(lambda: dict(self._shelf.get(book, keys)))
+        return self._retry_when_corrupt(lambda: dict(self._shelf.get(book, keys)))
 
     def scan(
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return rows of a range."""
-        return self._mended(lambda: self._shelf.scan(book, first, last, limit=limit, newest=newest))
+        return self._retry_when_corrupt(
+            lambda: self._shelf.scan(book, first, last, limit=limit, newest=newest)
+        )
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the last value of each range."""
-        return self._mended(lambda: self._shelf.lasts(book, spans))
+        return self._retry_when_corrupt(lambda: self._shelf.last_values(book, spans))
 
     def write(
         self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION
     ) -> bool:
         """Make changes, if rows are as expected."""
         made = list(changes)
-        return self._mended(lambda: self._shelf.write(made, expected=expected))
+        return self._retry_when_corrupt(lambda: self._shelf.write(made, expected=expected))
 
     def scrub(self) -> None:
         """See to it that nothing of what was dropped is left in any file."""
-        self._mended(self._shelf.scrub)
+        self._retry_when_corrupt(self._shelf.scrub)
 
-    def _mended(self, step: Callable[[], _ResultT]) -> _ResultT:
+    def _retry_when_corrupt(self, step: Callable[[], _ResultT]) -> _ResultT:
         try:
             return step()
         except errors.Corrupt:
-            self._shelf.renew()
+            self._shelf.clear()
             return step()
 
 
@@ -196,7 +200,7 @@ def _accepted_identities(note: port.Note) -> list[IndexIdentity]:
 class IngestCount(msgspec.Struct, frozen=True, array_like=True):
     """How many histories of a tenant the memory on a shelf has taken since it was empty."""
 
-    born: str = ""
+    created: str = ""
     histories: int = 0
 
 
@@ -216,25 +220,25 @@ class IngestTracker:
         self._bonded = shelf
         self._shelf = RecoveringIndexStore(shelf)
 
-    def has(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
         """Whether a history was taken and is not gone."""
         return self._has(who, session_id, key)
 
-    def stood_in(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
         """Whether rules stood in for a model when a history was taken."""
         return self._stood_in(who, session_id, key)
 
     def lost(self, tenant: str) -> bool:
         """Whether the shelf is another than the one that was taught, or is older."""
-        told, now = self._told(tenant)[0], self._now(tenant)
-        return told.born != now.born or told.histories > now.histories
+        told, now = self._noted_count(tenant)[0], self._actual_count(tenant)
+        return told.created != now.created or told.histories > now.histories
 
     def begin(self, tenant: str) -> None:
         """Note which shelf is taught from now on."""
-        self._bonded.born()
+        self._bonded.created_id()
         self._note(tenant)
 
-    def learnt(self, tenant: str) -> None:
+    def count_ingested(self, tenant: str) -> None:
         """Count one more history that was taken. The shelf first: one that has counted more has lost nothing."""
         at = encode_key(tenant)
         for _ in range(limits.RETRIES_MAX):
@@ -244,24 +248,26 @@ class IngestTracker:
                 [PutRow(PAIRING_TABLE, at, count)], expected={(PAIRING_TABLE, at): row}
             ):
                 # One that was emptied meanwhile is to be found lost: it has more to learn again than this.
-                if self._told(tenant)[0].born == self._now(tenant).born:
+                if self._noted_count(tenant)[0].created == self._actual_count(tenant).created:
                     self._note(tenant)
                 return
         raise errors.Unavailable("others teach the memory just now; try again.")
 
     def _note(self, tenant: str) -> None:
-        now, version = self._now(tenant), self._told(tenant)[1]
+        now, version = self._actual_count(tenant), self._noted_count(tenant)[1]
         # Whoever else has noted it meanwhile has looked at the same shelf.
         self._store.put_note(tenant, PAIRING_NOTE, msgspec.msgpack.encode(now), expected=version)
 
-    def _told(self, tenant: str) -> tuple[IngestCount, int]:
+    def _noted_count(self, tenant: str) -> tuple[IngestCount, int]:
         note = self._store.note(tenant, PAIRING_NOTE)
         return (decode_row(note.value, IngestCount), note.version) if note else (IngestCount(), 0)
 
-    def _now(self, tenant: str) -> IngestCount:
+    def _actual_count(self, tenant: str) -> IngestCount:
         at = encode_key(tenant)
         rows = self._shelf.get(PAIRING_TABLE, [at, PAIRING_KEY])
         born = (
-            decode_row(rows[PAIRING_KEY], IndexIdentity).born if PAIRING_KEY in rows else "nobody's"
+            decode_row(rows[PAIRING_KEY], IndexIdentity).created
+            if PAIRING_KEY in rows
+            else "nobody's"
         )
         return IngestCount(born, decode_row(rows[at], int) if at in rows else 0)

@@ -29,7 +29,7 @@ RowT = TypeVar("RowT")
 class PutRow(msgspec.Struct, frozen=True):
     """A row to be there, in the place of any before it."""
 
-    book: str
+    table: str
     key: bytes
     value: bytes
 
@@ -37,7 +37,7 @@ class PutRow(msgspec.Struct, frozen=True):
 class DropRows(msgspec.Struct, frozen=True):
     """Rows of a book to be gone: first <= key < last."""
 
-    book: str
+    table: str
     first: bytes
     last: bytes
 
@@ -55,7 +55,7 @@ class IndexStore(Protocol):
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         ...
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         ...
 
@@ -72,7 +72,7 @@ class IndexStore(Protocol):
         """See to it that nothing of what was dropped or replaced is left in any file."""
         ...
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Throw everything away and begin empty: for a shelf that is damaged. All on it can be made again."""
         ...
 
@@ -114,18 +114,18 @@ class VolatileIndexStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._books: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}
+        self._tables: dict[str, tuple[list[bytes], dict[bytes, bytes]]] = {}
         self._closed = False
 
-    def _book(self, book: str) -> tuple[list[bytes], dict[bytes, bytes]]:
+    def _table(self, book: str) -> tuple[list[bytes], dict[bytes, bytes]]:
         if self._closed:
             raise errors.EngineClosed
-        return self._books.setdefault(book, ([], {}))
+        return self._tables.setdefault(book, ([], {}))
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Return the values of the rows that are there, by key."""
         with self._lock:
-            rows = self._book(book)[1]
+            rows = self._table(book)[1]
             return {key: rows[key] for key in keys if key in rows}
 
     def scan(
@@ -133,12 +133,12 @@ class VolatileIndexStore:
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` rows of a range by key, or from its end downwards."""
         with self._lock:
-            keys, rows = self._book(book)
+            keys, rows = self._table(book)
             low, high = bisect.bisect_left(keys, first), bisect.bisect_left(keys, last)
             span = keys[max(low, high - limit) : high][::-1] if newest else keys[low:high][:limit]
             return [(key, rows[key]) for key in span]
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the value of the last row of each range."""
         found = (self.scan(book, *span, limit=1, newest=True) for span in spans)
         return [rows[0][1] if rows else None for rows in found]
@@ -149,10 +149,10 @@ class VolatileIndexStore:
         """Make changes in order if some rows are as expected; return whether they were."""
         with self._lock:
             for (book, key), value in expected.items():
-                if self._book(book)[1].get(key) != value:
+                if self._table(book)[1].get(key) != value:
                     return False
             for change in changes:
-                keys, rows = self._book(change.book)
+                keys, rows = self._table(change.table)
                 if isinstance(change, PutRow):
                     if change.key not in rows:
                         bisect.insort(keys, change.key)
@@ -168,22 +168,22 @@ class VolatileIndexStore:
     def scrub(self) -> None:
         """What is dropped is gone."""
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Drop everything."""
         with self._lock:
-            self._books.clear()
+            self._tables.clear()
 
     def size(self) -> int:
         """Return the bytes of all rows."""
         with self._lock:
-            books = self._books.values()
+            books = self._tables.values()
             return sum(len(key) + len(value) for _, rows in books for key, value in rows.items())
 
     def close(self) -> None:
         """Drop everything."""
         with self._lock:
             self._closed = True
-            self._books.clear()
+            self._tables.clear()
 
 
 _: type[IndexStore] = VolatileIndexStore

@@ -54,12 +54,12 @@ class Bootstrap:
         self._language = profile_prompt.checked_language(language)
         self._monotonic = monotonic
         self._mutex = threading.Lock()
-        self._asking: dict[int, float] = {}
-        self._asked = 0
+        self._requests: dict[int, float] = {}
+        self._request_count = 0
         self._failures = 0
         self._rests_until = 0.0
 
-    def filled(
+    def with_profile(
         self, engine: Engine, request: c.CommandRequest, last: LastSession
     ) -> c.CommandRequest:
         """Return a request with what is known of the user it is for. It is the same command either way."""
@@ -79,30 +79,30 @@ class Bootstrap:
     def opening(self, who: Who) -> ProfilePrompt | None:
         """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
         budget = profile_prompt.profile_tokens_left(self._tokens, self._language)
-        number = self._begun() if budget else None
+        number = self._begin_request() if budget else None
         if number is None:
             return None
         profile = self._answer(number, who, budget)
         if isinstance(profile, AttemptFailure):
-            self._failed(who, profile)
+            self._count_failure(who, profile)
             return None
         self._failures = 0
         return profile_prompt.fit_profile(
             profile, self._memory.name, budget=self._tokens, language=self._language
         )
 
-    def _begun(self) -> int | None:
+    def _begin_request(self) -> int | None:
         """Return a number for one more question; None if none is to be asked now."""
         now = self._monotonic()
         with self._mutex:
-            late = any(now - since > self._timeout_s for since in self._asking.values())
+            late = any(now - since > self._timeout_s for since in self._requests.values())
             if late or now < self._rests_until:
                 return None
-            if len(self._asking) >= limits.BOOTSTRAP_REQUESTS_MAX:
+            if len(self._requests) >= limits.BOOTSTRAP_REQUESTS_MAX:
                 return None
-            self._asked += 1
-            self._asking[self._asked] = now
-            return self._asked
+            self._request_count += 1
+            self._requests[self._request_count] = now
+            return self._request_count
 
     def _answer(self, number: int, who: Who, budget: int) -> Profile | AttemptFailure:
         answers: SimpleQueue[Profile | AttemptFailure] = SimpleQueue()
@@ -110,7 +110,7 @@ class Bootstrap:
         def ask() -> None:
             answers.put(self._profile(who, budget))
             with self._mutex:
-                self._asking.pop(number, None)
+                self._requests.pop(number, None)
 
         try:
             threading.Thread(target=ask, name="limpet-profile", daemon=True).start()
@@ -120,7 +120,7 @@ class Bootstrap:
         except RuntimeError as error:
             # No thread can be started: nobody was asked.
             with self._mutex:
-                self._asking.pop(number, None)
+                self._requests.pop(number, None)
             return AttemptFailure(error)
 
     def _profile(self, who: Who, budget: int) -> Profile | AttemptFailure:
@@ -132,7 +132,7 @@ class Bootstrap:
             return found
         return AttemptFailure(TypeError())
 
-    def _failed(self, who: Who, failed: AttemptFailure) -> None:
+    def _count_failure(self, who: Who, failed: AttemptFailure) -> None:
         with self._mutex:
             self._failures += 1
             if self._failures >= limits.BOOTSTRAP_FAILURES_MAX:

@@ -32,7 +32,7 @@ POLL_S: Final = 1.0
 class AnswerSource(Protocol):
     """The connection on which the answers to commits arrive."""
 
-    def ready(self) -> bool: ...
+    def has_answer(self) -> bool: ...
     def fileno(self) -> int: ...
 
 
@@ -125,7 +125,7 @@ class CommitPipeline:
         return self._wakeup.open()
 
     @property
-    def idle(self) -> float:
+    def idle_share(self) -> float:
         """The part of the time so far that the leader spent waiting."""
         return self._idle_s / (time.perf_counter() - self._began)
 
@@ -179,7 +179,7 @@ class CommitPipeline:
 
     def wait(self, server: AnswerSource) -> bool:
         """Wait for an answer of the server or for a batch to take; return True for the answer."""
-        if self._stopped or server.ready():
+        if self._stopped or server.has_answer():
             return True
         with self._lock:
             if self._has_batch():

@@ -239,7 +239,7 @@ class CommitQueue:
             needed = bool(self._waiting) and not self._has_leader()
             self._wake_leader()
         if needed:
-            self._call_thread()
+            self._wake_thread()
 
     def _wake_leader(self) -> None:
         if self._wakeup.armed:
@@ -268,7 +268,7 @@ class CommitQueue:
             if own is None and self._pipeline is not None:
                 while self._run_pipeline(self._pipeline):
                     pass
-            batch = self._next()
+            batch = self._next_batch()
             if not batch:
                 return
             self._settle(batch, partial(self._process_open, batch))
@@ -292,7 +292,7 @@ class CommitQueue:
         self._settle(pipeline.taken, work)
         return pipeline.timed_out
 
-    def _next(self) -> list[Ticket]:
+    def _next_batch(self) -> list[Ticket]:
         # Tickets stay queued until they are done: a leader that is interrupted anywhere leaves them
         # to the next one.
         waiting = self._waiting
@@ -371,9 +371,9 @@ class CommitQueue:
         if successor is not None:
             successor.wake()
         elif waiting:
-            self._call_thread()
+            self._wake_thread()
 
-    def _call_thread(self) -> None:
+    def _wake_thread(self) -> None:
         try:
             with self._mutex:
                 if self._thread is None or not self._thread.is_alive():

@@ -76,10 +76,10 @@ class Engine:
         self.store = store
         self.factory = factory
         self.now_us = factory.now_us
-        self.tails = MessageCache(store)
-        self.states = SessionStateCache(store, cached_sessions, self.tails.clear)
+        self.message_cache = MessageCache(store)
+        self.states = SessionStateCache(store, cached_sessions, self.message_cache.clear)
         self.trees = FrameTreeCache(store, cached_trees)
-        self._policies = PolicyApplier(self.tails)
+        self._policies = PolicyApplier(self.message_cache)
         self._commits = CommitQueue(self._process, self._commit_pipelined)
         self._born = _forks
         self._closed = False
@@ -118,22 +118,22 @@ class Engine:
     def _process(self, batch: Sequence[Ticket]) -> None:
         pending, lost_races = list(batch), 0
         try:
-            early = self._decided_early(pending) if self.store.crowded else []
+            early = self._plan_unlocked(pending) if self.store.contended else []
             if early:
-                outcomes = self.store.hand_over([append for _, _, append in early])
+                outcomes = self.store.hand_off([append for _, _, append in early])
                 if outcomes is not None:
                     pending, early = self._mark_contended(self._answer(early, outcomes)), []
                     if not pending:
                         return
-            with self.store.turn() as alone:
-                if early and self.states.outdated():
+            with self.store.write_lock() as alone:
+                if early and self.states.is_unlocked_plan_stale():
                     early = []
-                self._begin_turn(alone=alone)
+                self._write_lock_acquired(alone=alone)
                 if early:
                     pending = self._mark_contended(self._commit(early))
                 while pending and lost_races < limits.RETRIES_MAX:
                     before = len(pending)
-                    pending, lost = self._round(pending)
+                    pending, lost = self._commit_round(pending)
                     # A round that settled a request made progress, even if others lost a race.
                     lost_races = lost_races + 1 if lost and len(pending) == before else 0
             for ticket in pending:
@@ -148,24 +148,24 @@ class Engine:
     def _reset_after_interrupt(self) -> None:
         # The interrupt may have come before the write lock was released, and after a commit that the
         # caches do not have.
-        self.store.leave_turn()
-        self._begin_turn(alone=False)
+        self.store.release_write_lock()
+        self._write_lock_acquired(alone=False)
 
     def _commit_pipelined(self, queue: CommitPipeline) -> None:
         """Send commits, each decided while the server executes those before. The rest is left to `_process`."""
         if len(queue) < 2 or time.monotonic() < self._pipeline_from or not queue.can_wait():
             return
-        sending = self.store.sending()
+        sending = self.store.open_pipeline()
         if sending is None:
             return
         try:
-            with self.store.turn() as alone:
-                self._begin_turn(alone=alone)
+            with self.store.write_lock() as alone:
+                self._write_lock_acquired(alone=alone)
                 self._send_commits(sending, queue)
         except BaseException:
             self._reset_after_interrupt()
             raise
-        self._idle_times = self._idle_times + 1 if queue.idle > IDLE_MAX else 0
+        self._idle_times = self._idle_times + 1 if queue.idle_share > IDLE_MAX else 0
         if self._idle_times == IDLE_TIMES:
             # The server is the bottleneck: smaller commits would only cost it more.
             self._idle_times, self._pipeline_from = 0, time.monotonic() + PIPELINE_PAUSE_S
@@ -177,7 +177,7 @@ class Engine:
             with sending:
                 while True:
                     tickets = queue.take()
-                    asked = self._plan_appends(self.states.at_hand, tickets, in_flight)
+                    asked = self._plan_appends(self.states.cached_locked, tickets, in_flight)
                     # The first commit takes its whole batch: the rest of it would wait for a part.
                     sent = bool(asked) and (bool(in_flight) or len(asked) == len(tickets))
                     if sent:
@@ -201,9 +201,9 @@ class Engine:
                     ticket.fail(in_flight_error(error))
             raise
 
-    def _begin_turn(self, *, alone: bool) -> None:
-        self.states.begin_turn(alone=alone)
-        self.trees.begin_turn(alone=alone)
+    def _write_lock_acquired(self, *, alone: bool) -> None:
+        self.states.write_lock_acquired(alone=alone)
+        self.trees.write_lock_acquired(alone=alone)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
         for ticket in batch:
@@ -217,11 +217,11 @@ class Engine:
             for tenant in {ticket.request.tenant for ticket in batch}:
                 before = now - limits.IDEMPOTENCY_KEEP_S * 1_000_000
                 with contextlib.suppress(errors.Unavailable):
-                    self.store.forget_keys(tenant, before_us=before)
+                    self.store.delete_keys(tenant, before_us=before)
 
-    def _round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
+    def _commit_round(self, tickets: list[Ticket]) -> tuple[list[Ticket], bool]:
         """Decide and commit; return the tickets to decide again, and whether a race was lost."""
-        deciding = self._deciding()
+        deciding = self._new_planner()
         planned: list[PlannedCommit] = []
         unchanged: list[tuple[Ticket, CommandPlan | errors.Error]] = []
         again: list[Ticket] = []
@@ -250,23 +250,23 @@ class Engine:
 
     def _is_current(self, tenant: str) -> bool:
         """Return whether the cached state of a tenant is current; if not, have it read again."""
-        held = self.store.held(tenant)
+        held = self.store.is_unchanged(tenant)
         if not held:
-            self._begin_turn(alone=False)
+            self._write_lock_acquired(alone=False)
         return held
 
-    def _decided_early(self, batch: Sequence[Ticket]) -> list[PlannedCommit]:
+    def _plan_unlocked(self, batch: Sequence[Ticket]) -> list[PlannedCommit]:
         """Decide requests without the write lock, on cached state; return nothing unless all can be.
 
         Only plain messages can, each to another session: such a request depends on one version of one
         stream, which the store checks, and its message ids make a repetition known.
         """
         try:
-            self.states.begin_early({ticket.request.tenant for ticket in batch})
+            self.states.begin_unlocked_plan({ticket.request.tenant for ticket in batch})
         except errors.UnsafeStore:
             # One of the tenants is being copied. Under the write lock only its own requests are refused.
             return []
-        planned = self._plan_appends(self.states.remembered, batch)
+        planned = self._plan_appends(self.states.cached, batch)
         return planned if len(planned) == len(batch) else []
 
     def _plan_appends(
@@ -277,7 +277,7 @@ class Engine:
     ) -> list[PlannedCommit]:
         """Decide requests up to the first that is no plain append to a session without a commit in flight."""
         planned: list[PlannedCommit] = []
-        deciding = self._deciding()
+        deciding = self._new_planner()
         busy = {state.id for sent in in_flight for _, plan, _ in sent for state in plan.states}
         for ticket in tickets:
             request, command = ticket.request, ticket.request.command
@@ -316,8 +316,8 @@ class Engine:
     def _commit(self, planned: Sequence[PlannedCommit]) -> list[Ticket]:
         """Append the plans and answer each ticket; return those that lost a race."""
         outcomes = self.store.commit([append for _, _, append in planned])
-        for tenant, stream in self.store.served():
-            self.states.forget(tenant, stream.removeprefix(session_stream("")))
+        for tenant, stream in self.store.take_handed_off():
+            self.states.invalidate(tenant, stream.removeprefix(session_stream("")))
         return self._answer(planned, outcomes)
 
     def _answer(
@@ -330,18 +330,22 @@ class Engine:
                 continue
             tenant, command, tree = append.tenant, ticket.request.command, plan.tree
             for state in plan.states:
-                self.states.keep(tenant, state)
+                self.states.put(tenant, state)
             if tree is not None:
-                self.trees.keep(tenant, tree)
+                self.trees.put(tenant, tree)
                 if isinstance(command, PushFrame) and command.named:
-                    self.trees.keep_root(tenant, command.frame_id, tree.root_id)
+                    self.trees.put_root(tenant, command.frame_id, tree.root_id)
             elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
-                self.tails.appended(tenant, plan.states[0], append.writes[0], command.messages)
+                self.message_cache.add_appended(
+                    tenant, plan.states[0], append.writes[0], command.messages
+                )
             ticket.answer = CommandResult(plan.answer)
         if not others:
             return []
         return [
-            ticket for ticket, plan, outcome in others if not self._settled(ticket, plan, outcome)
+            ticket
+            for ticket, plan, outcome in others
+            if not self._settle_not_appended(ticket, plan, outcome)
         ]
 
     def _plan(self, deciding: Planner, ticket: Ticket) -> CommandPlan | None:
@@ -350,43 +354,43 @@ class Engine:
         if request.key is not None:
             used = self.store.find_key(request.tenant, request.key)
             if used is not None:
-                self._replay(ticket, used)
+                self._answer_repeated_key(ticket, used)
                 return None
         try:
             return deciding.plan(request)
         except (errors.Refused, errors.DuplicateMessage, errors.StaleVersion):
             if self._is_repeat(request):
-                ticket.succeed(CommandResult(self._tail_state(request), replayed=True))
+                ticket.succeed(CommandResult(self._chain_end(request), replayed=True))
                 return None
             raise
 
-    def _settled(
+    def _settle_not_appended(
         self, ticket: Ticket, plan: CommandPlan, outcome: port.AppendOutcome | None
     ) -> bool:
         """Answer a ticket that was not appended; return False if it must be decided again."""
         try:
             match outcome:
                 case port.KeyRecord():
-                    self._replay(ticket, outcome)
+                    self._answer_repeated_key(ticket, outcome)
                 case port.ClaimTaken() if plan.tree is None:
-                    self._clash(ticket, outcome)
+                    self._answer_claimed(ticket, outcome)
                 case port.Stale(stream=""):
-                    self._begin_turn(alone=False)
+                    self._write_lock_acquired(alone=False)
                     return False
                 case _:
                     tenant = ticket.request.tenant
                     for state in plan.states:
-                        self.states.forget(tenant, state.id)
+                        self.states.invalidate(tenant, state.id)
                     if plan.tree is not None:
-                        self.trees.forget(tenant, plan.tree.id)
+                        self.trees.invalidate(tenant, plan.tree.id)
                     return False
         except errors.Error as error:
             ticket.fail(error)
         return True
 
-    def _replay(self, ticket: Ticket, used: port.KeyRecord) -> None:
+    def _answer_repeated_key(self, ticket: Ticket, used: port.KeyRecord) -> None:
         request = ticket.request
-        if used.command_hash != self._deciding().command_hash(request):
+        if used.command_hash != self._new_planner().command_hash(request):
             ticket.fail(
                 errors.KeyReused(
                     f"the key {request.key!r} was used for another command.",
@@ -397,7 +401,7 @@ class Engine:
             return
         made = self.store.feed(request.tenant, after=used.last - 1, limit=1)
         if made and isinstance(request.command, FrameCommandBase):
-            frame = self.trees.find(request.tenant, decode_tree_event(made[0]).event.frame_id)
+            frame = self.trees.find_frame(request.tenant, decode_tree_event(made[0]).event.frame_id)
             assert frame is not None, "a frame with an event exists"
             ticket.succeed(CommandResult(frame, replayed=True))
             return
@@ -408,9 +412,9 @@ class Engine:
         else:
             ticket.succeed(CommandResult(state, replayed=True))
 
-    def _clash(self, ticket: Ticket, taken: port.ClaimTaken) -> None:
+    def _answer_claimed(self, ticket: Ticket, taken: port.ClaimTaken) -> None:
         if self._is_repeat(ticket.request):
-            ticket.succeed(CommandResult(self._tail_state(ticket.request), replayed=True))
+            ticket.succeed(CommandResult(self._chain_end(ticket.request), replayed=True))
         else:
             ticket.fail(planner.duplicate_message_error(taken.claim))
 
@@ -422,10 +426,12 @@ class Engine:
         command = request.command
         if not isinstance(command, c.AddMessages):
             return False
-        reach = self._deciding().reach(request.tenant, command.session_id)
-        return all(self._holds(request.tenant, reach, message) for message in command.messages)
+        reach = self._new_planner().recent_chain(request.tenant, command.session_id)
+        return all(
+            self._has_message(request.tenant, reach, message) for message in command.messages
+        )
 
-    def _holds(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
+    def _has_message(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
         for state in reach:
             stream = session_stream(state.id)
             version = self.store.find_claim(tenant, stream, message.id)
@@ -435,10 +441,10 @@ class Engine:
                 return planner.is_same_message(stored, message)
         return False
 
-    def _tail_state(self, request: c.CommandRequest) -> SessionState:
-        return self._deciding().reach(request.tenant, request.session_id)[-1]
+    def _chain_end(self, request: c.CommandRequest) -> SessionState:
+        return self._new_planner().recent_chain(request.tenant, request.session_id)[-1]
 
-    def _deciding(self) -> Planner:
+    def _new_planner(self) -> Planner:
         return Planner(self.store, self.states, self.trees, self._policies, self.factory)
 
 

@@ -40,14 +40,14 @@ class SessionEventSearch:
             self._tenant, self._stream, after=after, until=until, limit=until - after, at=self.state.version
         )  # fmt: skip
 
-    def _last(self, version: int) -> tuple[int, int]:
+    def _last_event(self, version: int) -> tuple[int, int]:
         """Return version and ordinal of the last event up to a version that a rewind may have left out."""
         found = self._store.read(
             self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True
         )
         return (found[0].version, found[0].ordinal) if found else (0, 0)
 
-    def versions(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
+    def versions_of_kind(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
         """Yield the versions of events of a kind other than messages, with low < version <= high.
 
         Every message has the next ordinal. So a stretch with as many ordinals as events has only messages, and is
@@ -59,31 +59,33 @@ class SessionEventSearch:
             )
             yield from reversed(found) if newest else found
             return
-        (high, after), (_, before) = self._last(high), self._last(low)
+        (high, after), (_, before) = self._last_event(high), self._last_event(low)
         if after - before < high - low:
             middle = (low + high) // 2
             halves = ((low, middle), (middle, high))
             for first, last in reversed(halves) if newest else halves:
-                yield from self.versions(kind, first, last, newest=newest)
+                yield from self.versions_of_kind(kind, first, last, newest=newest)
 
-    def recorded_for(self, version: int) -> tuple[int, WindowRecordedEvent] | None:
+    def window_recorded_for(self, version: int) -> tuple[int, WindowRecordedEvent] | None:
         """Return the window recorded with the message of an event, and its event; None if there is none."""
-        low = max(self.floor(), version - 1 - limits.BATCH_MESSAGES_MAX)
-        near = next(self.versions(WindowRecordedEvent.kind, low, version - 1, newest=True), 0)
+        low = max(self.version_before_creation(), version - 1 - limits.BATCH_MESSAGES_MAX)
+        near = next(
+            self.versions_of_kind(WindowRecordedEvent.kind, low, version - 1, newest=True), 0
+        )
         found = self.read(near - 1, near) if near else []
         event = decode_session_events(self._store, self._tenant, found)[0].event if found else None
         if not isinstance(event, WindowRecordedEvent) or version - near > event.messages:
             return None
         return near, event
 
-    def floor(self) -> int:
+    def version_before_creation(self) -> int:
         """Return the version before the session was created: older events belong to a deleted session.
 
         A reset begins a generation too, but deletes nothing.
         """
         if not self.state.generation:
             return self.state.began - 1
-        created = self.versions(SessionCreatedEvent.kind, 0, self.state.began, newest=True)
+        created = self.versions_of_kind(SessionCreatedEvent.kind, 0, self.state.began, newest=True)
         return next(created, 1) - 1
 
 
@@ -128,8 +130,10 @@ def fold_at_version(
     store: port.Store, states: SessionStateCache, tenant: str, state: SessionState, version: int
 ) -> SessionState:
     """Return what a session was at a version; raise NotFound if it was not there, or was deleted since."""
-    floor = SessionEventSearch(store, tenant, state).floor()
-    found = states.at(tenant, state.id, version) if floor < version <= state.version else None
+    floor = SessionEventSearch(store, tenant, state).version_before_creation()
+    found = (
+        states.at_version(tenant, state.id, version) if floor < version <= state.version else None
+    )
     if found is None:
         raise errors.NotFound(
             f"the session {state.id!r} has no version {version:,}.",
@@ -156,7 +160,7 @@ def _source_version(
         found = version > state.began
     else:
         found = at <= state.message_count
-        version = store.seek(tenant, stream, state.ordinal_began + at, at=state.version)
+        version = store.find_ordinal(tenant, stream, state.ordinal_began + at, at=state.version)
     if not found:
         raise errors.MessageNotFound(
             f"the session {state.id!r} has no message {at!r}.",
@@ -199,7 +203,7 @@ def salvage_stream(
 def salvage_owner(store: Store, tenant: str, session_id: str) -> str | None:
     """Return whose a damaged session is, as its row says, else how it began. None: nobody's, or nobody can say."""
     with contextlib.suppress(errors.Corrupt):
-        row = store.find(tenant, SESSION_KIND, session_id)
+        row = store.find_projection(tenant, SESSION_KIND, session_id)
         if row is not None:
             return row.owner or None
     found: str | None = None

@@ -34,7 +34,7 @@ class FramePlan(msgspec.Struct, frozen=True):
     frame: Frame
     projections: tuple[port.Projection, ...] = ()
     snapshots: tuple[port.Snapshot, ...] = ()
-    saying: tuple[c.AddMessages, ...] = ()
+    session_commands: tuple[c.AddMessages, ...] = ()
 
 
 class FramePlanner:
@@ -49,9 +49,9 @@ class FramePlanner:
     ) -> None:
         """`last` gives the session where a conversation goes on, from tenant and id."""
         self._store = store
-        self._known = known
+        self._tree_cache = known
         self._factory = factory
-        self._last = last
+        self._conversation_end = last
         self._trees: dict[tuple[str, str], TreeState] = {}
         self._roots: dict[tuple[str, str], str] = {}
         self._closed: dict[tuple[str, str], Frame] = {}
@@ -61,26 +61,28 @@ class FramePlanner:
         if isinstance(command, c.PushFrame):
             present = self._find(tenant, command.frame_id) if command.named else None
             if present is not None:
-                return FramePlan(None, None, self._pushed_before(tenant, command, present))
+                return FramePlan(None, None, self._repeated_push(tenant, command, present))
             tree = self._parent_tree(tenant, command)
-            command = replace(command, frame_id=self._id(command, tree))
+            command = replace(command, frame_id=self._new_frame_id(command, tree))
         else:
             tree = self._tree(tenant, command)
         time_us = max(self._factory.now_us(), tree.updated_us if tree else 0)
         made = frame_rules.decide(tree, command, now_us=time_us)
         if isinstance(command, c.BeginTool):
-            self._check_new(tenant, tree, command, made)
+            self._check_new_tool(tenant, tree, command, made)
         if not made:
             assert tree is not None, "a push always makes something"
             return FramePlan(None, None, tree.frames[command.frame_id])
         saying: tuple[c.AddMessages, ...] = ()
         if isinstance(command, c.EndTool) and tree is not None:
-            made, saying = self._answered(tenant, tree.frames[command.frame_id], command, made[0])
+            made, saying = self._with_tool_result(
+                tenant, tree.frames[command.frame_id], command, made[0]
+            )
         elif isinstance(command, (c.PopFrame, c.ExpireTree)) and tree is not None:
-            saying = self._given_up(tenant, tree, made)
-        return self._step(tree, command.frame_id, made, saying, time_us)
+            saying = self._abandoned_results(tenant, tree, made)
+        return self._build_plan(tree, command.frame_id, made, saying, time_us)
 
-    def _id(self, command: c.PushFrame, tree: TreeState | None) -> str:
+    def _new_frame_id(self, command: c.PushFrame, tree: TreeState | None) -> str:
         """Return the id of a new frame. A child's begins with its root's: so its tree is found without a row."""
         if command.named:
             return command.frame_id
@@ -97,7 +99,7 @@ class FramePlanner:
     def _open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
         """Return the tree in which a frame is open."""
         if not self._trees:
-            tree = self._known.tree_in_turn(tenant, frame_id)
+            tree = self._tree_cache.tree_locked(tenant, frame_id)
             if tree is not None and frame_id in tree.frames:
                 return tree
         root = self._root(tenant, frame_id)
@@ -106,10 +108,10 @@ class FramePlanner:
 
     def _state(self, tenant: str, root_id: str) -> TreeState | None:
         found = self._trees.get((tenant, root_id))
-        return found if found is not None else self._known.in_turn(tenant, root_id)
+        return found if found is not None else self._tree_cache.get_locked(tenant, root_id)
 
     def _root(self, tenant: str, frame_id: str) -> str | None:
-        return self._roots.get((tenant, frame_id)) or self._known.root(tenant, frame_id)
+        return self._roots.get((tenant, frame_id)) or self._tree_cache.root_of(tenant, frame_id)
 
     def _find(self, tenant: str, frame_id: str) -> Frame | None:
         root = self._root(tenant, frame_id)
@@ -118,7 +120,7 @@ class FramePlanner:
         tree = self._state(tenant, root)
         found = tree.frames.get(frame_id) or tree.closed_frame(frame_id) if tree else None
         found = found or self._closed.get((tenant, frame_id))
-        return found or self._known.shelved(tenant, frame_id)
+        return found or self._tree_cache.frame_from_row(tenant, frame_id)
 
     def _tree(self, tenant: str, command: c.FrameCommand) -> TreeState:
         frame_id = command.frame_id
@@ -150,7 +152,7 @@ class FramePlanner:
             parent, "get children", "Push under a frame that is open."
         )
 
-    def _pushed_before(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
+    def _repeated_push(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
         """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
         pushed = None
         stream, claim = state_cache.tree_stream(present.root_id), f"frame:{present.frame_id}"
@@ -172,7 +174,7 @@ class FramePlanner:
             )
         return present
 
-    def _check_new(
+    def _check_new_tool(
         self, tenant: str, tree: TreeState | None, command: c.BeginTool, made: Sequence[FrameWrite]
     ) -> None:
         frame = tree.frames[command.frame_id] if tree else None
@@ -191,7 +193,7 @@ class FramePlanner:
         """Refuse a call that the frame's conversation does not wait for: its result would go nowhere."""
         if command.call_id is None or frame.scope.session_id is None:
             return
-        session = self._last(tenant, frame.scope.session_id)
+        session = self._conversation_end(tenant, frame.scope.session_id)
         if session is not None and not _waits_for_call(session, command):
             raise errors.CallNotFound(
                 f"no open call of the session has the id {command.call_id!r} and that message.",
@@ -202,7 +204,7 @@ class FramePlanner:
                 },
             )  # fmt: skip
 
-    def _answered(
+    def _with_tool_result(
         self, tenant: str, frame: Frame, command: c.EndTool, made: FrameWrite
     ) -> tuple[tuple[FrameWrite, ...], tuple[c.AddMessages, ...]]:
         """Put a tool's result into the conversation that asked for it, if one waits for it."""
@@ -215,7 +217,7 @@ class FramePlanner:
             frame_rules.tool_result_text(frame_rules.tool_output(tool, command)),
             is_error=command.is_error,
         )
-        message = self._message([result], abandoned=command.abandon)
+        message = self._result_message([result], abandoned=command.abandon)
         event = made.event
         assert isinstance(event, e.FrameUpdatedEvent), "that is how tools end"
         here = replace(event, output=None, output_hash=None, recorded_in=(session.id, message.id))
@@ -228,12 +230,12 @@ class FramePlanner:
         """Return the session in which a tool's call waits: that very call, for providers reuse their ids."""
         if tool.call_id is None or frame.scope.session_id is None:
             return None
-        session = self._last(tenant, frame.scope.session_id)
+        session = self._conversation_end(tenant, frame.scope.session_id)
         if session is None or session.status is not SessionStatus.ACTIVE:
             return None
         return session if _waits_for_call(session, tool) else None
 
-    def _given_up(
+    def _abandoned_results(
         self, tenant: str, tree: TreeState, made: Iterable[FrameWrite]
     ) -> tuple[c.AddMessages, ...]:
         """Tell conversations the truth about calls whose frames are closed before they were answered."""
@@ -254,17 +256,17 @@ class FramePlanner:
         return tuple(
             c.AddMessages(
                 session_id=session_id,
-                messages=(self._message(list(told.values()), abandoned=True),),
+                messages=(self._result_message(list(told.values()), abandoned=True),),
             )
             for session_id, told in results.items()
         )
 
-    def _message(self, results: Sequence[ToolCallResult], *, abandoned: bool) -> Message:
+    def _result_message(self, results: Sequence[ToolCallResult], *, abandoned: bool) -> Message:
         metadata: Mapping[str, str] = {"type": "outcome_unknown"} if abandoned else {}
         with ids.using(self._factory):
             return Message("tool", tool_results=list(results), metadata=metadata)
 
-    def _step(
+    def _build_plan(
         self,
         before: TreeState | None,
         frame_id: str,

@@ -50,7 +50,7 @@ class RecentMessages:
         self._ordinal_began = state.ordinal_began
         self.began = state.began
         self.after = self.until = state.version
-        self.said: list[
+        self.messages: list[
             LoggedMessage
         ] = []  # changed in place: whoever reads gets a copy of its end
         self._groups: dict[int, list[LoggedMessage]] = {}
@@ -59,39 +59,39 @@ class RecentMessages:
         self._items: tuple[object, dict[int, ContextItem]] = (None, {})
         self._lock = threading.Lock()
 
-    def upto(self, state: SessionState, newest: int) -> list[LoggedMessage]:
+    def up_to(self, state: SessionState, newest: int) -> list[LoggedMessage]:
         """Bring it up to a state and return the newest that it holds of it, so many at most, oldest first."""
         with self._lock:
             if state.version > self.until:
-                self._forward(state.version)
+                self._read_newer(state.version)
             if state.version == self.until:
-                return self.said[-newest:]
-            return [said for said in self.said if said.version <= state.version][-newest:]
+                return self.messages[-newest:]
+            return [said for said in self.messages if said.version <= state.version][-newest:]
 
     def __len__(self) -> int:
-        return len(self.said)
+        return len(self.messages)
 
-    def _forward(self, version: int) -> None:
+    def _read_newer(self, version: int) -> None:
         if version - self.until > limits.MESSAGE_CACHE_MESSAGES_MAX:
-            self.said, self.after, self.until = [], version, version
+            self.messages, self.after, self.until = [], version, version
             return
         fresh, until = list[LoggedMessage](), self.until
         while until < version:
             found = self._events(until, version, limits.READ_CHUNK, at=version)
             until = found[-1].version
-            fresh += self._said(found)
+            fresh += self._logged_messages(found)
         # All at once: a read that fails leaves all as it was.
         self._extend(fresh, until)
 
     def _extend(self, fresh: Sequence[LoggedMessage], until: int) -> None:
-        self.said += fresh
+        self.messages += fresh
         self.until = until
-        over = len(self.said) - limits.MESSAGE_CACHE_MESSAGES_MAX
+        over = len(self.messages) - limits.MESSAGE_CACHE_MESSAGES_MAX
         if over > 0:
             # Some more than that, so that it is not done each time.
             over += limits.MESSAGE_CACHE_MESSAGES_MAX // 4
-            self.after = self.said[over - 1].version
-            del self.said[:over]
+            self.after = self.messages[over - 1].version
+            del self.messages[:over]
 
     def _events(
         self, after: int, until: int, limit: int, *, newest: bool = False, at: int = 0
@@ -104,7 +104,7 @@ class RecentMessages:
             raise truncated_stream_error(self._store, self._tenant, self._stream, until)
         return found
 
-    def _said(self, page: Sequence[port.StoredEvent]) -> list[LoggedMessage]:
+    def _logged_messages(self, page: Sequence[port.StoredEvent]) -> list[LoggedMessage]:
         """Return the messages among stored events, with their numbers."""
         added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
         messages = messages_of(self._store, self._tenant, added)
@@ -119,13 +119,13 @@ class RecentMessages:
             for stored, message in zip(added, messages, strict=True)
         ]
 
-    def add(self, version: int, fresh: Sequence[LoggedMessage]) -> None:
+    def append(self, version: int, fresh: Sequence[LoggedMessage]) -> None:
         """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
         # Whoever commits must not wait for somebody who reads.
         if not self._lock.acquire(blocking=False):
             return
         try:
-            if self.said and self.until == version:
+            if self.messages and self.until == version:
                 self._extend(fresh, fresh[-1].version)
         finally:
             self._lock.release()
@@ -139,7 +139,7 @@ class RecentMessages:
             found = self._stubs[said.version] = short_forms.stub_tool_output(said.message)
         return found
 
-    def items(self, counted: object) -> dict[int, ContextItem]:
+    def window_items(self, counted: object) -> dict[int, ContextItem]:
         """Return what windows were fitted from before, as long as it is counted in the same way."""
         found, known = self._items
         if found != counted or len(known) > limits.MESSAGE_CACHE_MESSAGES_MAX:
@@ -152,7 +152,7 @@ class RecentMessages:
         found = self._versions.get(number)
         if found is None:
             ordinal = self._ordinal_began + number
-            at = self._store.seek(self._tenant, self._stream, ordinal, at=self.until)
+            at = self._store.find_ordinal(self._tenant, self._stream, ordinal, at=self.until)
             self._versions = {number: at}
             found = self._versions[number]
         return found
@@ -171,20 +171,20 @@ class RecentMessages:
 
     def _read_group(self, version: int, until: int) -> tuple[list[LoggedMessage], bool]:
         """Return a group, and whether it is whole."""
-        (said,) = self._said(self._events(version - 1, version, 1, at=until))
+        (said,) = self._logged_messages(self._events(version - 1, version, 1, at=until))
         if said.message.role != "tool" and not said.message.tool_calls:
             return [said], True
         stored = self._events(self.began, version, BACKWARD_CHUNK, newest=True, at=until)
         if version < until:
             stored += self._events(version, until, BACKWARD_CHUNK, at=until)
-        near = self._said(stored)
+        near = self._logged_messages(stored)
         for group in messages.group_messages([one.message for one in near]):
             members = near[group.first : group.last + 1]
             if members[0].version <= version <= members[-1].version:
                 return members, not group.open and not group.fault
         return [said], False
 
-    def older(self) -> bool:
+    def read_older(self) -> bool:
         """Read one more piece on the way back; False if there is nothing before."""
         with self._lock:
             if self.after <= self.began:
@@ -192,7 +192,7 @@ class RecentMessages:
             # Versions that a rewind has left out are not there: the newest are asked for, not a range.
             found = self._events(self.began, self.after, BACKWARD_CHUNK, newest=True)
             low = found[0].version - 1 if len(found) == BACKWARD_CHUNK else self.began
-            self.said[:0], self.after = self._said(found), low
+            self.messages[:0], self.after = self._logged_messages(found), low
             return True
 
 
@@ -202,14 +202,14 @@ class MessageCache:
     def __init__(self, store: port.Store) -> None:
         self._store = store
         self._mutex = threading.Lock()
-        self._kept: OrderedDict[tuple[str, str, int, int], RecentMessages] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, str, int, int], RecentMessages] = OrderedDict()
         self._rebuilt: dict[str, int] = {}
 
-    def appended(
+    def add_appended(
         self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
     ) -> None:
         """Take note of messages that were just appended, so that a window need not read them again."""
-        tail = self._kept.get((tenant, state.id, state.began, state.rebased))
+        tail = self._cached.get((tenant, state.id, state.began, state.rebased))
         if tail is None:
             return
         behind = len(messages)
@@ -220,26 +220,26 @@ class MessageCache:
             fresh.append(
                 LoggedMessage(state.version - behind, number, message, event.tokens or 0, {})
             )
-        tail.add(write.expected, fresh)
+        tail.append(write.expected, fresh)
 
     def clear(self) -> None:
         """Forget every tail."""
         with self._mutex:
-            self._kept.clear()
+            self._cached.clear()
 
-    def of(self, tenant: str, state: SessionState) -> RecentMessages:
+    def get(self, tenant: str, state: SessionState) -> RecentMessages:
         """Return the tail of a session's present generation."""
         place = (tenant, state.id, state.began, state.rebased)
-        rebuilt = self._store.rebuilt(tenant)
+        rebuilt = self._store.cache_epoch(tenant)
         with self._mutex:
             if rebuilt != self._rebuilt.get(tenant, 0):
                 # Somebody may have erased what is remembered here.
-                self._kept.clear()
+                self._cached.clear()
                 self._rebuilt[tenant] = rebuilt
-            tail = self._kept.get(place)
+            tail = self._cached.get(place)
             if tail is None or tail.after > state.version:
-                tail = self._kept[place] = RecentMessages(self._store, tenant, state)
-            self._kept.move_to_end(place)
-            if len(self._kept) > limits.MESSAGE_CACHE_SESSIONS:
-                self._kept.popitem(last=False)
+                tail = self._cached[place] = RecentMessages(self._store, tenant, state)
+            self._cached.move_to_end(place)
+            if len(self._cached) > limits.MESSAGE_CACHE_SESSIONS:
+                self._cached.popitem(last=False)
         return tail

@@ -115,9 +115,9 @@ class Planner:
         self._drafts: set[tuple[str, str]] = set()
 
     @functools.cached_property
-    def _framing(self) -> FramePlanner:
+    def _frame_planner(self) -> FramePlanner:
         # Made on first use: most rounds have no command on frames.
-        return FramePlanner(self._store, self._trees, self._factory, self._last)
+        return FramePlanner(self._store, self._trees, self._factory, self._conversation_end)
 
     def plan(self, request: commands.CommandRequest) -> CommandPlan:
         """Plan a request. Raises the error of the rule, or of the expected version, that refuses it."""
@@ -127,17 +127,17 @@ class Planner:
             if request.key is None and continuation.is_simple_append(state, command.max_messages):
                 return self.plan_plain_append(request, command, state)
         elif isinstance(command, FrameCommandBase):
-            return self._framed(request, command)
+            return self._plan_frame_command(request, command)
         elif isinstance(command, commands.ReplaySession):
-            return self._replayed(tenant, command)
+            return self._plan_import(tenant, command)
         else:
             state = self.state(tenant, command.session_id)
         if request.expected_version is not None:
             _check_version(request.expected_version, state)
-        writings = self._decided(tenant, state, command)
+        writings = self._decide(tenant, state, command)
         if isinstance(writings, SessionState):
             return CommandPlan(None, (), writings)
-        return self._planned(request, writings)
+        return self._build_plan(request, writings)
 
     def plan_plain_append(
         self, request: commands.CommandRequest, command: commands.AddMessages, state: SessionState
@@ -151,7 +151,7 @@ class Planner:
             _check_version(request.expected_version, state)
         events = session_rules.add_messages_events(state, command)
         assert events, "a request to add messages has some"
-        after, write = self._evolved(state, command.session_id, events)
+        after, write = self._evolve(state, command.session_id, events)
         append = port.Append(
             tenant=tenant,
             writes=(write,),
@@ -160,15 +160,15 @@ class Planner:
             time_us=after.active_us,
         )
         # Noted last: from here on nothing of the request can be refused.
-        self._note(tenant, after)
+        self._set_planned_state(tenant, after)
         return CommandPlan(append, (after,), after)
 
-    def _replayed(self, tenant: str, command: commands.ReplaySession) -> CommandPlan:
+    def _plan_import(self, tenant: str, command: commands.ReplaySession) -> CommandPlan:
         """Plan the append of imported events, if the session has not changed since they were checked."""
         _check_version(command.expected, self.state(tenant, command.session_id))
         after = command.state
-        self._note(tenant, after)
-        self._states.forget_tails()
+        self._set_planned_state(tenant, after)
+        self._states.clear_chain_ends()
         append = port.Append(
             tenant=tenant,
             writes=(imported_write(command),),
@@ -178,38 +178,40 @@ class Planner:
         )
         return CommandPlan(append, (after,), after)
 
-    def _framed(self, request: commands.CommandRequest, command: FrameCommand) -> CommandPlan:
+    def _plan_frame_command(
+        self, request: commands.CommandRequest, command: FrameCommand
+    ) -> CommandPlan:
         """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
-        step = self._framing.plan(tenant, command)
+        step = self._frame_planner.plan(tenant, command)
         if step.write is None:
             return CommandPlan(None, (), step.frame)
         writings: list[session_rules.SessionWrite] = []
-        for adding in step.saying:
-            made = self._decided(tenant, self.state(tenant, adding.session_id), adding)
+        for adding in step.session_commands:
+            made = self._decide(tenant, self.state(tenant, adding.session_id), adding)
             assert not isinstance(made, SessionState), "adding a message makes an event"
             writings += made
-        return self._planned(request, writings, step)
+        return self._build_plan(request, writings, step)
 
-    def _last(self, tenant: str, session_id: str) -> SessionState | None:
+    def _conversation_end(self, tenant: str, session_id: str) -> SessionState | None:
         state = self.state(tenant, session_id)
-        return self.tail(tenant, state) if _is_present(state) else None
+        return self.chain_end(tenant, state) if _is_present(state) else None
 
-    def _decided(
+    def _decide(
         self, tenant: str, state: SessionState | None, command: commands.SessionCommand
     ) -> Sequence[session_rules.SessionWrite] | SessionState:
         """Return the events that a command makes; the session itself if it makes none."""
         if isinstance(command, commands.AddMessages) and state is not None:
             if state.continuations or state.continued_from is not None:
-                *earlier, state = self.reach(tenant, state.id)
+                *earlier, state = self.recent_chain(tenant, state.id)
                 for session in earlier:
                     self._refuse_repeats(tenant, session, command.messages)
-            command = self._continued(tenant, state, command)
+            command = self._continue_if_full(tenant, state, command)
             if state.policy is None and isinstance(command, commands.AddMessages):
                 # Without a policy no counts are added and no window is cut.
                 return session_rules.decide(state, command)
         elif isinstance(command, commands.CreateSession) and command.or_get and _is_present(state):
-            if self.tail(tenant, state).status is SessionStatus.ACTIVE:
+            if self.chain_end(tenant, state).status is SessionStatus.ACTIVE:
                 return state
             command = commands.ResetSession(
                 session_id=state.id, messages=command.messages, opening=command.opening
@@ -217,36 +219,36 @@ class Planner:
         elif (
             isinstance(command, commands.EndSession) and state and command.reason is EndReason.ENDED
         ):
-            state = self.tail(tenant, state)
+            state = self.chain_end(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)
         elif isinstance(command, commands.ContinueSession):
             source = session_rules.active_state(state, command.session_id)
             carry = continuation.carry_on_request(source, command.max_messages)
-            command = self.continuing(tenant, source, carry)
+            command = self.continue_command(tenant, source, carry)
         elif isinstance(command, commands.TrimSession):
-            command = self._trimming(
+            command = self._with_cut(
                 tenant, session_rules.active_state(state, command.session_id), command
             )
         elif isinstance(command, event_reader.ForkOrRewind):
-            command = self._placed(
+            command = self._with_source_state(
                 tenant, session_rules.existing_state(state, command.session_id), command
             )
         writings = session_rules.decide(state, without_erased_opening(self._store, tenant, command))
         if not writings:
             return session_rules.existing_state(state, command.session_id)
-        return [self._windowed(tenant, each) for each in writings]
+        return [self._with_policy(tenant, each) for each in writings]
 
-    def _windowed(
+    def _with_policy(
         self, tenant: str, writing: session_rules.SessionWrite
     ) -> session_rules.SessionWrite:
         state = self.state(tenant, writing.session_id)
         drafted = (tenant, writing.session_id) in self._drafts
         try:
-            return self._policies.applied(tenant, state, writing, drafted=drafted)
+            return self._policies.apply(tenant, state, writing, drafted=drafted)
         except CutNeedsCommit:
             raise NeedsCommit from None
 
-    def _placed(
+    def _with_source_state(
         self, tenant: str, state: SessionState, command: event_reader.ForkOrRewind
     ) -> event_reader.ForkOrRewind:
         if (
@@ -259,12 +261,12 @@ class Planner:
             raise NeedsCommit
         return event_reader.with_source_state(self._store, self._states, tenant, state, command)
 
-    def _trimming(
+    def _with_cut(
         self, tenant: str, state: SessionState, command: commands.TrimSession
     ) -> commands.TrimSession:
         if (tenant, state.id) in self._drafts:
             raise NeedsCommit
-        cut, summary = self._policies.trimmed(tenant, state, command.policy)
+        cut, summary = self._policies.trim(tenant, state, command.policy)
         return msgspec.structs.replace(command, cut=cut, summary=summary)
 
     def command_hash(self, request: commands.CommandRequest) -> bytes:
@@ -287,23 +289,23 @@ class Planner:
         place = (tenant, session_id)
         state = self._loaded.get(place)
         if state is None and place not in self._loaded:
-            state = self._loaded[place] = self._states.in_turn(tenant, session_id)
+            state = self._loaded[place] = self._states.get_locked(tenant, session_id)
         return state
 
-    def tail(self, tenant: str, state: SessionState) -> SessionState:
+    def chain_end(self, tenant: str, state: SessionState) -> SessionState:
         """Return the last session of a conversation's chain; the session itself if nothing continues it."""
-        last = self._states.tail(tenant, state)
+        last = self._states.cached_chain_end(tenant, state)
         tail = self.state(tenant, last) if last else None
-        tail = state if tail is None or tail.gone else tail
+        tail = state if tail is None or tail.hidden else tail
         for _ in range(limits.CHAIN_SESSIONS_MAX):
-            following = self.following(tenant, tail)
+            following = self.continuation_of(tenant, tail)
             if following is None:
-                self._states.keep_tail(tenant, state, tail.id)
+                self._states.put_chain_end(tenant, state, tail.id)
                 return tail
             tail = following
         raise errors.Corrupt("a chain of sessions does not end.", facts={"session": state.id})
 
-    def following(self, tenant: str, state: SessionState) -> SessionState | None:
+    def continuation_of(self, tenant: str, state: SessionState) -> SessionState | None:
         """Return the newest session that continues another and is not deleted."""
         for session_id in reversed(state.continuations):
             found = self.state(tenant, session_id)
@@ -311,7 +313,7 @@ class Planner:
                 return found
         return None
 
-    def reach(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
+    def recent_chain(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
         """Return the sessions in which a repeated message is recognised: the named one and the last two.
 
         The last one is the end of the chain.
@@ -319,7 +321,7 @@ class Planner:
         named = session_rules.existing_state(self.state(tenant, session_id), session_id)
         if not named.continuations and named.continued_from is None:
             return (named,)
-        tail = self.tail(tenant, named)
+        tail = self.chain_end(tenant, named)
         before = self.state(tenant, tail.continued_from) if tail.continued_from else None
         earlier = {state.id: state for state in (named, before) if state and state.id != tail.id}
         return (*earlier.values(), tail)
@@ -333,7 +335,7 @@ class Planner:
             if version > session.began:
                 raise duplicate_message_error(message.id)
 
-    def _continued(
+    def _continue_if_full(
         self, tenant: str, state: SessionState, command: commands.AddMessages
     ) -> commands.SessionCommand:
         here = command
@@ -344,11 +346,11 @@ class Planner:
         carry = continuation.carry_if_due(state, command.messages, command.max_messages)
         if carry is None:
             return here
-        continuing_command = self.continuing(tenant, state, carry, command)
+        continuing_command = self.continue_command(tenant, state, carry, command)
         self._refuse_repeats(tenant, state, command.messages)
         return continuing_command
 
-    def continuing(
+    def continue_command(
         self,
         tenant: str,
         state: SessionState,
@@ -359,7 +361,7 @@ class Planner:
         if (tenant, state.id) in self._drafts:
             raise NeedsCommit
         stream = session_stream(state.id)
-        singles = [self._event(tenant, stream, version) for version in carry.singles]
+        singles = [self._read_event(tenant, stream, version) for version in carry.singles]
         standing = messages_of(self._store, tenant, singles)
         kept = [message for message in standing if continuation.is_carried(message)]
         turn: list[Message] = []
@@ -383,7 +385,7 @@ class Planner:
             summary=continuation.carried_summary(state),
         )
 
-    def _event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
+    def _read_event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
         found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
         if not found:
             raise errors.Corrupt(
@@ -391,7 +393,7 @@ class Planner:
             )
         return found[0]
 
-    def _planned(
+    def _build_plan(
         self,
         request: commands.CommandRequest,
         writings: Sequence[session_rules.SessionWrite],
@@ -407,7 +409,7 @@ class Planner:
         snapshots: list[port.Snapshot] = []
         for writing in writings:
             before = self.state(tenant, writing.session_id)
-            state, write = self._evolved(before, writing.session_id, writing.events, writing.base)
+            state, write = self._evolve(before, writing.session_id, writing.events, writing.base)
             writes.append(write)
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
@@ -420,14 +422,14 @@ class Planner:
                 snapshots.append(_session_snapshot(state))
             if deleted or write.base or (state.generation and state.began > write.expected):
                 # The session leaves its chain.
-                self._states.forget_tails()
+                self._states.clear_chain_ends()
         # Noted last: from here on nothing of the request can be refused.
         for state in states:
-            self._note(tenant, state)
+            self._set_planned_state(tenant, state)
         tree, answer = None, states[-1] if states else None
         time_us = answer.active_us if answer else 0
         if step is not None and step.write is not None and step.tree is not None:
-            self._framing.accept(tenant, step)
+            self._frame_planner.accept(tenant, step)
             # The frame's write comes last: a repeated key is answered from the command's last event.
             writes.append(step.write)
             projections += step.projections
@@ -445,13 +447,13 @@ class Planner:
         )
         return CommandPlan(append, tuple(states), answer, tree)
 
-    def _note(self, tenant: str, state: SessionState) -> None:
+    def _set_planned_state(self, tenant: str, state: SessionState) -> None:
         """Have later requests of this round see a state that is not in the log yet."""
         place = (tenant, state.id)
         self._loaded[place] = state
         self._drafts.add(place)
 
-    def _evolved(
+    def _evolve(
         self,
         state: SessionState | None,
         session_id: str,
@@ -484,7 +486,7 @@ class Planner:
 
 
 def _is_present(state: SessionState | None) -> TypeGuard[SessionState]:
-    return state is not None and not state.gone
+    return state is not None and not state.hidden
 
 
 def _is_snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:

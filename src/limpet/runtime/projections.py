@@ -62,7 +62,7 @@ def metadata_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 def iter_rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
     """Yield all rows of a query, page by page."""
     page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
-    while found := store.query(tenant, page):
+    while found := store.query_projections(tenant, page):
         yield from found
         page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))
 
@@ -82,7 +82,7 @@ def rebuild_store(store: Store, tell: Callable[[int], None] = lambda _: None) ->
                     tell(step)
     finally:
         # An interrupt can come before the turn was given back.
-        store.leave_turn()
+        store.release_write_lock()
     return made
 
 
@@ -113,7 +113,7 @@ def _derive_session(events: Iterator[StoredEvent], fetch: BlobLoader) -> Derived
             claims.append((fact.event.message.id, stored.version))
         if stored.kind == SessionEndedEvent.kind and not stored.erased and _is_deleted(state):
             rows.append(deleted_session_row(state))
-    if state is not None and not state.gone:
+    if state is not None and not state.hidden:
         rows.append(session_row(state))
     return DerivedState(tuple(claims), tuple(rows), tuple(blobs))
 

@@ -62,86 +62,88 @@ class StateCache(ABC, Generic[S]):
         self._cached: OrderedDict[tuple[str, str], tuple[S, int]] = OrderedDict()
         self._epoch = 0
         self._rebuilt: dict[str, int] = {}
-        self._early: dict[str, int] | None = None
+        self._unlocked_rebuilds: dict[str, int] | None = None
 
     @abstractmethod
     def stream(self, id_: str) -> str:
         """Return the name of a state's stream."""
 
     @abstractmethod
-    def decoded(self, snapshot: port.Snapshot) -> S | None:
+    def decode_snapshot(self, snapshot: port.Snapshot) -> S | None:
         """Return the state of a snapshot; None if it has to be folded anew."""
 
     @abstractmethod
-    def folded(self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]) -> S | None:
+    def apply_events(
+        self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]
+    ) -> S | None:
         """Return the state after some more of its events."""
 
-    def begin_turn(self, *, alone: bool) -> None:
+    def write_lock_acquired(self, *, alone: bool) -> None:
         """A turn begins; unless `alone`, others may have added to any stream since the last one."""
-        self._early = None
+        self._unlocked_rebuilds = None
         if not alone:
             self._epoch += 1
 
-    def begin_early(self, tenants: Iterable[str]) -> None:
+    def begin_unlocked_plan(self, tenants: Iterable[str]) -> None:
         """What follows is decided before the turn, on what is remembered of some tenants."""
-        self._early = {tenant: self.look(tenant) for tenant in tenants}
+        self._unlocked_rebuilds = {tenant: self.check_rebuilt(tenant) for tenant in tenants}
 
-    def outdated(self) -> bool:
+    def is_unlocked_plan_stale(self) -> bool:
         """Whether what was decided early rests on what a rebuild has put in question since."""
-        early = self._early or {}
-        return any(rebuilt != self._store.rebuilt(tenant) for tenant, rebuilt in early.items())
+        early = self._unlocked_rebuilds or {}
+        return any(rebuilt != self._store.cache_epoch(tenant) for tenant, rebuilt in early.items())
 
-    def look(self, tenant: str) -> int:
+    def check_rebuilt(self, tenant: str) -> int:
         """Forget everything if the tenant was rebuilt; return how often it was.
 
         Raises UnsafeStore if that was because it is being copied here: who has had it open is kept out as well.
         """
-        rebuilt = self._store.rebuilt(tenant)
+        rebuilt = self._store.cache_epoch(tenant)
         if rebuilt != self._rebuilt.get(tenant, 0):
             store_copy.refuse_incomplete_copy(self._store, tenant)
             with self._mutex:
                 self._cached.clear()
-                self.forget_more()
+                self.clear_derived()
                 self._rebuilt[tenant] = rebuilt
         return rebuilt
 
-    def forget_more(self) -> None:
+    def clear_derived(self) -> None:
         """Forget what else rests on what is derived: a tenant was rebuilt."""
 
-    def in_turn(self, tenant: str, id_: str) -> S | None:
+    def get_locked(self, tenant: str, id_: str) -> S | None:
         """Return a state for the holder of the turn, who may trust what it wrote itself."""
         known = self._cached.get((tenant, id_))
         if known is not None and known[1] == self._epoch:
             return known[0]
         state = self.current(tenant, id_)
         if state is not None:
-            self.keep(tenant, state)
+            self.put(tenant, state)
         return state
 
-    def at_hand(self, tenant: str, id_: str) -> S | None:
+    def cached_locked(self, tenant: str, id_: str) -> S | None:
         """Return a state that the holder of the turn may trust without a look at the store; None if it has none."""
         known = self._cached.get((tenant, id_))
         return known[0] if known is not None and known[1] == self._epoch else None
 
-    def remembered(self, tenant: str, id_: str) -> S | None:
+    def cached(self, tenant: str, id_: str) -> S | None:
         """Return a state as it was when last heard of, None if it is not remembered."""
         found = self._cached.get((tenant, id_))
         return found[0] if found else None
 
     def current(self, tenant: str, id_: str) -> S | None:
         """Return a state as of now, None if it never existed. Cost: the tail, not the history."""
-        rebuilt = self.look(tenant)
+        rebuilt = self.check_rebuilt(tenant)
         with self._mutex:
             found = self._cached.get((tenant, id_))
         state, stream = found[0] if found else None, self.stream(id_)
         fresh = self._fold(tenant, stream, state or self._snapshot(tenant, stream))
         if fresh is not None and fresh is not state:
-            self._put(tenant, fresh, -1, rebuilt)
+            self._insert(tenant, fresh, -1, rebuilt)
         return fresh
 
     def _snapshot(self, tenant: str, stream: str) -> S | None:
         found = self._store.snapshot(tenant, stream)
-        return self.decoded(found) if found else None
+        return self.decode_snapshot(found) if found else None
 
     def _fold(
         self, tenant: str, stream: str, state: S | None, *, at: int | None = None
@@ -149,16 +151,16 @@ class StateCache(ABC, Generic[S]):
         while True:
             after = state.version if state else 0
             tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK, at=at)
-            state = self.folded(tenant, state, tail) if tail else state
+            state = self.apply_events(tenant, state, tail) if tail else state
             if len(tail) < limits.READ_CHUNK:
                 return state
 
-    def keep(self, tenant: str, state: S) -> None:
+    def put(self, tenant: str, state: S) -> None:
         """Remember a state that the holder of the turn read or wrote."""
-        early = self._early.get(tenant) if self._early else None
-        self._put(tenant, state, self._epoch, early)
+        early = self._unlocked_rebuilds.get(tenant) if self._unlocked_rebuilds else None
+        self._insert(tenant, state, self._epoch, early)
 
-    def _put(self, tenant: str, state: S, epoch: int, rebuilt: int | None) -> None:
+    def _insert(self, tenant: str, state: S, epoch: int, rebuilt: int | None) -> None:
         """Remember a state, unless the store was rebuilt since the one it goes back to was read."""
         place, cached = (tenant, state.id), self._cached
         with self._mutex:
@@ -171,7 +173,7 @@ class StateCache(ABC, Generic[S]):
             while len(cached) > self._size:
                 cached.popitem(last=False)
 
-    def forget(self, tenant: str, id_: str) -> None:
+    def invalidate(self, tenant: str, id_: str) -> None:
         """Drop a state from the cache."""
         with self._mutex:
             self._cached.pop((tenant, id_), None)
@@ -259,36 +261,36 @@ class SessionStateCache(StateCache[SessionState]):
 
     def __init__(self, store: port.Store, size: int, forget_too: Callable[[], None]) -> None:
         super().__init__(store, size)
-        self._forget_too = forget_too
-        self._tails: dict[tuple[str, str, int], str] = {}
+        self._clear_message_cache = forget_too
+        self._chain_ends: dict[tuple[str, str, int], str] = {}
 
     def stream(self, id_: str) -> str:
         return session_stream(id_)
 
-    def decoded(self, snapshot: port.Snapshot) -> SessionState | None:
+    def decode_snapshot(self, snapshot: port.Snapshot) -> SessionState | None:
         return (
             codec.decode_state(snapshot.state)
             if snapshot.fold == codec.SESSION_FOLD_VERSION
             else None
         )
 
-    def folded(
+    def apply_events(
         self, tenant: str, state: SessionState | None, page: Sequence[port.StoredEvent]
     ) -> SessionState | None:
         for fact in decode_session_events(self._store, tenant, page):
             state = session_rules.evolve(state, fact)
         return state
 
-    def begin_turn(self, *, alone: bool) -> None:
-        super().begin_turn(alone=alone)
+    def write_lock_acquired(self, *, alone: bool) -> None:
+        super().write_lock_acquired(alone=alone)
         if not alone:
-            self._tails.clear()
+            self._chain_ends.clear()
 
-    def forget_more(self) -> None:
-        self._tails.clear()
-        self._forget_too()
+    def clear_derived(self) -> None:
+        self._chain_ends.clear()
+        self._clear_message_cache()
 
-    def at(self, tenant: str, session_id: str, version: int) -> SessionState | None:
+    def at_version(self, tenant: str, session_id: str, version: int) -> SessionState | None:
         """Return the session's state as it was at a version that it has or had; None if it has not."""
         stream = session_stream(session_id)
         state = self._snapshot(tenant, stream)
@@ -299,20 +301,22 @@ class SessionStateCache(StateCache[SessionState]):
             return None
         return msgspec.structs.replace(state, id=session_id)
 
-    def tail(self, tenant: str, state: SessionState) -> str | None:
+    def cached_chain_end(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""
-        return self._tails.get((tenant, state.id, state.version)) if state.continuations else None
+        return (
+            self._chain_ends.get((tenant, state.id, state.version)) if state.continuations else None
+        )
 
-    def keep_tail(self, tenant: str, state: SessionState, last: str) -> None:
+    def put_chain_end(self, tenant: str, state: SessionState, last: str) -> None:
         """Remember where a conversation goes on, as long as the session itself does not change."""
         if last != state.id:
-            if len(self._tails) >= self._size:
-                self._tails.clear()
-            self._tails[tenant, state.id, state.version] = last
+            if len(self._chain_ends) >= self._size:
+                self._chain_ends.clear()
+            self._chain_ends[tenant, state.id, state.version] = last
 
-    def forget_tails(self) -> None:
+    def clear_chain_ends(self) -> None:
         """A session leaves its chain: a conversation may go on elsewhere than remembered."""
-        self._tails.clear()
+        self._chain_ends.clear()
 
 
 TREE_STREAM_PREFIX: Final = "frames/"
@@ -378,12 +382,12 @@ class FrameTreeCache(StateCache[TreeState]):
     def stream(self, id_: str) -> str:
         return tree_stream(id_)
 
-    def decoded(self, snapshot: port.Snapshot) -> TreeState | None:
+    def decode_snapshot(self, snapshot: port.Snapshot) -> TreeState | None:
         return (
             codec.decode_tree(snapshot.state) if snapshot.fold == codec.TREE_FOLD_VERSION else None
         )
 
-    def folded(
+    def apply_events(
         self,
         tenant: str,  # noqa: ARG002 - a tree needs nothing but its events
         state: TreeState | None,
@@ -393,61 +397,61 @@ class FrameTreeCache(StateCache[TreeState]):
             state = frame_fold.evolve(state, fact.event, version=fact.version, time_us=fact.time_us)
         return state
 
-    def forget_more(self) -> None:
+    def clear_derived(self) -> None:
         self._roots.clear()
 
-    def root(self, tenant: str, frame_id: str) -> str | None:
+    def root_of(self, tenant: str, frame_id: str) -> str | None:
         """Return the root of a frame's tree, which never changes; None if there is no such frame."""
-        self.look(tenant)
+        self.check_rebuilt(tenant)
         found = self._roots.get((tenant, frame_id))
         if found is None:
-            found = self._root(tenant, frame_id)
+            found = self._find_root(tenant, frame_id)
             if found is not None:
-                self.keep_root(tenant, frame_id, found)
+                self.put_root(tenant, frame_id, found)
         return found
 
-    def _root(self, tenant: str, frame_id: str) -> str | None:
-        row = self._store.find(tenant, FRAME_KIND, frame_id)
+    def _find_root(self, tenant: str, frame_id: str) -> str | None:
+        row = self._store.find_projection(tenant, FRAME_KIND, frame_id)
         if row is not None:
             return codec.decode_frame(row.document).root_id
-        if self._store.find(tenant, TREE_KIND, frame_id) is not None:
+        if self._store.find_projection(tenant, TREE_KIND, frame_id) is not None:
             return frame_id
         root = root_in_frame_id(frame_id)
         tree = self.current(tenant, root) if root else None
         there = tree is not None and (frame_id in tree.frames or tree.closed_frame(frame_id))
         return root if there else None
 
-    def tree_in_turn(self, tenant: str, frame_id: str) -> TreeState | None:
+    def tree_locked(self, tenant: str, frame_id: str) -> TreeState | None:
         """Return the tree of a frame if the holder of the turn knows it; then nobody has changed it since."""
         known = self._cached.get((tenant, root_in_frame_id(frame_id) or frame_id))
         if known is None:
             known = self._cached.get((tenant, self._roots.get((tenant, frame_id), "")))
         return known[0] if known is not None and known[1] == self._epoch else None
 
-    def keep_root(self, tenant: str, frame_id: str, root_id: str) -> None:
+    def put_root(self, tenant: str, frame_id: str, root_id: str) -> None:
         """Remember to which tree a frame belongs."""
         with self._mutex:
             self._roots[tenant, frame_id] = root_id
             while len(self._roots) > self._size * 8:
                 self._roots.popitem(last=False)
 
-    def find(self, tenant: str, frame_id: str) -> Frame | None:
+    def find_frame(self, tenant: str, frame_id: str) -> Frame | None:
         """Return a frame as of now, open or closed; None if there never was one."""
-        root = self.root(tenant, frame_id)
+        root = self.root_of(tenant, frame_id)
         tree = self.current(tenant, root) if root is not None else None
         if tree is None:
-            return self.shelved(tenant, frame_id)
+            return self.frame_from_row(tenant, frame_id)
         found = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
-        return found or self.shelved(tenant, frame_id)
+        return found or self.frame_from_row(tenant, frame_id)
 
-    def shelved(self, tenant: str, frame_id: str) -> Frame | None:
+    def frame_from_row(self, tenant: str, frame_id: str) -> Frame | None:
         """Return a frame that was closed and has left its tree; None if there is no such frame."""
-        row = self._store.find(tenant, FRAME_KIND, frame_id)
+        row = self._store.find_projection(tenant, FRAME_KIND, frame_id)
         return codec.decode_frame(row.document) if row else None
 
     def open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
         """Return the tree in which a frame is open; None if it is closed or there is none."""
-        root = self.root(tenant, frame_id)
+        root = self.root_of(tenant, frame_id)
         tree = self.current(tenant, root) if root is not None else None
         return tree if tree is not None and frame_id in tree.frames else None
 
@@ -480,13 +484,13 @@ def changed_tree_rows(
     """
     last, event = after[-1], events[0]
     # One step of a tree from which nothing has just gone: most often it is found as it was.
-    plain = before is not None and len(events) == 1 and not before.shelves
+    plain = before is not None and len(events) == 1 and not before.moves_closed_frames
     if plain and isinstance(event, _EVENTS_WITHOUT_ROWS):
         return []
     known: Mapping[str, Frame] = before.frames if before else {}
     made: list[port.Projection] = []
     for tree in after:
-        if tree.shelves:
+        if tree.moves_closed_frames:
             made += map(frame_row, tree.closed)
     stands = False
     for frame_id, frame in last.frames.items():
@@ -500,7 +504,7 @@ def changed_tree_rows(
         made += _changed_suspension_rows(steps, last.updated_us)
     if (
         before is None
-        or before.alarm() != last.alarm()
+        or before.next_expiry_us() != last.next_expiry_us()
         or not ((plain and _keeps_scopes(event, last)) or before.scopes() == last.scopes())
     ):
         made.append(tree_row(last))
@@ -574,7 +578,7 @@ def tree_row(tree: TreeState) -> port.Projection:
     """Return the row of a tree: while it is open, by its actors and sessions, and by when something is overdue."""
     if not tree.frames:
         return port.Projection(kind=TREE_KIND, id=tree.root_id, status="closed")
-    alarm = tree.alarm()
+    alarm = tree.next_expiry_us()
     return port.Projection(
         kind=TREE_KIND,
         id=tree.root_id,

@@ -85,7 +85,7 @@ class CorrectedCounter:
         """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
         self._counter = counter
         self.key = self.name = counter.name
-        self.shared = _is_registered(counter)
+        self.cacheable = _is_registered(counter)
         self._factor = 1.0
         for known in corrections:
             if known.counter == counter.name and not counter.exact:
@@ -93,33 +93,33 @@ class CorrectedCounter:
                 self._factor = round(known.factor * 1000) / 1000
                 self.name = f"{counter.name}*{self._factor:.3f}"
         self.ratio = self._factor if counter.exact else self._factor * (1 + counter.margin)
-        self.besides = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
-        taken = self.sized(self.besides)
+        self.request_tokens = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
+        taken = self.corrected(self.request_tokens)
         overhead = max(reserve, taken) if within else reserve + taken
         self.counted = CounterInfo(self.name, counter.exact, overhead)
 
-    def plain(self, message: Message) -> int:
+    def raw_count(self, message: Message) -> int:
         """Return what the counter says of a message."""
-        return self._checked(self._counter.message(message))
+        return self._checked_count(self._counter.message(message))
 
-    def _checked(self, size: int) -> int:
+    def _checked_count(self, size: int) -> int:
         if type(cast("object", size)) is not int or size < 0:
             raise errors.InvalidRequest(
                 f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more."
             )
         return size
 
-    def sized(self, plain: int) -> int:
+    def corrected(self, plain: int) -> int:
         """Return what so many tokens of the counter are at most."""
-        return plain if self.ratio == 1.0 else math.ceil(self._checked(plain) * self.ratio)
+        return plain if self.ratio == 1.0 else math.ceil(self._checked_count(plain) * self.ratio)
 
-    def unsized(self, size: int) -> int:
+    def uncorrected(self, size: int) -> int:
         """Return of how many tokens of the counter a size was made, about."""
         return size if self.ratio == 1.0 else int(size / self.ratio)
 
     def count(self, message: Message) -> int:
         """Return what a message takes, at most."""
-        return self.sized(self.plain(message))
+        return self.corrected(self.raw_count(message))
 
 
 class WindowInput:
@@ -137,60 +137,60 @@ class WindowInput:
         self._floor = self.cut.first if self.cut else 1
         self._stubs = self.cut.stubs if self.cut else 0
         # Where a count is just what was counted before, it is looked up under this key.
-        plain = measure.shared and measure.ratio == 1.0 and self.cut is None
+        plain = measure.cacheable and measure.ratio == 1.0 and self.cut is None
         self._key = measure.key if plain else ""
         kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
         if self.cut and self.cut.asked:
             kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
         # Two of one group bring it once.
-        self._always = {said.version: said for group in kept for said in group}
-        self._stay = list(self._always.values())
+        self._kept_by_version = {said.version: said for group in kept for said in group}
+        self._kept_messages = list(self._kept_by_version.values())
         self._budget = budget
         # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
         usual = max(1, state.tokens // max(1, state.message_count))
         self._newest = max(NEWEST_MIN, min(budget // usual * 3 // 2, NEWEST_MAX))
         way = (measure.name, self._stubs, self.cut and self.cut.asked)
-        self.known = tail.items(way) if measure.shared else None
+        self.cached_items = tail.window_items(way) if measure.cacheable else None
 
-    def upto(self, *, stable: bool, shared: bool = False) -> list[WindowPart]:
+    def parts(self, *, stable: bool, shared: bool = False) -> list[WindowPart]:
         """Return the newest messages, with those that stay from before, and gaps between.
 
         `shared`: categories have shares of the window, so those that stay may not take all of it.
         """
         free = self._budget - self._measure.counted.overhead
-        free -= 0 if shared else sum(map(self._count, self._stay))
-        told = self._told(free)
+        free -= 0 if shared else sum(map(self._count, self._kept_messages))
+        told = self._summary_part(free)
         free -= told.tokens if told else 0
         said, start = self._newest_within(free)
         if stable and start and said[start].number > self._floor:
-            said, start = self._with_marks(said, start)
+            said, start = self._extended_to_marks(said, start)
             start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP_SHARE))
         newest = said[start or 0 :]
-        return self._with_gaps([*self._before(newest), *newest], told)
+        return self._with_gaps([*self._kept_before(newest), *newest], told)
 
-    def live(self, most: int) -> tuple[list[WindowMessage], int]:
+    def cut_candidates(self, most: int) -> tuple[list[WindowMessage], int]:
         """Return the messages that a cut may take out, and the size of those that stay.
 
         No more are looked at than have `most` tokens; what is older would go in any case.
         """
         asked = self.cut.asked if self.cut else 0
-        fixed = sum(self._count(said) for said in self._stay if said.number != asked)
+        fixed = sum(self._count(said) for said in self._kept_messages if said.number != asked)
         said, start = self._newest_within(most)
-        newest = [s for s in said[start or 0 :] if s.version not in self._always]
-        question = [s for s in self._stay if s.number == asked]
+        newest = [s for s in said[start or 0 :] if s.version not in self._kept_by_version]
+        question = [s for s in self._kept_messages if s.number == asked]
         return [self._piece(one) for one in [*question, *newest]], fixed
 
-    def _said(self) -> list[LoggedMessage]:
-        return self._tail.upto(self._state, self._newest)
+    def _newest_messages(self) -> list[LoggedMessage]:
+        return self._tail.up_to(self._state, self._newest)
 
-    def _more(self) -> bool:
+    def _look_further_back(self) -> bool:
         """Look further back, in memory first; False if there is nothing before."""
-        if self._newest >= len(self._tail) and not self._tail.older():
+        if self._newest >= len(self._tail) and not self._tail.read_older():
             return False
         self._newest *= 4
         return True
 
-    def _told(self, free: int) -> WindowSummary | None:
+    def _summary_part(self, free: int) -> WindowSummary | None:
         summary = self._state.summary
         if summary is None:
             return None
@@ -203,29 +203,31 @@ class WindowInput:
             size = self._measure.count(message)
         return WindowSummary(summary.first, summary.last, message, size)
 
-    def _with_marks(self, said: list[LoggedMessage], start: int) -> tuple[list[LoggedMessage], int]:
+    def _extended_to_marks(
+        self, said: list[LoggedMessage], start: int
+    ) -> tuple[list[LoggedMessage], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
         while not _has_question_and_answer(said, start):
-            if not self._more():
+            if not self._look_further_back():
                 break
-            before, said = len(said), self._said()
+            before, said = len(said), self._newest_messages()
             start += len(said) - before
         return said, start
 
     def _newest_within(self, room: float) -> tuple[list[LoggedMessage], int | None]:
         """Return the newest messages, and where those begin that there is room for; None if there is for all."""
-        said, start = self._said(), None
+        said, start = self._newest_messages(), None
         spare = room
         rest: Sequence[LoggedMessage] = said
         while True:
-            start, room, spare = self._start(said, rest, room, spare)
+            start, room, spare = self._scan_back(said, rest, room, spare)
             seen = len(said)
-            if start is not None or not self._more():
+            if start is not None or not self._look_further_back():
                 return said, start
-            said = self._said()
+            said = self._newest_messages()
             rest = said[: len(said) - seen]
 
-    def _start(
+    def _scan_back(
         self,
         said: Sequence[LoggedMessage],
         rest: Sequence[LoggedMessage],
@@ -234,7 +236,7 @@ class WindowInput:
     ) -> tuple[int | None, float, float]:
         """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
         count, key, turn = self._count, self._key, self._state.turn
-        floor, always, output = self._floor, self._always, MessageCategory.SYSTEM_OUTPUT
+        floor, always, output = self._floor, self._kept_by_version, MessageCategory.SYSTEM_OUTPUT
         kept, at = max(always, default=0), len(rest)
         for one in reversed(rest):
             at -= 1
@@ -252,14 +254,14 @@ class WindowInput:
                 else:
                     room -= size
             if room < 0 or spare < 0:
-                start = self._whole(said, at)
+                start = self._group_start(said, at)
                 if start is not None:
                     return start, room, spare
                 break
         return None, room, spare
 
     @staticmethod
-    def _whole(said: Sequence[LoggedMessage], at: int) -> int | None:
+    def _group_start(said: Sequence[LoggedMessage], at: int) -> int | None:
         """Return where the first group begins after an index; the newest group is looked at in any case."""
         for index in range(at + 1, len(said)):
             if said[index].message.role != "tool":
@@ -276,7 +278,10 @@ class WindowInput:
         every so many tokens, as they were counted when they came. It moves to the next only when it is
         full, and every process finds the same marks. A long turn has them at its calls.
         """
-        spoken, always = self._state.tokens - sum(one.tokens for one in self._stay), self._always
+        spoken, always = (
+            self._state.tokens - sum(one.tokens for one in self._kept_messages),
+            self._kept_by_version,
+        )
         newest_kept = max(always, default=0)
         for role in ("user", "assistant"):
             before, mark, kept = spoken, -1, 0
@@ -306,22 +311,22 @@ class WindowInput:
 
     def _counts(self, said: LoggedMessage) -> dict[str, int]:
         # Two counters of callers' own may have one name, so theirs are kept for this window only.
-        return said.counts if self._measure.shared else self._own.setdefault(said.version, {})
+        return said.counts if self._measure.cacheable else self._own.setdefault(said.version, {})
 
     def _count_whole(self, said: LoggedMessage) -> int:
         measure = self._measure
-        counts = said.counts if measure.shared else self._counts(said)
+        counts = said.counts if measure.cacheable else self._counts(said)
         plain = counts.get(measure.key)
         if plain is None:
-            plain = counts[measure.key] = measure.plain(said.message)
-        return plain if measure.ratio == 1.0 else measure.sized(plain)
+            plain = counts[measure.key] = measure.raw_count(said.message)
+        return plain if measure.ratio == 1.0 else measure.corrected(plain)
 
     def _count_stub(self, said: LoggedMessage) -> int:
         counts, key = self._counts(said), f"{self._measure.key} stub"
         plain = counts.get(key)
         if plain is None:
-            plain = counts[key] = self._measure.plain(self._tail.stub(said))
-        return self._measure.sized(plain)
+            plain = counts[key] = self._measure.raw_count(self._tail.stub(said))
+        return self._measure.corrected(plain)
 
     def _piece(self, said: LoggedMessage) -> WindowMessage:
         size = said.counts.get(self._key)
@@ -332,11 +337,13 @@ class WindowInput:
             if stub < whole:
                 return WindowMessage(said.number, self._tail.stub(said), stub, whole)
         asked = self.cut is not None and said.number == self.cut.asked
-        return WindowMessage(said.number, said.message, self._count_whole(said), asked=asked)
+        return WindowMessage(
+            said.number, said.message, self._count_whole(said), cut_turn_question=asked
+        )
 
-    def _before(self, newest: Sequence[LoggedMessage]) -> list[LoggedMessage]:
+    def _kept_before(self, newest: Sequence[LoggedMessage]) -> list[LoggedMessage]:
         first = newest[0].version if newest else self._state.version + 1
-        stay = dict(self._always)
+        stay = dict(self._kept_by_version)
         if self._tail.began < self._state.turn < first:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
@@ -359,7 +366,7 @@ class WindowInput:
                 WindowMessage(number, one.message, known) if known is not None else self._piece(one)
             )
         if told and (
-            not told.last or any(isinstance(part, WindowGap) and part.told for part in parts)
+            not told.last or any(isinstance(part, WindowGap) and part.summarised for part in parts)
         ):
             first = parts[0] if parts else None
             prompt = isinstance(first, WindowMessage) and first.message.role == "system"
@@ -422,9 +429,9 @@ class PolicyApplier:
     """The policies of one engine's sessions at work."""
 
     def __init__(self, tails: MessageCache) -> None:
-        self._tails = tails
+        self._message_cache = tails
 
-    def applied(
+    def apply(
         self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool
     ) -> SessionWrite:
         """Return what is written, counted by the session's policy, and with the cut that is due.
@@ -440,7 +447,7 @@ class PolicyApplier:
         events = tuple(_recounted(fact, measure) for fact in writing.events)
         made = _AppliedEvents(state, events, measure)
         room = policy.budget - measure.counted.overhead
-        left = measure.sized(max(0, made.after.cut.tokens)) if made.after.cut else 0
+        left = measure.corrected(max(0, made.after.cut.tokens)) if made.after.cut else 0
         due = anew or cuts.is_cut_due(_live_tokens_max(made.after, measure), room, policy, left)
         if not due or policy.shares:
             return SessionWrite(writing.session_id, events)
@@ -456,7 +463,7 @@ class PolicyApplier:
         cutting_events = session_rules.cut_events(cut, summary)
         return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
 
-    def trimmed(
+    def trim(
         self, tenant: str, state: SessionState, policy: WindowPolicy
     ) -> tuple[Cut, Summary | None]:
         """Return the cut of a session down to the budget of a policy, whether or not one is due."""
@@ -474,8 +481,10 @@ class PolicyApplier:
         room = policy.budget - measure.counted.overhead
         pieces, fixed, cut = list[WindowMessage](), 0, None
         if before is not None:
-            parts = WindowInput(self._tails.of(tenant, before), before, measure, policy.budget)
-            pieces, fixed = parts.live(2 * room + measure.sized(made.tokens))
+            parts = WindowInput(
+                self._message_cache.get(tenant, before), before, measure, policy.budget
+            )
+            pieces, fixed = parts.cut_candidates(2 * room + measure.corrected(made.tokens))
             cut = parts.cut
         live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
         found = cuts.plan_cut(live, policy, measure.count)
@@ -485,8 +494,8 @@ class PolicyApplier:
             found = replace(cut or Cut(1), budget=policy.budget, tokens=size), None
         cut, summary = found
         if summary is not None:
-            summary = replace(summary, tokens=measure.unsized(summary.tokens))
-        return replace(cut, tokens=measure.unsized(cut.tokens)), summary
+            summary = replace(summary, tokens=measure.uncorrected(summary.tokens))
+        return replace(cut, tokens=measure.uncorrected(cut.tokens)), summary
 
 
 class _AppliedEvents:
@@ -506,7 +515,7 @@ class _AppliedEvents:
             state = session_rules.evolve_one(before, fact, time_us=0)
             if isinstance(fact, e.MessageAddedEvent) and before is not None:
                 self.tokens += fact.tokens
-                size = measure.sized(fact.tokens)
+                size = measure.corrected(fact.tokens)
                 if (state.kept, state.pins) == (before.kept, before.pins):
                     self.pieces.append(WindowMessage(state.message_count, fact.message, size))
                 else:
@@ -548,7 +557,7 @@ def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:
 def _recounted(fact: e.SessionEvent, measure: CorrectedCounter) -> e.SessionEvent:
     if not isinstance(fact, e.MessageAddedEvent):
         return fact
-    return e.MessageAddedEvent(fact.message, measure.plain(fact.message), measure.key)
+    return e.MessageAddedEvent(fact.message, measure.raw_count(fact.message), measure.key)
 
 
 def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
@@ -556,7 +565,7 @@ def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
     if measure.ratio == 1.0:
         return state.live
     count = state.message_count - (state.cut.first - 1 if state.cut else 0) + len(state.kept)
-    return measure.sized(state.live) + count
+    return measure.corrected(state.live) + count
 
 
 def _cut_index(events: Sequence[e.SessionEvent]) -> int:

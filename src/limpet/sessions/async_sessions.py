@@ -83,15 +83,15 @@ class AsyncSessions:
             channel = self._loops[id(loop)] = AsyncioChannel(loop, self._engine)
         return channel.submit(request)
 
-    async def _begun(self, request: CommandRequest) -> AsyncSession:
+    async def _begin(self, request: CommandRequest) -> AsyncSession:
         if self._bootstraps:
-            request = await self.in_thread(lambda: self._blocking.knowing(request))
+            request = await self.in_thread(lambda: self._blocking.with_profile(request))
         return await self.run(request)
 
     def _handle(self, state: SessionState) -> AsyncSession:
         return AsyncSession(self, self._engine, self._settings.tenant, state)
 
-    def _converted(self, session: Session) -> AsyncSession:
+    def _async_handle(self, session: Session) -> AsyncSession:
         return self._handle(session.state)
 
     async def create_session(
@@ -106,7 +106,7 @@ class AsyncSessions:
         policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Begin a session. `system` is its first message. Raises DuplicateSession if the id is taken."""
-        return await self._begun(
+        return await self._begin(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -130,7 +130,7 @@ class AsyncSessions:
         policy: WindowPolicy | None = None,
     ) -> AsyncSession:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
-        return await self._begun(
+        return await self._begin(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -146,11 +146,13 @@ class AsyncSessions:
     async def load_session(self, session_id: str) -> AsyncSession | None:
         """Return the session by that id; None if there is none. Raises Corrupt if its data is damaged."""
         found = await self.in_thread(lambda: self._blocking.load_session(session_id))
-        return self._converted(found) if found is not None else None
+        return self._async_handle(found) if found is not None else None
 
     async def get_session(self, session_id: str) -> AsyncSession:
         """Return the session by that id; raise SessionNotFound if there is none."""
-        return self._converted(await self.in_thread(lambda: self._blocking.get_session(session_id)))
+        return self._async_handle(
+            await self.in_thread(lambda: self._blocking.get_session(session_id))
+        )
 
     async def update_session(
         self,
@@ -215,7 +217,7 @@ class AsyncSessions:
             self._requests.add(session_id, messages, key=key, expected_version=expected_version)
         )
 
-    def append_to(
+    def append_for_handle(
         self,
         session_id: str,
         messages: Iterable[MessageLike],
@@ -250,7 +252,7 @@ class AsyncSessions:
         self, session_id: str, *, system: str | None = None, key: str | None = None
     ) -> AsyncSession:
         """End the present generation and begin the next, empty, under the same id."""
-        return await self._begun(self._requests.reset(session_id, system=system, key=key))
+        return await self._begin(self._requests.reset(session_id, system=system, key=key))
 
     async def fork_session(
         self,
@@ -267,7 +269,9 @@ class AsyncSessions:
         request = self._requests.fork(
             session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
         )
-        return await self.run(await self.in_thread(lambda: self._blocking.ahead(request)))
+        return await self.run(
+            await self.in_thread(lambda: self._blocking.prefetch_source_state(request))
+        )
 
     async def rewind_session(
         self,
@@ -279,11 +283,13 @@ class AsyncSessions:
     ) -> AsyncSession:
         """Take the session back to a message: later ones leave the conversation. Nothing is deleted."""
         request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
-        return await self.run(await self.in_thread(lambda: self._blocking.ahead(request)))
+        return await self.run(
+            await self.in_thread(lambda: self._blocking.prefetch_source_state(request))
+        )
 
     async def fork_past(self, fork: Callable[[Sessions], Session]) -> AsyncSession:
         """Fork for a handle on a session as it was."""
-        return self._converted(await self.in_thread(lambda: fork(self._blocking)))
+        return self._async_handle(await self.in_thread(lambda: fork(self._blocking)))
 
     async def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
@@ -297,7 +303,7 @@ class AsyncSessions:
 
     def check_session_boundary(self, session: AsyncSession) -> bool:
         """Whether the session has reached its number of messages."""
-        return self._blocking.boundary(session.state)
+        return self._blocking.is_at_boundary(session.state)
 
     async def create_continuation_session(
         self, source_session: AsyncSession, *, key: str | None = None
@@ -322,12 +328,12 @@ class AsyncSessions:
                 session_id, call_ids=call_ids, outcome=outcome
             )
         )
-        return self._converted(closed)
+        return self._async_handle(closed)
 
     async def session_chain(self, session_id: str) -> list[AsyncSession]:
         """Return every session of the conversation, first to last, each once."""
         chain = await self.in_thread(lambda: self._blocking.session_chain(session_id))
-        return [self._converted(session) for session in chain]
+        return [self._async_handle(session) for session in chain]
 
     async def chain_tokens(self, session_id: str) -> int:
         """Return the tokens of the whole conversation; what was carried over counts once."""
@@ -360,7 +366,7 @@ class AsyncSession(AsyncRecordedWindowVerbs):
         usage: int | None = None,
     ) -> AsyncSession:
         """Append a message: a Message or a provider's dict. It is on disk when this returns."""
-        answer = await self._manager.append_to(
+        answer = await self._manager.append_for_handle(
             self._state.id, (message,), key=key, expected_version=expected_version, window=window, usage=usage
         )  # fmt: skip
         self._state = answer.state
@@ -376,7 +382,7 @@ class AsyncSession(AsyncRecordedWindowVerbs):
         usage: int | None = None,
     ) -> AsyncSession:
         """Append messages in order, all or none, in one commit."""
-        answer = await self._manager.append_to(
+        answer = await self._manager.append_for_handle(
             self._state.id, messages, key=key, expected_version=expected_version, window=window, usage=usage
         )  # fmt: skip
         self._state = answer.state

@@ -41,7 +41,7 @@ class DeferredWrites:
         self._engine = engine
         self._interval_us = int(interval_s * 1e6)
         self._changed = threading.Condition()
-        self._under_way: dict[str, list[Ticket]] = {}
+        self._in_flight: dict[str, list[Ticket]] = {}
         self._failed: dict[str, list[BaseException]] = {}
         self._waited_us = 0
 
@@ -56,7 +56,7 @@ class DeferredWrites:
         with self._changed:
             ticket = Ticket(request, self)
             self._engine.submit(ticket)
-            self._under_way.setdefault(session_id, []).append(ticket)
+            self._in_flight.setdefault(session_id, []).append(ticket)
         self._engine.start()
 
     def deliver(self, tickets: Sequence[Ticket]) -> None:
@@ -78,21 +78,21 @@ class DeferredWrites:
 
     def settle(self, session_id: str | None = None) -> None:
         """Wait for the writes of one session, or all; errors are kept for whoever asks for the session."""
-        if not self._under_way:
+        if not self._in_flight:
             return
         self._engine.start()
         with self._changed:
-            chosen = list(self._under_way) if session_id is None else [session_id]
-            tickets = [ticket for place in chosen for ticket in self._under_way.get(place, ())]
+            chosen = list(self._in_flight) if session_id is None else [session_id]
+            tickets = [ticket for place in chosen for ticket in self._in_flight.get(place, ())]
             self._changed.wait_for(lambda: all(ticket.settled for ticket in tickets))
             for place in chosen:
                 self._remove(place, tickets)
 
     def _remove(self, session_id: str, settled: list[Ticket]) -> None:
-        present = self._under_way.pop(session_id, [])
+        present = self._in_flight.pop(session_id, [])
         left = [ticket for ticket in present if ticket not in settled]
         if left:
-            self._under_way[session_id] = left
+            self._in_flight[session_id] = left
         errors = [t.error for t in present if t in settled and t.error is not None]
         if errors:
             self._failed.setdefault(session_id, []).extend(errors)
@@ -126,7 +126,7 @@ class Sessions:
         self._bootstrap = bootstrap
         self._requests = requests.SessionRequests(settings, factory)
         self._deferred = DeferredWrites(engine, settings.auto_save_interval)
-        self._books = threading.Lock()
+        self._mutex = threading.Lock()
         self.current_session: Session | None = None
         self.sessions: OrderedDict[str, Session] = OrderedDict()
         self.max_messages_per_session = settings.max_messages_per_session
@@ -147,7 +147,7 @@ class Sessions:
 
         Raises DuplicateSession if the id is taken.
         """
-        return self._opened(
+        return self._open(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -171,7 +171,7 @@ class Sessions:
         policy: WindowPolicy | None = None,
     ) -> Session:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
-        return self._opened(
+        return self._open(
             self._requests.create(
                 session_id,
                 user_id=user_id,
@@ -184,16 +184,16 @@ class Sessions:
             )
         )
 
-    def _opened(self, request: CommandRequest) -> Session:
-        return self._remember(self._handle(self._run(self.knowing(request)).state))
+    def _open(self, request: CommandRequest) -> Session:
+        return self._remember(self._handle(self._run(self.with_profile(request)).state))
 
-    def knowing(self, request: CommandRequest) -> CommandRequest:
+    def with_profile(self, request: CommandRequest) -> CommandRequest:
         """Return a request that begins a session with what is known of its user, if that is asked for."""
         if self._bootstrap is None:
             return request
         self._engine.check()
         self._deferred.wait(request.session_id)
-        return self._bootstrap.filled(self._engine, request, self.last)
+        return self._bootstrap.with_profile(self._engine, request, self.conversation_end)
 
     def load_session(self, session_id: str) -> Session | None:
         """Return the session by that id, which becomes the current one; None if there is none.
@@ -212,16 +212,16 @@ class Sessions:
         named = checked_id("a session's id", session_id)
         self._deferred.wait(named)
         state = self._engine.states.current(self._settings.tenant, named)
-        return None if state is None or state.gone else state
+        return None if state is None or state.hidden else state
 
     def _handle(self, state: SessionState) -> Session:
         return Session(self, self._engine, self._settings.tenant, state)
 
     def _remember(self, session: Session) -> Session:
-        with self._books:
+        with self._mutex:
             self.current_session = session
-            self.sessions[session.id_now] = session
-            self.sessions.move_to_end(session.id_now)
+            self.sessions[session.last_known_id] = session
+            self.sessions.move_to_end(session.last_known_id)
             over = len(self.sessions) - self.max_sessions_in_memory
             evicted = [self.sessions.popitem(last=False)[0] for _ in range(over)]
         for session_id in evicted:
@@ -273,7 +273,7 @@ class Sessions:
         """
         self._engine.check()
         self._deferred.settle()
-        query = self._requests.query(
+        query = self._requests.list_query(
             limit=limit,
             offset=offset,
             cursor=cursor,
@@ -283,7 +283,7 @@ class Sessions:
             active_before=active_before,
             metadata=metadata,
         )
-        rows = self._engine.store.query(
+        rows = self._engine.store.query_projections(
             self._settings.tenant, msgspec.structs.replace(query, limit=query.limit + 1)
         )
         return requests.session_page(rows, limit)
@@ -321,7 +321,7 @@ class Sessions:
         self, session_id: str, *, system: str | None = None, key: str | None = None
     ) -> Session:
         """End the present generation and begin the next, empty, under the same id."""
-        request = self.knowing(self._requests.reset(session_id, system=system, key=key))
+        request = self.with_profile(self._requests.reset(session_id, system=system, key=key))
         return self._handle(self._run(request).state)
 
     def fork_session(
@@ -344,7 +344,7 @@ class Sessions:
         request = self._requests.fork(
             session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
         )
-        return self._opened(self.ahead(request))
+        return self._open(self.prefetch_source_state(request))
 
     def fork_version(
         self,
@@ -361,7 +361,7 @@ class Sessions:
             session_id, None, version=version, new_id=new_id, user_id=None, title=title,
             metadata=metadata, key=key,
         )  # fmt: skip
-        return self._opened(self.ahead(request))
+        return self._open(self.prefetch_source_state(request))
 
     def rewind_session(
         self,
@@ -377,9 +377,9 @@ class Sessions:
         `events.at(position)` show what was. Title and metadata stay. Raises MessageNotFound, SessionEnded.
         """
         request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
-        return self._handle(self._run(self.ahead(request)).state)
+        return self._handle(self._run(self.prefetch_source_state(request)).state)
 
-    def ahead(self, request: CommandRequest) -> CommandRequest:
+    def prefetch_source_state(self, request: CommandRequest) -> CommandRequest:
         """Return the request of a fork or a rewind with what can be found out before its turn."""
         self._engine.check()
         self._deferred.wait(request.session_id)
@@ -391,15 +391,18 @@ class Sessions:
             self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
         except errors.SessionNotFound:
             return False
-        self.forgotten([session_id])
+        self.drop_handles([session_id])
         return True
 
-    def forgotten(self, session_ids: Sequence[str]) -> None:
+    def drop_handles(self, session_ids: Sequence[str]) -> None:
         """Let go of handles on sessions that are not there any more."""
-        with self._books:
+        with self._mutex:
             for session_id in session_ids:
                 self.sessions.pop(session_id, None)
-                if self.current_session is not None and self.current_session.id_now == session_id:
+                if (
+                    self.current_session is not None
+                    and self.current_session.last_known_id == session_id
+                ):
                     self.current_session = None
 
     def expire(
@@ -411,16 +414,16 @@ class Sessions:
         cutoff = requests.idle_cutoff_us(now, self._engine.now_us, idle_s)
         seen, ended = set[str](), list[str]()
         while True:
-            rows = self._engine.store.query(
+            rows = self._engine.store.query_projections(
                 self._settings.tenant, requests.idle_sessions_query(cutoff)
             )
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 return ended
             seen.update(fresh)
-            ended += [session_id for session_id in fresh if self._timed_out(session_id, cutoff)]
+            ended += [session_id for session_id in fresh if self._end_if_idle(session_id, cutoff)]
 
-    def _timed_out(self, session_id: str, cutoff: int) -> bool:
+    def _end_if_idle(self, session_id: str, cutoff: int) -> bool:
         """End a session that is still idle; False if it was touched, ended or deleted meanwhile."""
         try:
             request = self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff)
@@ -431,9 +434,9 @@ class Sessions:
     def check_session_boundary(self, session: Session | None = None) -> bool:
         """Whether the session (None: the current one) has reached its number of messages."""
         chosen = session or self.current_session
-        return chosen is not None and self.boundary(chosen.state)
+        return chosen is not None and self.is_at_boundary(chosen.state)
 
-    def boundary(self, state: SessionState) -> bool:
+    def is_at_boundary(self, state: SessionState) -> bool:
         """Whether a state has reached the number of messages of a session."""
         return continuation.is_full(state, self.max_messages_per_session)
 
@@ -459,8 +462,10 @@ class Sessions:
         outcome: str = UNKNOWN_OUTCOME,
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = self.last(session_rules.existing_state(self._find(session_id), session_id))
-        message = self._requests.closing(state.open_calls, call_ids, outcome)
+        state = self.conversation_end(
+            session_rules.existing_state(self._find(session_id), session_id)
+        )
+        message = self._requests.closing_message(state.open_calls, call_ids, outcome)
         if message is None:
             return self._handle(state)
         return self.add_messages(state.id, [message])
@@ -488,7 +493,7 @@ class Sessions:
         chain = self.session_chain(session_id)
         return sum(session.state.tokens - session.state.carried_tokens for session in chain)
 
-    def append(
+    def append_for_handle(
         self,
         session: Session,
         messages: Iterable[MessageLike],
@@ -500,25 +505,25 @@ class Sessions:
     ) -> SessionState | None:
         """Append for a handle; None if the write is deferred and the state is not known yet."""
         request = self._requests.add(
-            session.id_now, messages, key=key, expected_version=expected_version, window=window, usage=usage
+            session.last_known_id, messages, key=key, expected_version=expected_version, window=window, usage=usage
         )  # fmt: skip
         if self._settings.write == "deferred":
             self._deferred.add(request)
             return None
         return self._engine.run(request).state
 
-    def settled(self, state: SessionState) -> SessionState:
+    def state_after_writes(self, state: SessionState) -> SessionState:
         """Return the state once deferred writes to its session are through; raise what refused one, once."""
         self._deferred.wait(state.id)
-        return self.last(self._find(state.id) or state)
+        return self.conversation_end(self._find(state.id) or state)
 
-    def last(self, state: SessionState) -> SessionState:
+    def conversation_end(self, state: SessionState) -> SessionState:
         """Return the state of the last session of a conversation."""
         while following := self._following(state):
             state = following
         return state
 
-    def settle(self) -> None:
+    def wait_for_writes(self) -> None:
         """Wait until deferred writes are through; what refused one is told to whoever asks for its session."""
         self._deferred.settle()
 

@@ -60,23 +60,23 @@ class SessionRecovery:
         self._tenant = tenant
         self._files = files
 
-    def finished(self, session_id: str) -> bool:
+    def has_complete_recovery(self, session_id: str) -> bool:
         """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
-        present = self._present(recovery_id(session_id))
+        present = self._existing_session(recovery_id(session_id))
         return present is not None and COMPLETE_KEY in present.metadata
 
     def replacement(self, state: SessionState) -> SessionState | None:
         """Return the recovery session of one that says that it has one; None if that is gone, or not complete."""
         if state.metadata.get(RECOVERED_TO_KEY) != recovery_id(state.id):
             return None
-        present = self._present(recovery_id(state.id))
+        present = self._existing_session(recovery_id(state.id))
         return present.state if present is not None and COMPLETE_KEY in present.metadata else None
 
     def is_sound(self, session_id: str) -> bool:
         """Whether everything of a session can be read. Reads all of it."""
-        return not self._log(session_id).damaged
+        return not self._salvage(session_id).damaged
 
-    def mended(self) -> bool:
+    def rebuild_from_copy(self) -> bool:
         """Make everything again from the other copy of the log, if there is one that is whole."""
         if self._files is None:
             return False
@@ -86,17 +86,17 @@ class SessionRecovery:
             return False
         return True
 
-    def recovered(self, session_id: str, error: errors.Corrupt) -> Session:
+    def recover(self, session_id: str, error: errors.Corrupt) -> Session:
         """Return the recovery session of a damaged one, which is begun the first time."""
         made = recovery_id(session_id)
-        present = self._present(made)
+        present = self._existing_session(made)
         if present is not None and COMPLETE_KEY in present.metadata:
             return present
-        document, messages = self._kept(session_id)
-        log = self._log(session_id)
+        document, messages = self._file_content(session_id)
+        log = self._salvage(session_id)
         known = {message.id for message in messages}
         whole = [*messages, *(message for message in log.messages if message.id not in known)]
-        session = present or self._begun(
+        session = present or self._begin_recovery(
             made, session_id, document.get("title") or log.title, error
         )
         self._fill(session, whole)
@@ -111,13 +111,13 @@ class SessionRecovery:
             self._sessions.update_session(session_id, metadata={RECOVERED_TO_KEY: made})
         return recovered
 
-    def _present(self, session_id: str) -> Session | None:
+    def _existing_session(self, session_id: str) -> Session | None:
         try:
             return self._sessions.get_session(session_id)
         except errors.SessionNotFound:
             return None
 
-    def _begun(
+    def _begin_recovery(
         self, made: str, session_id: str, title: str | None, error: errors.Corrupt
     ) -> Session:
         notice = (
@@ -139,11 +139,11 @@ class SessionRecovery:
         for begin in range(0, len(fitting), limits.READ_CHUNK):
             session.add_messages(fitting[begin : begin + limits.READ_CHUNK])
 
-    def _kept(self, session_id: str) -> tuple[dict[str, Json], list[Message]]:
-        found = self._files.kept(self._tenant, session_id) if self._files else None
+    def _file_content(self, session_id: str) -> tuple[dict[str, Json], list[Message]]:
+        found = self._files.read_verified(self._tenant, session_id) if self._files else None
         return found or ({}, [])
 
-    def _log(self, session_id: str) -> _SalvageResult:
+    def _salvage(self, session_id: str) -> _SalvageResult:
         """Return what the log still says of a session's present generation."""
         found = _SalvageResult()
         for event in event_reader.salvage_stream(
@@ -152,10 +152,10 @@ class SessionRecovery:
             if isinstance(event, event_reader.UnreadableEvent):
                 found.damaged += 1
             else:
-                self._take(found, event)
+                self._add_event(found, event)
         return found
 
-    def _take(self, found: _SalvageResult, stored: StoredEvent) -> None:
+    def _add_event(self, found: _SalvageResult, stored: StoredEvent) -> None:
         found.erased += stored.erased
         try:
             (fact,) = decode_session_events(self._engine.store, self._tenant, (stored,))
@@ -164,7 +164,7 @@ class SessionRecovery:
         except errors.Erased:
             return
         else:
-            found.take(fact.event)
+            found.add(fact.event)
 
 
 class _SalvageResult(msgspec.Struct):
@@ -178,7 +178,7 @@ class _SalvageResult(msgspec.Struct):
     damaged: int = 0
     erased: int = 0
 
-    def take(self, event: SessionEvent) -> None:
+    def add(self, event: SessionEvent) -> None:
         match event:
             case MessageAddedEvent():
                 self.messages.append(event.message)

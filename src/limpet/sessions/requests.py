@@ -270,7 +270,7 @@ class SessionRequests:
         )
         return self._request(command, key, None)
 
-    def closing(
+    def closing_message(
         self, calls: Sequence[OpenCall], call_ids: Sequence[str] | None, outcome: str
     ) -> Message | None:
         """The tool message that closes open calls with a truthful result; None if there is none to close."""
@@ -286,7 +286,7 @@ class SessionRequests:
         results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
         return Message("tool", tool_results=results, metadata={"type": "outcome_unknown"})
 
-    def query(
+    def list_query(
         self, *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
         active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
     ) -> port.Query:  # fmt: skip

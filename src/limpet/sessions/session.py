@@ -43,7 +43,7 @@ class Session(RecordedWindowVerbs):
     is then.
     """
 
-    __slots__ = ("_behind", "_manager", "_recover")
+    __slots__ = ("_has_deferred_writes", "_manager", "_recover")
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Session(RecordedWindowVerbs):
     ) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
-        self._behind = False
+        self._has_deferred_writes = False
         self._recover = recover
 
-    def _looked(self, look: Callable[[SessionState], T]) -> T:
+    def _read_or_recover(self, look: Callable[[SessionState], T]) -> T:
         try:
             return look(self.state)
         except errors.Corrupt as error:
@@ -67,7 +67,7 @@ class Session(RecordedWindowVerbs):
             self._state = self._recover(self._state.id, error)
         return look(self._state)
 
-    def _read_again(self, session_id: str, error: errors.Corrupt) -> MessageReader:
+    def _recovered_reader(self, session_id: str, error: errors.Corrupt) -> MessageReader:
         assert self._recover is not None, "given along only where there is one"
         self._state = self._recover(session_id, error)
         return self._reader()
@@ -75,20 +75,20 @@ class Session(RecordedWindowVerbs):
     @property
     def state(self) -> SessionState:
         """The session's state as this handle last saw it, its own deferred writes included."""
-        if self._behind:
-            self._state = self._manager.settled(self._state)
-            self._behind = False
+        if self._has_deferred_writes:
+            self._state = self._manager.state_after_writes(self._state)
+            self._has_deferred_writes = False
         return self._state
 
     @property
-    def id_now(self) -> str:
+    def last_known_id(self) -> str:
         """The id without waiting for deferred writes."""
         return self._state.id
 
     @property
     def messages(self) -> Messages:
         """Its messages, read from the store as they are asked for."""
-        return Messages(self._reader(), self._read_again if self._recover else None)
+        return Messages(self._reader(), self._recovered_reader if self._recover else None)
 
     def add_message(
         self,
@@ -119,11 +119,11 @@ class Session(RecordedWindowVerbs):
         usage: int | None = None,
     ) -> Session:
         """Append messages in order, all or none, in one commit."""
-        after = self._manager.append(
+        after = self._manager.append_for_handle(
             self, messages, key=key, expected_version=expected_version, window=window, usage=usage
         )
         if after is None:
-            self._behind = True
+            self._has_deferred_writes = True
         else:
             self._state = after
         return self
@@ -171,9 +171,11 @@ class Session(RecordedWindowVerbs):
 
     def pending_calls(self) -> list[PendingCall]:
         """Return the tool calls that have no result yet, wherever the conversation is now."""
-        return self._looked(lambda state: self._pending(self._manager.last(state)))
+        return self._read_or_recover(
+            lambda state: self._read_pending_calls(self._manager.conversation_end(state))
+        )
 
-    def _pending(self, last: SessionState) -> list[PendingCall]:
+    def _read_pending_calls(self, last: SessionState) -> list[PendingCall]:
         return session_view.read_pending_calls(self._reader_of(last), last)
 
     def close_pending_calls(

@@ -59,13 +59,13 @@ class SessionFiles:
     def __init__(self, engine: Engine, documents: ReadableDocuments) -> None:
         self._engine = engine
         self._documents = documents
-        self._shown: dict[str, int] = {}
-        self._new: dict[tuple[str, str], None] = {}
+        self._written_counts: dict[str, int] = {}
+        self._unindexed: dict[tuple[str, str], None] = {}
         self._damaged: dict[tuple[str, str], None] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._index = _FileIndex()
-        self._seal: bytes | None = None
-        self._books = threading.RLock()
+        self._index_seal: bytes | None = None
+        self._mutex = threading.RLock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -73,34 +73,37 @@ class SessionFiles:
         """Sweep in intervals, in a thread of its own; 0 is off."""
         if interval_s > 0:
             self._thread = threading.Thread(
-                target=self._run, args=(interval_s,), name="limpet-files", daemon=True
+                target=self._write_in_intervals,
+                args=(interval_s,),
+                name="limpet-files",
+                daemon=True,
             )
             self._thread.start()
 
-    def _run(self, interval_s: float) -> None:
+    def _write_in_intervals(self, interval_s: float) -> None:
         while not self._stop.wait(interval_s):
             try:
-                self.sweep()
+                self.write_changed()
             except (errors.Error, OSError) as error:
                 _log.warning("the files of sessions could not be written: %s", error)
 
-    def saved(self, tenant: str, session_id: str) -> None:
+    def write_after_save(self, tenant: str, session_id: str) -> None:
         """Write a session's file, unless it is long and little is new."""
-        with self._books:
+        with self._mutex:
             state = self._engine.states.current(tenant, session_id)
             name = self._name(tenant, session_id)
-            count = 0 if state is None or state.gone else state.message_count
-            little = count > SMALL_COUNT and count - self._shown.get(name, 0) < count // 8
-            if little and self._documents.has(name):
+            count = 0 if state is None or state.hidden else state.message_count
+            little = count > SMALL_COUNT and count - self._written_counts.get(name, 0) < count // 8
+            if little and self._documents.exists(name):
                 return
-            with self._documents.turn():
+            with self._documents.write_lock():
                 self._write(tenant, session_id)
-                if len(self._new) > len(self._sessions()) // 8:
+                if len(self._unindexed) > len(self._sessions()) // 8:
                     self._write_index({})
 
-    def sweep(self) -> None:
+    def write_changed(self) -> None:
         """Write the file of every session that has changed since its file was written."""
-        with self._books:
+        with self._mutex:
             store = self._engine.store
             changed, positions = list[tuple[str, str]](), dict[str, int]()
             before = self._positions()
@@ -111,10 +114,10 @@ class SessionFiles:
                 changed += [(tenant, session_id) for session_id in found]
             # Each in a turn of its own: others do not wait for as many files as there may be.
             for tenant, session_id in dict.fromkeys((*self._damaged, *changed)):
-                self._write_what_can_be(tenant, session_id)
-            if not changed and not self._new:
+                self._write_if_readable(tenant, session_id)
+            if not changed and not self._unindexed:
                 return
-            with self._documents.turn():
+            with self._documents.write_lock():
                 # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
                 kept = self._positions().keys() >= before.keys()
                 self._write_index(positions if kept else {})
@@ -124,7 +127,7 @@ class SessionFiles:
         for event in event_reader.salvage_feed(self._engine.store, tenant, after=after):
             if isinstance(event, event_reader.UnreadableEvent):
                 # Whose it is can't be told; a session that rests on it is met when it is written.
-                self._tell(tenant, event.error)
+                self._warn_once(tenant, event.error)
                 after = event.at
             else:
                 after = event.position
@@ -132,22 +135,22 @@ class SessionFiles:
                     found[event.stream.removeprefix(SESSION_STREAM_PREFIX)] = None
         return list(found), after
 
-    def _write_what_can_be(self, tenant: str, session_id: str) -> None:
+    def _write_if_readable(self, tenant: str, session_id: str) -> None:
         """Write a session's file; one that can't be read is tried again in the next sweep: it may be mended."""
         self._damaged.pop((tenant, session_id), None)
         try:
-            with self._documents.turn():
+            with self._documents.write_lock():
                 self._write(tenant, session_id)
         except errors.Erased:
             return
         except errors.Corrupt as error:
             self._damaged[tenant, session_id] = None
-            self._tell(tenant, error)
+            self._warn_once(tenant, error)
 
-    def _tell(self, tenant: str, error: errors.Corrupt) -> None:
+    def _warn_once(self, tenant: str, error: errors.Corrupt) -> None:
         """Say once that something is damaged."""
-        if (tenant, error.message) not in self._told:
-            self._told.add((tenant, error.message))
+        if (tenant, error.message) not in self._warned:
+            self._warned.add((tenant, error.message))
             _log.warning(
                 "%s The files of sessions of tenant %r that rest on it are not written, the others are.",
                 error.message,
@@ -155,13 +158,13 @@ class SessionFiles:
             )
 
     def _name(self, tenant: str, session_id: str) -> str:
-        return self._documents.name(session_id, "" if tenant == DEFAULT_TENANT else tenant)
+        return self._documents.safe_name(session_id, "" if tenant == DEFAULT_TENANT else tenant)
 
     def _read_index(self) -> _FileIndex:
         # Another process may have written it, or somebody removed it; else it is as it was when last seen.
-        seal = self._documents.seal(INDEX_NAME)
-        if seal is None or seal != self._seal:
-            self._index, self._seal = _parse_index(self._documents.get(INDEX_NAME)), seal
+        seal = self._documents.checksum(INDEX_NAME)
+        if seal is None or seal != self._index_seal:
+            self._index, self._index_seal = _parse_index(self._documents.get(INDEX_NAME)), seal
         return self._index
 
     def _sessions(self) -> dict[str, dict[str, Json]]:
@@ -174,7 +177,7 @@ class SessionFiles:
         """Bring the index up to the files that were written since; other processes' entries stay."""
         rows = dict(self._sessions())
         # Made now, in the turn: what was erased since a file was written must not come back here.
-        for tenant, session_id in self._new:
+        for tenant, session_id in self._unindexed:
             with contextlib.suppress(errors.Corrupt, errors.Erased):
                 state, name = self._state(tenant, session_id), self._name(tenant, session_id)
                 rows.pop(name, None)
@@ -185,29 +188,29 @@ class SessionFiles:
             "limpet": "sessions", "format": FORMAT_VERSION, "positions": known, "sessions": {**rows},
         }  # fmt: skip
         self._documents.put(INDEX_NAME, document)
-        self._index, self._seal = (
+        self._index, self._index_seal = (
             _FileIndex(positions=known, sessions=rows),
-            self._documents.seal(INDEX_NAME),
+            self._documents.checksum(INDEX_NAME),
         )
-        self._new = {}
+        self._unindexed = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
         name, state = self._name(tenant, session_id), self._state(tenant, session_id)
         if state is None:
             self._documents.drop(name)
-            self._shown.pop(name, None)
+            self._written_counts.pop(name, None)
         else:
-            present = self._documents.primary(name)
+            present = self._documents.get_primary(name)
             if present is None or present.get("version") != state.version:
                 self._documents.put(name, self._document(tenant, state))
-            self._shown[name] = state.message_count
-        self._new[tenant, session_id] = None
+            self._written_counts[name] = state.message_count
+        self._unindexed[tenant, session_id] = None
 
     def _state(self, tenant: str, session_id: str) -> SessionState | None:
         """Return a session's state as of now; None if there is no such session any more."""
         with contextlib.suppress(errors.SessionNotFound):
             state = self._engine.states.current(tenant, session_id)
-            return None if state is None or state.gone else state
+            return None if state is None or state.hidden else state
         return None
 
     def _document(self, tenant: str, state: SessionState) -> dict[str, Json]:
@@ -231,7 +234,9 @@ class SessionFiles:
             "messages": [message.to_dict() for message in messages],
         }
 
-    def kept(self, tenant: str, session_id: str) -> tuple[dict[str, Json], list[Message]] | None:
+    def read_verified(
+        self, tenant: str, session_id: str
+    ) -> tuple[dict[str, Json], list[Message]] | None:
         """Return what a session's file says, or its backup, and its messages; None if neither verifies."""
         document = self._documents.get(self._name(tenant, session_id))
         if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
@@ -268,7 +273,7 @@ class SessionFiles:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-        self.sweep()
+        self.write_changed()
 
 
 def _index_row(tenant: str, state: SessionState) -> dict[str, Json]:

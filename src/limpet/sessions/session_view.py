@@ -44,17 +44,19 @@ class MessageReader:
         place = index + self.count() if index < 0 else index
         if not 0 <= place < self.count():
             raise IndexError("the session has no message at that index")
-        found, _ = self.chunk(self._after(place), 1)
+        found, _ = self.chunk(self._version_before(place), 1)
         return found[0]
 
-    def _after(self, index: int) -> int:
+    def _version_before(self, index: int) -> int:
         """Return the version just before the message at an index."""
         self._engine.check()
         if index <= 0:
             return self._state.began
         ordinal = self._state.ordinal_began + index + 1
         return (
-            self._engine.store.seek(self._tenant, self._stream, ordinal, at=self._state.version)
+            self._engine.store.find_ordinal(
+                self._tenant, self._stream, ordinal, at=self._state.version
+            )
             or self._state.version + 1
         ) - 1
 
@@ -80,16 +82,16 @@ class MessageReader:
         if not indices:
             return []
         low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
-        found, _ = self.chunk(self._after(low), high - low + 1)
+        found, _ = self.chunk(self._version_before(low), high - low + 1)
         return [found[i - low] for i in indices]
 
-    def ended(self) -> errors.Error:
+    def truncated_error(self) -> errors.Error:
         """Return the error for a session whose log has fewer messages than its state."""
         return truncated_stream_error(
             self._engine.store, self._tenant, self._stream, self._state.version
         )
 
-    def start(self) -> int:
+    def start_version(self) -> int:
         """Return the version to read the first chunk after."""
         return self._state.began
 
@@ -107,15 +109,15 @@ class Messages(Sequence[Message]):
 
     def __init__(self, reader: MessageReader, again: ReaderRecovery | None = None) -> None:
         self._reader = reader
-        self._again = again
+        self._recover = again
 
-    def _looked(self, look: Callable[[MessageReader], T]) -> T:
+    def _read_or_recover(self, look: Callable[[MessageReader], T]) -> T:
         try:
             return look(self._reader)
         except errors.Corrupt as error:
-            if self._again is None:
+            if self._recover is None:
                 raise
-            self._reader = self._again(self._reader.session_id, error)
+            self._reader = self._recover(self._reader.session_id, error)
         return look(self._reader)
 
     def __len__(self) -> int:
@@ -127,30 +129,34 @@ class Messages(Sequence[Message]):
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
         if isinstance(index, slice):
-            return self._looked(lambda reader: reader.slice(index))
-        return self._looked(lambda reader: reader.at(index))
+            return self._read_or_recover(lambda reader: reader.slice(index))
+        return self._read_or_recover(lambda reader: reader.at(index))
 
     def __iter__(self) -> Iterator[Message]:
         if not len(self):
             return
-        found, after = self._looked(lambda reader: reader.chunk(reader.start(), limits.READ_CHUNK))
+        found, after = self._read_or_recover(
+            lambda reader: reader.chunk(reader.start_version(), limits.READ_CHUNK)
+        )
         reader, remaining = self._reader, len(self)
         while True:
             if not found:
-                raise reader.ended()
+                raise reader.truncated_error()
             yield from found
             remaining -= len(found)
             if not remaining:
                 return
-            found, after = self._next(reader, after, min(remaining, limits.READ_CHUNK))
+            found, after = self._next_chunk(reader, after, min(remaining, limits.READ_CHUNK))
 
-    def _next(self, reader: MessageReader, after: int, limit: int) -> tuple[list[Message], int]:
+    def _next_chunk(
+        self, reader: MessageReader, after: int, limit: int
+    ) -> tuple[list[Message], int]:
         try:
             return reader.chunk(after, limit)
         except errors.Corrupt as error:
-            if self._again is None:
+            if self._recover is None:
                 raise
-            self._reader = self._again(reader.session_id, error)
+            self._reader = self._recover(reader.session_id, error)
             if self._reader.session_id != reader.session_id:
                 error.hint = f"What can be read of it is in {self._reader.session_id}: read again, or load it again."
                 error.facts["recovery"] = self._reader.session_id
@@ -252,7 +258,7 @@ class SessionView:
     def _reader_of(self, state: SessionState) -> MessageReader:
         return MessageReader(self._engine, self._tenant, state)
 
-    def _looked(self, look: Callable[[SessionState], T]) -> T:
+    def _read_or_recover(self, look: Callable[[SessionState], T]) -> T:
         """Return what a look at the session finds. Every look at the log that a blocking verb takes goes this way."""
         return look(self.state)
 

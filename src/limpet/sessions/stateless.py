@@ -54,7 +54,7 @@ class StateManager:
         summary_prefix: str | None = None,
     ) -> None:
         self._asked = WindowOptions(budget=limit, model=model, counter=counter)
-        self._measure = self._asked.measure()
+        self._measure = self._asked.corrected_counter()
         self._keep_system = keep_system
         self._prefix = None if summary_prefix is None else checked_summary_prefix(summary_prefix)
 
@@ -115,7 +115,7 @@ class StateManager:
         """Return what a model should see of a list, with the ledger of every message."""
         measure = msgspec.structs.replace(
             self._asked, tools=tools, reserve=reserve, least=min_compaction
-        ).measure()
+        ).corrected_counter()
         said = enumerate(_accept_messages(messages), 1)
         pieces = [
             WindowMessage(number, message, measure.count(message)) for number, message in said
@@ -144,7 +144,7 @@ class StateManager:
         extracted.
         """
         language = checked_summary_language(summarizer, language)
-        early = self._early(list(messages), language)
+        early = self._earlier_turns(list(messages), language)
         if early is None:
             return _accept_messages(messages)
         text = None
@@ -164,13 +164,13 @@ class StateManager:
         If the summarised messages changed meanwhile, the summary is dropped.
         """
         language = checked_summary_language(summarizer, language)
-        early = self._early(list(messages), language)
+        early = self._earlier_turns(list(messages), language)
         if early is None:
             return _accept_messages(messages)
         text = checked_summary_text(await summarizer(early.messages, early.before))
         return self.truncate(early.replaced(list(messages), text))
 
-    def _early(self, given: Sequence[MessageLike], language: str) -> _EarlierTurns | None:
+    def _earlier_turns(self, given: Sequence[MessageLike], language: str) -> _EarlierTurns | None:
         said = _accept_messages(given)
         if self.count(said) <= self.limit:
             return None

@@ -182,7 +182,7 @@ def _common_messages(engine: Engine, tenant: str, before: SessionState, after: S
     """Return how many messages two states of a session begin with alike, which are the same events."""
     if before.began != after.began:
         return 0
-    seek, stream = engine.store.seek, session_stream(before.id)
+    seek, stream = engine.store.find_ordinal, session_stream(before.id)
     low, high = 0, min(before.message_count, after.message_count)
     while low < high:
         middle = (low + high + 1) // 2
@@ -220,7 +220,10 @@ class Between:
 
     def session(self, session_id: str) -> Difference:
         """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
-        before, after = self._at(session_id, self._first), self._at(session_id, self._last)
+        before, after = (
+            self._state_at(session_id, self._first),
+            self._state_at(session_id, self._last),
+        )
         if before is None and after is None:
             state_at_position(self._engine, self._tenant, session_id, self._last)
         return message_difference(self._engine, self._tenant, before, after)
@@ -231,7 +234,7 @@ class Between:
             self._engine, self._tenant, frame_id, self._first, self._last
         )
 
-    def _at(self, session_id: str, position: int) -> SessionState | None:
+    def _state_at(self, session_id: str, position: int) -> SessionState | None:
         try:
             return state_at_position(self._engine, self._tenant, session_id, position)
         except errors.SessionNotFound:

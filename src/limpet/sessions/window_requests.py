@@ -79,34 +79,34 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
 
     state: SessionState
     messages: Sequence[Message]
-    known: Summary | None
+    previous: Summary | None
     last: int
 
     @property
     def after(self) -> int:
         """The last message that the summary before stands for."""
-        return self.known.last if self.known else 0
+        return self.previous.last if self.previous else 0
 
     @property
-    def before(self) -> str | None:
+    def previous_text(self) -> str | None:
         """The text of the summary before, if there is one."""
-        return self.known.text if self.known else None
+        return self.previous.text if self.previous else None
 
-    def summarized(
+    def summary_request(
         self, tenant: str, text: str | None, language: str, author: str = ""
     ) -> c.CommandRequest:
         """A request that puts a summary in their place: this text of an author's, or one taken out of what they say.
 
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
         """
-        known, first = self.known, self.after + 1
+        known, first = self.previous, self.after + 1
         policy = self.state.policy or WindowPolicy(budget=self._budget)
         prefix = policy.summary_prefix
         if text is None:
-            made = self._extracted(language, prefix)
+            made = self._extracted_text(language, prefix)
         else:
             made = summaries.with_prefix(text, language, prefix)
-        score, missing = summaries.recall_score(self.messages, made, self.before or "")
+        score, missing = summaries.recall_score(self.messages, made, self.previous_text or "")
         if text is not None and score < policy.recall:
             raise errors.SummaryRefused(
                 f"the summary has {score:.0%} of the names, numbers and identifiers; {policy.recall:.0%} are asked for.",
@@ -122,7 +122,7 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
             recall=score,
         )
         measure = window_input.policy_counter(policy, self.state.corrections)
-        summary = msgspec.structs.replace(summary, tokens=measure.plain(summary.message()))
+        summary = msgspec.structs.replace(summary, tokens=measure.raw_count(summary.message()))
         most = int(self._budget * limits.SUMMARY_SHARE_MAX)
         if summary.tokens > most:
             raise errors.TooLarge(
@@ -143,10 +143,10 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
     def _budget(self) -> int:
         return self.state.cut.budget if self.state.cut else 1
 
-    def _extracted(self, language: str, prefix: str | None) -> str:
+    def _extracted_text(self, language: str, prefix: str | None) -> str:
         numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
         return summaries.summarise_messages(
-            self.messages, numbers, chars=chars, language=language, prefix=prefix, before=self.known
+            self.messages, numbers, chars=chars, language=language, prefix=prefix, before=self.previous
         ).text  # fmt: skip
 
 

@@ -51,8 +51,8 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
     counter: str | tokens.Counter | None = None
     tools: Sequence[Mapping[str, Json]] = ()
     reserve: int = 0
-    within: bool = False
-    least: CompactionLevel = CompactionLevel.NONE
+    reserve_covers_tools: bool = False
+    min_compaction: CompactionLevel = CompactionLevel.NONE
     stable: bool = True
     shares: Mapping[str, float] = EMPTY
 
@@ -76,20 +76,20 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         if type(cast("object", self.reserve)) is not int or self.reserve < 0:
             raise errors.InvalidRequest("reserve is a number of tokens, 0 or more.")
-        if not isinstance(cast("object", self.least), CompactionLevel):
+        if not isinstance(cast("object", self.min_compaction), CompactionLevel):
             raise errors.InvalidRequest(
                 "min_compaction is a CompactionLevel.", hint="For example CompactionLevel.LIGHT."
             )
         if type(cast("object", self.stable)) is not bool:
             raise errors.InvalidRequest("stable is True or False.")
 
-    def measure(self, corrections: Sequence[CounterCorrection] = ()) -> CorrectedCounter:
+    def corrected_counter(self, corrections: Sequence[CounterCorrection] = ()) -> CorrectedCounter:
         """Return the counter at work."""
         counter = self.counter
         if counter is None or isinstance(counter, str):
             counter = counter_of(self.model, counter)
         return CorrectedCounter(
-            counter, tools=self.tools, reserve=self.reserve, within=self.within, corrections=corrections
+            counter, tools=self.tools, reserve=self.reserve, within=self.reserve_covers_tools, corrections=corrections
         )  # fmt: skip
 
 
@@ -101,10 +101,10 @@ class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
     counter: str | tokens.Counter | None
     tools: Sequence[Mapping[str, Json]]
     reserve: int | None
-    least: CompactionLevel
+    min_compaction: CompactionLevel
     stable: bool
 
-    def by(self, policy: WindowPolicy | None) -> WindowOptions:
+    def resolve(self, policy: WindowPolicy | None) -> WindowOptions:
         """Return what that means under a policy."""
         if policy is None:
             if self.budget is None:
@@ -114,7 +114,7 @@ class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
                 )
             return WindowOptions(
                 budget=self.budget, model=self.model, counter=self.counter, tools=self.tools,
-                reserve=0 if self.reserve is None else self.reserve, least=self.least, stable=self.stable,
+                reserve=0 if self.reserve is None else self.reserve, min_compaction=self.min_compaction, stable=self.stable,
             )  # fmt: skip
         own = self.model is None and self.counter is None
         return WindowOptions(
@@ -123,8 +123,8 @@ class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
             counter=policy.counter if own else self.counter,
             tools=self.tools,
             reserve=policy.reserve if self.reserve is None else self.reserve,
-            within=self.reserve is None,
-            least=self.least,
+            reserve_covers_tools=self.reserve is None,
+            min_compaction=self.min_compaction,
             stable=self.stable,
             shares=policy.shares,
         )
@@ -135,16 +135,16 @@ def make_session_window(
 ) -> Window:
     """Return the window of a session as it was at a state."""
     engine.check()
-    asked = wish.by(state.policy)
-    measure = asked.measure(state.corrections)
-    parts = WindowInput(engine.tails.of(tenant, state), state, measure, asked.budget)
+    asked = wish.resolve(state.policy)
+    measure = asked.corrected_counter(state.corrections)
+    parts = WindowInput(engine.message_cache.get(tenant, state), state, measure, asked.budget)
     made = window.fit_window(
-        parts.upto(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
-        least=asked.least, shares=asked.shares, known=parts.known,
+        parts.parts(stable=asked.stable, shared=bool(asked.shares)), asked.budget, count=measure.count, counted=measure.counted,
+        least=asked.min_compaction, shares=asked.shares, known=parts.cached_items,
     )  # fmt: skip
     return msgspec.structs.replace(
         made, tenant=tenant, session_id=state.id, version=state.version, began=state.ordinal_began,
-        plain=(measure.key, measure.unsized(made.tokens - made.overhead) + measure.besides),
+        plain=(measure.key, measure.uncorrected(made.tokens - made.overhead) + measure.request_tokens),
     )  # fmt: skip
 
 
@@ -157,9 +157,9 @@ def rebuild_message_window(
     named = checked_id("a message's id", message_id)
     version = engine.store.find_claim(tenant, stream, named, at=state.version)
     log = SessionEventSearch(engine.store, tenant, state)
-    if version <= log.floor():
+    if version <= log.version_before_creation():
         raise errors.MessageNotFound(f"there is no message {message_id!r} in the session.")
-    found = log.recorded_for(version)
+    found = log.window_recorded_for(version)
     if found is None:
         raise errors.NotFound(
             f"no window was recorded with the message {message_id!r}.",
@@ -193,7 +193,7 @@ class RecordedMessages:
     def read(self, first: int, last: int) -> list[Message]:
         """Return some of them by their numbers."""
         at, ordinal = self._chosen.version, self._chosen.began + first
-        after = self._store.seek(self._tenant, self._stream, ordinal, at=at) - 1
+        after = self._store.find_ordinal(self._tenant, self._stream, ordinal, at=at) - 1
         messages: list[Message] = []
         while len(messages) <= last - first:
             found = self._store.read(
@@ -232,9 +232,9 @@ class WindowVerbs(SessionView):
         """
         wish = WindowArguments(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
-            least=min_compaction, stable=stable,
+            min_compaction=min_compaction, stable=stable,
         )  # fmt: skip
-        return self._looked(
+        return self._read_or_recover(
             lambda state: make_session_window(self._engine, self._tenant, state, wish)
         )
 
@@ -243,7 +243,7 @@ class WindowVerbs(SessionView):
 
         Raises MessageNotFound, or NotFound if no window was.
         """
-        return self._looked(
+        return self._read_or_recover(
             lambda state: rebuild_message_window(self._engine, self._tenant, state, message_id)
         )
 
@@ -289,7 +289,7 @@ class WindowVerbs(SessionView):
         policy's, else English), or with the policy's `summary_prefix`.
         """
         language = window_requests.checked_summary_language(summarizer, language, self.policy)
-        out = self._looked(
+        out = self._read_or_recover(
             lambda state: window_requests.unsummarized_messages(
                 self._reader_of(state), state, written=summarizer is not None
             )
@@ -297,9 +297,11 @@ class WindowVerbs(SessionView):
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
-                text = window_requests.checked_summary_text(summarizer(out.messages, out.before))
+                text = window_requests.checked_summary_text(
+                    summarizer(out.messages, out.previous_text)
+                )
                 author = window_requests.author_of(summarizer)
-            request = out.summarized(self._tenant, text, language, author)
+            request = out.summary_request(self._tenant, text, language, author)
             self._state = self._engine.run(request).state
         return self
 
@@ -308,7 +310,7 @@ class WindowVerbs(SessionView):
 
         Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
         """
-        return self._looked(
+        return self._read_or_recover(
             lambda state: window_requests.expand_summary(self._reader_of(state), state, first, last)
         )
 
@@ -335,7 +337,7 @@ class AsyncWindowVerbs(SessionView):
         """
         wish = WindowArguments(
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
-            least=min_compaction, stable=stable,
+            min_compaction=min_compaction, stable=stable,
         )  # fmt: skip
         # Imported here: asyncio takes longer to import than all of Limpet.
         import asyncio  # noqa: PLC0415
@@ -354,7 +356,7 @@ class AsyncWindowVerbs(SessionView):
 
     async def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = await self._answered(
+        self._state = await self._run_request(
             window_requests.policy_request(self._tenant, self.state, policy)
         )
         return self
@@ -370,7 +372,7 @@ class AsyncWindowVerbs(SessionView):
         """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
         policy = window_requests.trim_policy(self.policy, budget, model, counter, summary)
         made = copy.copy(self)
-        made._state = await self._answered(
+        made._state = await self._run_request(
             window_requests.trim_request(self._tenant, self.state, policy)
         )
         return made
@@ -397,13 +399,15 @@ class AsyncWindowVerbs(SessionView):
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
-                said = await asyncio.to_thread(summarizer, out.messages, out.before)
+                said = await asyncio.to_thread(summarizer, out.messages, out.previous_text)
                 text = window_requests.checked_summary_text(
                     await said if isinstance(said, Awaitable) else said
                 )
                 author = window_requests.author_of(summarizer)
-            request = await asyncio.to_thread(out.summarized, self._tenant, text, language, author)
-            self._state = await self._answered(request)
+            request = await asyncio.to_thread(
+                out.summary_request, self._tenant, text, language, author
+            )
+            self._state = await self._run_request(request)
         return self
 
     async def expand(
@@ -416,7 +420,7 @@ class AsyncWindowVerbs(SessionView):
             window_requests.expand_summary, self._reader(), self.state, first, last
         )
 
-    async def _answered(self, request: CommandRequest) -> SessionState:
+    async def _run_request(self, request: CommandRequest) -> SessionState:
         import asyncio  # noqa: PLC0415
 
         answer = await asyncio.to_thread(self._engine.run, request)
@@ -454,7 +458,7 @@ class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
 class _RecordedWindowSearch(SessionEventSearch):
     """One session's events, looked through for recorded windows."""
 
-    def at(self, version: int) -> RecordedWindow | None:
+    def window_at(self, version: int) -> RecordedWindow | None:
         """Return the window that was recorded with this event; None if it holds none."""
         found = self.read(version - 1, version + 1)
         if len(found) < 2 or found[0].kind != WindowRecordedEvent.kind:
@@ -477,12 +481,12 @@ class _RecordedWindowSearch(SessionEventSearch):
             exact=chosen.exact, level=chosen.level, digest=chosen.digest,
         )  # fmt: skip
 
-    def near(self, version: int) -> tuple[int | None, int | None]:
+    def nearest_versions(self, version: int) -> tuple[int | None, int | None]:
         """Return the events of the nearest recorded windows before and after one."""
-        low, end = self.floor(), self.state.version
+        low, end = self.version_before_creation(), self.state.version
         place = min(max(version, low), end)
-        before = self.versions(WindowRecordedEvent.kind, low, place, newest=True)
-        after = self.versions(WindowRecordedEvent.kind, place, end, newest=False)
+        before = self.versions_of_kind(WindowRecordedEvent.kind, low, place, newest=True)
+        after = self.versions_of_kind(WindowRecordedEvent.kind, place, end, newest=False)
         return next(before, None), next(after, None)
 
 
@@ -499,14 +503,14 @@ def find_recorded_window(
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
     if _checked_event_number("version", version) <= state.version:
-        behind = log.recorded_for(version)
-        found = log.at(version) or (log.at(behind[0]) if behind else None)
-        if found is not None and found.version > log.floor():
+        behind = log.window_recorded_for(version)
+        found = log.window_at(version) or (log.window_at(behind[0]) if behind else None)
+        if found is not None and found.version > log.version_before_creation():
             return found
         what = f"no window was recorded with event {version:,}."
     else:
         what = f"the session has no event {version:,}; its last is {state.version:,}."
-    before, after = log.near(version)
+    before, after = log.nearest_versions(version)
     near = [f"{event:,}" for event in (before, after) if event is not None]
     hint = "Give it along when adding an answer: add_message(reply, window=window)."
     if near:
@@ -528,8 +532,10 @@ def list_recorded_windows(
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
     made: list[RecordedWindow] = []
-    for version in log.versions(WindowRecordedEvent.kind, log.floor(), end, newest=True):
-        found = log.at(version)
+    for version in log.versions_of_kind(
+        WindowRecordedEvent.kind, log.version_before_creation(), end, newest=True
+    ):
+        found = log.window_at(version)
         if found is not None:
             made.append(found)
         if len(made) == limit:
@@ -546,7 +552,7 @@ class RecordedWindowVerbs(WindowVerbs):
         self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
     ) -> list[RecordedWindow]:
         """Return what was recorded of windows, newest first; those before an event, if one is given."""
-        return self._looked(
+        return self._read_or_recover(
             lambda state: list_recorded_windows(self._engine, self._tenant, state, limit, before)
         )
 
@@ -555,7 +561,7 @@ class RecordedWindowVerbs(WindowVerbs):
 
         Raises WindowNotFound, which names the nearest events that have one.
         """
-        return self._looked(
+        return self._read_or_recover(
             lambda state: find_recorded_window(self._engine, self._tenant, state, version)
         )
 

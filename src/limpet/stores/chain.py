@@ -74,7 +74,7 @@ def blob_matches(hash_: bytes, content: bytes) -> bool:
 class EventRow(msgspec.Struct, frozen=True, gc=False):
     """The stored columns of an event. `payload` and `salt` are both None once erased."""
 
-    place: EventAddress
+    address: EventAddress
     header: bytes
     payload: bytes | None
     salt: bytes | None
@@ -88,23 +88,23 @@ def decode_event(row: EventRow, stream: str, stand_in: bytes | None = None) -> S
     `stand_in` is returned in place of an erased payload.
     """
     if (row.payload is None) != (row.salt is None):
-        raise damaged_event_error(row.place, "half of it is missing")
+        raise damaged_event_error(row.address, "half of it is missing")
     if (
         row.payload is not None
         and event_digest(row.salt or b"", row.header, row.payload) != row.digest
     ):
-        raise damaged_event_error(row.place, "its content is not what was written")
+        raise damaged_event_error(row.address, "its content is not what was written")
     try:
         fields = _header_decoder.decode(row.header)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         if _header_format(row.header) > HEADER_FORMAT:
             raise errors.NewerStore(facts={"format": _header_format(row.header)}) from error
-        raise damaged_event_error(row.place, "its header can't be read") from error
+        raise damaged_event_error(row.address, "its header can't be read") from error
     format_, kind, schema, time_us, position, number, version, ordinal, tokens, counter = fields
     if format_ > HEADER_FORMAT:
         raise errors.NewerStore(facts={"format": format_})
-    if EventAddress(position, number, version) != row.place:
-        raise damaged_event_error(row.place, "it is not where it was written")
+    if EventAddress(position, number, version) != row.address:
+        raise damaged_event_error(row.address, "it is not where it was written")
     erased = row.payload is None
     return StoredEvent(
         position, stream, version, kind, schema, time_us, ordinal, tokens, counter,
@@ -167,14 +167,14 @@ class RandomPool:
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._random = random
         self._lock = threading.Lock()
-        self._supply, self._at = b"", 0
+        self._pool, self._offset = b"", 0
 
     def __call__(self, size: int) -> bytes:
         """Return so many bytes."""
         with self._lock:
-            at, end = self._at, self._at + size
-            if end > len(self._supply):
-                self._supply = self._random(max(POOL_BYTES, size))
+            at, end = self._offset, self._offset + size
+            if end > len(self._pool):
+                self._pool = self._random(max(POOL_BYTES, size))
                 at, end = 0, size
-            self._at = end
-            return self._supply[at:end]
+            self._offset = end
+            return self._pool[at:end]

@@ -51,8 +51,8 @@ class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
     expected: int
     kind: str
     whole: bool = False
-    stand_ins: tuple[RedactedPayload, ...] = ()
-    rows: tuple[tuple[str, str], ...] | None = None
+    redactions: tuple[RedactedPayload, ...] = ()
+    derived_rows: tuple[tuple[str, str], ...] | None = None
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,10 +63,10 @@ class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     tenant: str
-    shares: tuple[StreamErasure, ...]
+    streams: tuple[StreamErasure, ...]
     time_us: int
     head: int | None = None
-    todo: bytes = b""
+    pending_work: bytes = b""
 
 
 class ErasureCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,9 +97,9 @@ def derived_row_ids(
     try:
         found = derive()
     except errors.Corrupt:
-        if not share.whole or share.rows is None:
+        if not share.whole or share.derived_rows is None:
             raise
-        return share.rows, None
+        return share.derived_rows, None
     return tuple((row.kind, row.id) for row in found.projections), found
 
 
@@ -154,15 +154,15 @@ class ErasureReplay(Protocol):
         """Return what is derived from a stream."""
         ...
 
-    def kind(self, stream: str, /) -> str:
+    def notice_kind(self, stream: str, /) -> str:
         """Return the kind of a stream's notice."""
         ...
 
-    def todo(self, tenant: str, /) -> bytes:
+    def pending_work(self, tenant: str, /) -> bytes:
         """Return the pending work of a tenant after the erasure."""
         ...
 
-    def stand_ins(
+    def redactions(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader, /
     ) -> list[RedactedPayload]:
         """Return the stand-ins of events, each given with the event that required its erasure."""

@@ -122,7 +122,7 @@ class StreamWrite(msgspec.Struct, frozen=True, gc=False):
     base: tuple[str, int] | None = None
 
     @property
-    def before(self) -> int:
+    def previous_version(self) -> int:
         """The version after which the events are numbered."""
         return self.expected if self.base is None else max(self.expected, self.base[1])
 
@@ -358,7 +358,7 @@ class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
         """
         ...
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         """Return whether a part of an answer has arrived."""
         ...
 
@@ -375,7 +375,7 @@ class Store(Protocol):
         """The present durability: `power-loss`, `process-crash` or `none`."""
         ...
 
-    def turn(self) -> AbstractContextManager[bool]:
+    def write_lock(self) -> AbstractContextManager[bool]:
         """Hold the write lock: until the body ends, no other thread of this store object commits.
 
         File stores also lock out other processes. A server can't: there the commit of an append decided on an outdated
@@ -391,11 +391,11 @@ class Store(Protocol):
         ...
 
     @property
-    def crowded(self) -> bool:
+    def contended(self) -> bool:
         """Whether other processes recently held the lock when it was wanted, so that `hand_over` may help."""
         ...
 
-    def hand_over(self, appends: Sequence[Append]) -> list[Appended | None] | None:
+    def hand_off(self, appends: Sequence[Append]) -> list[Appended | None] | None:
         """Have the process that holds the write lock commit appends. Called outside `turn`.
 
         Returns for each append whether it was appended; decide the others again. Returns None if no process took them:
@@ -404,18 +404,18 @@ class Store(Protocol):
         """
         ...
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Return tenant and stream of what was committed for other processes since the last call.
 
         Called after each `commit`: cached state of these streams is outdated.
         """
         ...
 
-    def leave_turn(self) -> None:
+    def release_write_lock(self) -> None:
         """Release the write lock if this thread still holds it: an interrupt can come before `turn` releases it."""
         ...
 
-    def held(self, tenant: str) -> bool:
+    def is_unchanged(self, tenant: str) -> bool:
         """Return whether no other store object has appended to a tenant since this turn began. Called inside `turn`.
 
         If False, what was read or cached of the tenant may be outdated.
@@ -426,7 +426,7 @@ class Store(Protocol):
         """Commit appends together, in order, each with its own outcome. Called inside `turn`."""
         ...
 
-    def sending(self) -> StorePipeline | None:
+    def open_pipeline(self) -> StorePipeline | None:
         """Return a pipeline for commits; None if a commit does not wait for a server. Used inside `turn`."""
         ...
 
@@ -467,7 +467,7 @@ class Store(Protocol):
         """
         ...
 
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         ...
 
@@ -479,7 +479,7 @@ class Store(Protocol):
         """Return what an idempotency key was used for."""
         ...
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many. Takes the write lock."""
         ...
 
@@ -508,11 +508,11 @@ class Store(Protocol):
         """
         ...
 
-    def find(self, tenant: str, kind: str, id: str) -> Projection | None:
+    def find_projection(self, tenant: str, kind: str, id: str) -> Projection | None:
         """Return one projection."""
         ...
 
-    def query(self, tenant: str, query: Query) -> list[Projection]:
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
         """Return one page of projections."""
         ...
 
@@ -543,7 +543,7 @@ class Store(Protocol):
         """
         ...
 
-    def rebuilt(self, tenant: str) -> int:
+    def cache_epoch(self, tenant: str) -> int:
         """Return a number that changes when a tenant was rebuilt or erased from: caches of it are valid while it stays.
 
         It also changes when a server was found to have lost acknowledged events.
@@ -563,7 +563,7 @@ class Store(Protocol):
         """
         ...
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return the pending work of erasures, concatenated, until `scrub` has completed; None if there is none."""
         ...
 
@@ -576,14 +576,14 @@ class Store(Protocol):
         """
         ...
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         """Return the tenant's events with position > after as stored, in order, at most `limit`, in one read.
 
         Each is checked against its digest. An erased event has no payload and is marked.
         """
         ...
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
         """Return the tenant's idempotency keys after a key, in the order of their UTF-8 bytes, at most `limit`."""
         ...
 
@@ -647,7 +647,7 @@ class IndexRowPut(Protocol):
     """A row to be there."""
 
     @property
-    def book(self) -> str: ...
+    def table(self) -> str: ...
     @property
     def key(self) -> bytes: ...
     @property
@@ -658,7 +658,7 @@ class IndexRangeDrop(Protocol):
     """Rows to be gone."""
 
     @property
-    def book(self) -> str: ...
+    def table(self) -> str: ...
     @property
     def first(self) -> bytes: ...
     @property
@@ -668,11 +668,11 @@ class IndexRangeDrop(Protocol):
 class ReadableDocuments(Protocol):
     """The documents of one store, each known by a name that is safe. Threads and processes may share them."""
 
-    def name(self, text: str, apart: str = "") -> str:
+    def safe_name(self, text: str, apart: str = "") -> str:
         """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
         ...
 
-    def turn(self) -> AbstractContextManager[None]:
+    def write_lock(self) -> AbstractContextManager[None]:
         """Keep others from writing; raise StoreBusy if they do not pass it on. Whoever writes has it."""
         ...
 
@@ -684,15 +684,15 @@ class ReadableDocuments(Protocol):
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
         ...
 
-    def primary(self, name: str) -> dict[str, Json] | None:
+    def get_primary(self, name: str) -> dict[str, Json] | None:
         """Return a document; None if it is missing or does not verify."""
         ...
 
-    def has(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         """Whether a document is there, whatever is in it."""
         ...
 
-    def seal(self, name: str) -> bytes | None:
+    def checksum(self, name: str) -> bytes | None:
         """Return what tells a document from every other; None if it is missing."""
         ...
 
@@ -711,16 +711,16 @@ class HasReadableDocuments(Protocol):
 class WriteLockGuard:
     """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
 
-    __slots__ = ("_leave", "_take")
+    __slots__ = ("_acquire", "_release")
 
     def __init__(self, take: Callable[[], bool], leave: Callable[[], None]) -> None:
-        self._take = take
-        self._leave = leave
+        self._acquire = take
+        self._release = leave
 
     def __enter__(self) -> bool:
         """Take the turn."""
-        return self._take()
+        return self._acquire()
 
     def __exit__(self, *_: object) -> None:
         """Give it back."""
-        self._leave()
+        self._release()

@@ -30,23 +30,23 @@ class CopyTarget(Protocol):
         """Return position and link of its last event."""
         ...
 
-    def stream(self, number: int, /) -> tuple[str, int] | None:
+    def stream_name_and_version(self, number: int, /) -> tuple[str, int] | None:
         """Return name and version of a stream by its number."""
         ...
 
-    def number(self, name: str) -> int:
+    def stream_number(self, name: str) -> int:
         """Return the number of the stream that has a name; 0 if none has it."""
         ...
 
-    def link(self, position: int) -> bytes:
+    def link_at(self, position: int) -> bytes:
         """Return the link of an event; nothing if there is none."""
         ...
 
-    def lacks(self, hashes: Collection[bytes]) -> Collection[bytes]:
+    def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
         """Return those of the blobs that are not there."""
         ...
 
-    def key(self, key: str) -> RawKey | None:
+    def find_raw_key(self, key: str) -> RawKey | None:
         """Return what an idempotency key was used for."""
         ...
 
@@ -58,17 +58,17 @@ class CopyPlan(msgspec.Struct, frozen=True):
     that this leads to.
     """
 
-    again: list[RawEvent]
-    new: list[RawEvent]
+    newly_erased: list[RawEvent]
+    new_events: list[RawEvent]
     blobs: dict[bytes, bytes]
-    keys: list[RawKey]
-    streams: dict[int, str]
-    renamed: dict[int, str]
-    end: tuple[int, bytes]
+    new_keys: list[RawKey]
+    new_streams: dict[int, str]
+    renamed_streams: dict[int, str]
+    head: tuple[int, bytes]
 
     def __bool__(self) -> bool:
         """Whether it brings anything."""
-        return bool(self.again or self.new or self.keys)
+        return bool(self.newly_erased or self.new_events or self.new_keys)
 
 
 def raw_event_row(raw: RawEvent) -> chain.EventRow:
@@ -91,7 +91,7 @@ def plan_page(
     again = [raw for raw in events if raw.position <= begin]
     new = list(events[len(again) :])
     for raw in again:
-        _check_newly_erased(raw, there.link(raw.position), begin)
+        _check_newly_erased(raw, there.link_at(raw.position), begin)
     for position, raw in enumerate(new, start=begin + 1):
         link = _check_next(raw, position, link, first=position == begin + 1)
     wanted = {hash_: raw.position for raw in events for hash_ in raw.blobs}
@@ -121,7 +121,7 @@ def _check_next(raw: RawEvent, position: int, link: bytes, *, first: bool) -> by
         if first and position > 1:
             raise _other_log_error(raw)
         raise chain.damaged_event_error(
-            raw_event_row(raw).place, "it is not linked to the one before"
+            raw_event_row(raw).address, "it is not linked to the one before"
         )
     return raw.link
 
@@ -130,12 +130,12 @@ def _check_intact(raw: RawEvent) -> None:
     chain.decode_event(raw_event_row(raw), raw.stream)
     if (raw.payload is None) != (raw.erased is not None):
         raise chain.damaged_event_error(
-            raw_event_row(raw).place, "its content is gone, and nothing says that it was erased"
+            raw_event_row(raw).address, "its content is gone, and nothing says that it was erased"
         )
 
 
 def _check_blobs(there: CopyTarget, wanted: dict[bytes, int], blobs: Mapping[bytes, bytes]) -> None:
-    lacking = there.lacks([hash_ for hash_ in wanted if hash_ not in blobs])
+    lacking = there.missing_blobs([hash_ for hash_ in wanted if hash_ not in blobs])
     for hash_ in sorted(lacking, key=wanted.__getitem__):
         raise errors.Corrupt(
             chain.missing_blob_fault(hash_, wanted[hash_]),
@@ -145,7 +145,7 @@ def _check_blobs(there: CopyTarget, wanted: dict[bytes, int], blobs: Mapping[byt
 
 
 def _key_exists(there: CopyTarget, key: RawKey, end: int) -> bool:
-    found = there.key(key.key)
+    found = there.find_raw_key(key.key)
     if (found is None and key.last <= end) or found == key:
         return found is not None
     raise errors.Conflict(
@@ -168,10 +168,10 @@ class _PageStreams:
         if new and raw.number == raw.position:
             self._add(raw)
         elif raw.number not in self._versions:
-            known = self._there.stream(raw.number)
+            known = self._there.stream_name_and_version(raw.number)
             if known is None:
                 raise chain.damaged_event_error(
-                    raw_event_row(raw).place, "the stream that it belongs to is missing"
+                    raw_event_row(raw).address, "the stream that it belongs to is missing"
                 )
             self._names[raw.number], self._versions[raw.number] = known
         self._name(raw)
@@ -179,7 +179,7 @@ class _PageStreams:
             self._follow(raw)
 
     def _add(self, raw: RawEvent) -> None:
-        holder = self._there.number(raw.stream)
+        holder = self._there.stream_number(raw.stream)
         if (holder and holder not in self.renamed) or raw.stream in self.added.values():
             raise errors.Conflict(
                 f"another stream is called {raw.stream!r} already.", facts={"stream": raw.stream}
@@ -205,7 +205,7 @@ class _PageStreams:
             before = max(before, raw.base[1])
         if raw.version != before + 1:
             raise chain.damaged_event_error(
-                raw_event_row(raw).place, "it does not follow the version before"
+                raw_event_row(raw).address, "it does not follow the version before"
             )
         self._versions[raw.number] = raw.version
 
@@ -330,28 +330,28 @@ class CopyMarks:
 
     def __init__(self, source: Store, target: Store) -> None:
         self._source, self._target = source, target
-        self._every: dict[str, bool] = {}
+        self._usable_before: dict[str, bool] = {}
         """By tenant, whether it could be used before: it was all there, or not at all."""
 
-    def put(self, tenant: str) -> None:
+    def mark(self, tenant: str) -> None:
         """Say of a tenant that it is not all there; raise InvalidRequest if it is the source's own."""
         refuse_incomplete_copy(self._source, tenant)
         put = set_note(self._target, tenant, COPY_NOTE, b"unfinished")
-        self._every.setdefault(tenant, put)
+        self._usable_before.setdefault(tenant, put)
         if is_copy_incomplete(self._source, tenant):
             set_note(self._target, tenant, COPY_NOTE, None)
             raise errors.InvalidRequest(
                 "source and target are the same store.", hint="Name another store to copy to."
             )
 
-    def take_back(self, changed: Iterable[str]) -> None:
+    def unmark_unchanged(self, changed: Iterable[str]) -> None:
         """Let tenants be used again that could be before, but for those that were changed."""
         kept = frozenset(changed)
-        for tenant, usable in self._every.items():
+        for tenant, usable in self._usable_before.items():
             if usable and tenant not in kept:
                 set_note(self._target, tenant, COPY_NOTE, None)
 
-    def clear(self) -> None:
+    def unmark_all(self) -> None:
         """Let all of them be used."""
-        for tenant in self._every:
+        for tenant in self._usable_before:
             set_note(self._target, tenant, COPY_NOTE, None)

@@ -32,16 +32,16 @@ class VolatileStore:
     """A store in RAM. Safe for threads; one process only; nothing outlives `close`."""
 
     def __init__(self, *, salts: RandomBytes = os.urandom) -> None:
-        self._salts = salts
-        self._books: dict[str, TenantData] = {}
+        self._random = salts
+        self._data_by_tenant: dict[str, TenantData] = {}
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
-        self._noted: dict[str, dict[str, port.Note]] = {}
+        self._changed = threading.Condition(self._lock)
+        self._notes: dict[str, dict[str, port.Note]] = {}
         self._note_counts: dict[str, int] = {}
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._holder: threading.Thread | None = None
         self._closed = False
-        self._rebuilt = 0
+        self._cache_epoch = 0
         self._pending: bytes | None = None
 
     @property
@@ -50,13 +50,13 @@ class VolatileStore:
         return "none"
 
     @contextmanager
-    def turn(self) -> Generator[bool]:
+    def write_lock(self) -> Generator[bool]:
         """Hold the right to decide among the threads of this process. Not re-entrant.
 
         Raises StoreBusy, naming the thread that has it, after limits.WRITE_LOCK_WAIT_S.
         """
         assert self._holder is not threading.current_thread(), "this thread has the turn already"
-        if not self._turn.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
+        if not self._write_lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
             holder = self._holder.name if self._holder else "unknown"
             raise errors.StoreBusy(
                 f"thread {holder} has held the store's turn for {limits.WRITE_LOCK_WAIT_S:g} s.",
@@ -68,31 +68,31 @@ class VolatileStore:
             self._refuse_if_closed()
             yield False
         finally:
-            self.leave_turn()
+            self.release_write_lock()
 
     @property
-    def crowded(self) -> bool:
+    def contended(self) -> bool:
         """Never: there are no other processes."""
         return False
 
-    def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
+    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
         """Nobody else is there to commit them."""
         return None
 
-    def sending(self) -> None:
+    def open_pipeline(self) -> None:
         """A commit is over when it returns: there is nothing to wait for meanwhile."""
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Nobody: see above."""
         return []
 
-    def leave_turn(self) -> None:
+    def release_write_lock(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._holder is threading.current_thread():
             self._holder = None
-            self._turn.release()
+            self._write_lock.release()
 
-    def held(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
+    def is_unchanged(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
         """Always: nobody else is let in."""
         return True
 
@@ -101,13 +101,13 @@ class VolatileStore:
         assert self._holder is threading.current_thread(), "commit is called inside turn"
         with self._lock:
             self._refuse_if_closed()
-            outcomes = [self._take(append) for append in appends]
-            self._news.notify_all()
+            outcomes = [self._append(append) for append in appends]
+            self._changed.notify_all()
             return outcomes
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.version(stream, position)
 
     def read(
@@ -122,47 +122,47 @@ class VolatileStore:
         newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.read(stream, after, until, limit, at, newest=newest)
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             page = books.rows[after : after + limit]
-            return [books.event(row.place.position, name) for name, row in page]
+            return [books.event(row.address.position, name) for name, row in page]
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return len(books.rows)
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             found = {hash_: books.blobs[hash_] for hash_ in hashes if hash_ in books.blobs}
         for hash_, content in found.items():
             if not chain.blob_matches(hash_, content):
                 raise chain.damaged_blob_error(hash_)
         return found
 
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        with self._of(tenant) as books:
-            return books.seek(stream, ordinal, at)
+        with self._tenant_data(tenant) as books:
+            return books.find_ordinal(stream, ordinal, at)
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
-        with self._of(tenant) as books:
-            return books.claim(stream, claim, at)
+        with self._tenant_data(tenant) as books:
+            return books.find_claim(stream, claim, at)
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return what an idempotency key was used for."""
-        with self._of(tenant) as books:
-            return books.replayed(key)
+        with self._tenant_data(tenant) as books:
+            return books.find_key(key)
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.forget_keys(before_us)
 
     def note(self, tenant: str, name: str) -> port.Note | None:
@@ -170,14 +170,14 @@ class VolatileStore:
         check_note(name)
         with self._lock:
             self._refuse_if_closed()
-            return self._noted.get(tenant, {}).get(name)
+            return self._notes.get(tenant, {}).get(name)
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Put or drop a note if it is at a version; return whether it was."""
         check_note(name, value)
         with self._lock:
             self._refuse_if_closed()
-            noted = self._noted.setdefault(tenant, {})
+            noted = self._notes.setdefault(tenant, {})
             before = noted.get(name)
             if (before.version if before else 0) != expected:
                 return False
@@ -194,7 +194,7 @@ class VolatileStore:
         """Return notes whose names begin with a prefix, those after a name, by name."""
         with self._lock:
             self._refuse_if_closed()
-            noted = self._noted.get(tenant, {})
+            noted = self._notes.get(tenant, {})
             names = sorted(name for name in noted if name.startswith(prefix) and name > after)
             return [(name, noted[name]) for name in names[:limit]]
 
@@ -203,42 +203,45 @@ class VolatileStore:
 
         def there() -> bool:
             self._refuse_if_closed()
-            books = self._books.get(tenant)
+            books = self._data_by_tenant.get(tenant)
             return books is not None and len(books.rows) > after
 
-        with self._news:
-            return self._news.wait_for(there, timeout_s)
+        with self._changed:
+            return self._changed.wait_for(there, timeout_s)
 
-    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.projections.get(kind, {}).get(id)
 
-    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.query(query)
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.snapshot(stream)
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
         with self._lock:
             self._refuse_if_closed()
-            return sorted(self._books)
+            return sorted(self._data_by_tenant)
 
     def verify(self) -> Iterator[int | port.Report]:
         """Check rows' digests, places and links, and blobs; yield events checked so far, the report last."""
         with self._lock:
             self._refuse_if_closed()
-            logs = {tenant: list(books.rows) for tenant, books in self._books.items()}
-            blobs = {t: (dict(books.blobs), dict(books.uses)) for t, books in self._books.items()}
+            logs = {tenant: list(books.rows) for tenant, books in self._data_by_tenant.items()}
+            blobs = {
+                t: (dict(books.blobs), dict(books.blob_uses))
+                for t, books in self._data_by_tenant.items()
+            }
             gone = {
                 tenant: [*volatile_data.erasure_faults(books), *name_and_key_faults(books)]
-                for tenant, books in self._books.items()
+                for tenant, books in self._data_by_tenant.items()
             }
         checked = 0
         faults: list[str] = []
@@ -259,50 +262,50 @@ class VolatileStore:
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
         """Make all that is derived again from the log, and put it into place at once."""
         done, made = 0, port.Rebuilt()
-        with self.turn():
-            every = list(self._books.values())
+        with self.write_lock():
+            every = list(self._data_by_tenant.values())
             for books in every:
-                books.prove()
+                books.check_log()
                 done += len(books.rows)
                 yield done
             fresh: list[dict[str, port.DerivedState]] = []
             for books in every:
-                fresh.append(books.derived(derive))
+                fresh.append(books.derive_all(derive))
                 done += len(books.rows)
                 yield done
             with self._lock:
                 self._refuse_if_closed()
                 for books, derived in zip(every, fresh, strict=True):
-                    made = books.replace(derived, made)
-                self._rebuilt += 1
+                    made = books.replace_derived(derived, made)
+                self._cache_epoch += 1
         yield made
 
-    def rebuilt(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+    def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
         """Return how often it was rebuilt or erased from."""
         with self._lock:
             self._refuse_if_closed()
-            return self._rebuilt
+            return self._cache_epoch
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         """Return the other streams that go on from this one, each with the version that it goes on from."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return books.forks(stream)
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Take payloads out of the log, and put what is left into place at once."""
-        with self.turn():
-            before = self._books.get(erasure.tenant) or TenantData()
-            outcome = volatile_data.with_erasure(before, erasure, derive, self._salts)
+        with self.write_lock():
+            before = self._data_by_tenant.get(erasure.tenant) or TenantData()
+            outcome = volatile_data.with_erasure(before, erasure, derive, self._random)
             if isinstance(outcome, port.Stale):
                 return outcome
             with self._lock:
                 self._refuse_if_closed()
-                self._books[erasure.tenant], gone = outcome
-                self._rebuilt += 1
-                self._pending = (self._pending or b"") + erasure.todo
+                self._data_by_tenant[erasure.tenant], gone = outcome
+                self._cache_epoch += 1
+                self._pending = (self._pending or b"") + erasure.pending_work
             return gone
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what the last erasure had to do, until `scrub` was called."""
         with self._lock:
             self._refuse_if_closed()
@@ -314,14 +317,14 @@ class VolatileStore:
             self._refuse_if_closed()
             self._pending = left + (self._pending or b"").removeprefix(done) or None
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
         """Return the tenant's events with position > after as they are kept; each is checked."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return volatile_data.copy_page(books, after, limit)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
         """Return the tenant's idempotency keys after one, by their text."""
-        with self._of(tenant) as books:
+        with self._tenant_data(tenant) as books:
             return volatile_data.copy_keys(books, after, limit)
 
     def paste(
@@ -333,16 +336,16 @@ class VolatileStore:
         keys: Sequence[port.RawKey] = (),
     ) -> None:
         """Keep events exactly as they are; all of them are looked at before the first is put."""
-        with self.turn(), self._of(tenant) as books:
+        with self.write_lock(), self._tenant_data(tenant) as books:
             fit = store_copy.plan_page(volatile_data.VolatileCopyTarget(books), events, blobs, keys)
             if not fit:
                 return
             volatile_data.write_page(books, fit)
-            self._books[tenant] = books
-            self._rebuilt += 1
-            if fit.again:
+            self._data_by_tenant[tenant] = books
+            self._cache_epoch += 1
+            if fit.newly_erased:
                 self._pending = self._pending or b""
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""
@@ -351,9 +354,9 @@ class VolatileStore:
             return {
                 "backend": "volatile",
                 "durability": self.durability,
-                "tenants": len(self._books),
-                "events": sum(len(books.rows) for books in self._books.values()),
-                "blobs": sum(len(books.blobs) for books in self._books.values()),
+                "tenants": len(self._data_by_tenant),
+                "events": sum(len(books.rows) for books in self._data_by_tenant.values()),
+                "blobs": sum(len(books.blobs) for books in self._data_by_tenant.values()),
             }
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
@@ -368,25 +371,25 @@ class VolatileStore:
         """Forget everything. Closing twice is fine."""
         with self._lock:
             self._closed = True
-            self._books.clear()
-            self._noted.clear()
-            self._news.notify_all()
+            self._data_by_tenant.clear()
+            self._notes.clear()
+            self._changed.notify_all()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise errors.EngineClosed
 
     @contextmanager
-    def _of(self, tenant: str) -> Generator[TenantData]:
+    def _tenant_data(self, tenant: str) -> Generator[TenantData]:
         with self._lock:
             self._refuse_if_closed()
-            yield self._books.get(tenant) or TenantData()
+            yield self._data_by_tenant.get(tenant) or TenantData()
 
-    def _take(self, append: port.Append) -> port.AppendOutcome:
-        books = self._books.get(append.tenant) or TenantData()
-        outcome = books.take(append, self._salts)
+    def _append(self, append: port.Append) -> port.AppendOutcome:
+        books = self._data_by_tenant.get(append.tenant) or TenantData()
+        outcome = books.append(append, self._random)
         if isinstance(outcome, port.Appended):
-            self._books[append.tenant] = books
+            self._data_by_tenant[append.tenant] = books
         return outcome
 
 

@@ -43,7 +43,7 @@ def with_erasure(
     """Return the books after an erasure, and what went. The books given stay as they are."""
     if erasure.head not in (None, len(books.rows)):
         return port.Stale("", len(books.rows))
-    for share in erasure.shares:
+    for share in erasure.streams:
         actual = books.version(share.stream)
         if actual != share.expected or not actual:
             return port.Stale(share.stream, actual)
@@ -57,7 +57,7 @@ def clone_data(books: TenantData) -> TenantData:
     for name in ("rows", "keys", "snapshots", "blobs", "uses", "erased"):
         setattr(made, name, copy.copy(getattr(books, name)))
     made.streams = {name: _clone_stream(stream) for name, stream in books.streams.items()}
-    made.numbered = {stream.number: stream for stream in made.streams.values()}
+    made.streams_by_number = {stream.number: stream for stream in made.streams.values()}
     made.projections = {kind: dict(rows) for kind, rows in books.projections.items()}
     return made
 
@@ -80,17 +80,18 @@ class _VolatileErasure:
     def run(self, salts: RandomBytes) -> ErasureCounts:
         books = self.books
         before = len(books.rows)
-        for share in self._erasure.shares:
+        for share in self._erasure.streams:
             self._forget_derived(share)
         writes = [
-            self._take_out(share, before + 1 + at) for at, share in enumerate(self._erasure.shares)
+            self._erase_stream(share, before + 1 + at)
+            for at, share in enumerate(self._erasure.streams)
         ]
         append = port.Append(
             tenant=self._erasure.tenant, writes=tuple(writes), time_us=self._erasure.time_us
         )
-        outcome = books.take(append, salts)
+        outcome = books.append(append, salts)
         assert isinstance(outcome, port.Appended), "versions were looked at under the lock"
-        for share in self._erasure.shares:
+        for share in self._erasure.streams:
             if not share.whole:
                 self._derive_again(share)
         keys, blobs = books.drop_erased_keys(), books.drop_unused(self._hashes)
@@ -102,16 +103,16 @@ class _VolatileErasure:
     def _forget_derived(self, share: StreamErasure) -> None:
         books = self.books
         stream = books.streams[share.stream]
-        rows, _ = derived_row_ids(share, lambda: books.derived_of(share.stream, self._derive))
+        rows, _ = derived_row_ids(share, lambda: books.derive_stream(share.stream, self._derive))
         for kind, id_ in rows:
             self._rows += books.projections.get(kind, {}).pop(id_, None) is not None
         self._claims += sum(map(len, stream.claims.values()))
         stream.claims = {}
         for position in stream.positions:
-            self._hashes.update(books.uses.pop(position, ()))
+            self._hashes.update(books.blob_uses.pop(position, ()))
         books.snapshots.pop(share.stream, None)
 
-    def _take_out(self, share: StreamErasure, position: int) -> port.StreamWrite:
+    def _erase_stream(self, share: StreamErasure, position: int) -> port.StreamWrite:
         books, name = self.books, share.stream
         stream = books.streams[name]
         if share.whole:
@@ -119,7 +120,7 @@ class _VolatileErasure:
             books.streams[name] = books.streams.pop(share.stream)
             for at in stream.positions:
                 books.rows[at - 1] = (name, books.rows[at - 1][1])
-        stand_ins = {each.position: each for each in share.stand_ins}
+        stand_ins = {each.position: each for each in share.redactions}
         gone: list[tuple[int, bytes]] = []
         for at in stream.positions:
             row = books.rows[at - 1][1]
@@ -128,7 +129,7 @@ class _VolatileErasure:
                 continue
             if row.payload is not None:
                 gone.append((at, row.digest))
-            self._blank(name, row, at, position, stand_in)
+            self._erase_event(name, row, at, position, stand_in)
         assert not stand_ins, "a stand-in is for an event of its stream"
         self._events += len(gone)
         told = make_notice(
@@ -136,7 +137,7 @@ class _VolatileErasure:
         )
         return port.StreamWrite(name, share.expected, (told,))
 
-    def _blank(
+    def _erase_event(
         self,
         name: str,
         row: chain.EventRow,
@@ -155,9 +156,9 @@ class _VolatileErasure:
 
     def _derive_again(self, share: StreamErasure) -> None:
         books = self.books
-        found = books.derived_of(share.stream, self._derive)
-        books.streams[share.stream].claim_anew(found.claims)
-        books.uses |= books.uses_of(share.stream, found)
+        found = books.derive_stream(share.stream, self._derive)
+        books.streams[share.stream].replace_claims(found.claims)
+        books.blob_uses |= books.stream_blob_uses(share.stream, found)
         for row in found.projections:
             books.projections.setdefault(row.kind, {})[row.id] = row
 
@@ -170,7 +171,7 @@ def erasure_faults(books: TenantData) -> Iterator[str]:
     for by, gone in groups.items():
         rows = [books.rows[at - 1] for at in gone]
         said = msgspec.json.encode(
-            erasure_proof((row.place.position, row.digest) for _, row in rows)
+            erasure_proof((row.address.position, row.digest) for _, row in rows)
         )
         name, row = books.rows[by - 1] if 0 < by <= len(books.rows) else ("", None)
         right = row is not None and is_notice(chain.kind_and_ordinal(row.header)[0])
@@ -185,7 +186,7 @@ def erasure_faults(books: TenantData) -> Iterator[str]:
 def unexplained_erasure_error(row: chain.EventRow) -> errors.Corrupt:
     """Return the error for an event whose payload is gone though nothing says that it was erased."""
     return chain.damaged_event_error(
-        row.place, "its content is gone, and nothing says that it was erased"
+        row.address, "its content is gone, and nothing says that it was erased"
     )
 
 
@@ -214,7 +215,7 @@ class VolatileStream:
         """The version of its last event."""
         return self.first + len(self.positions) - 1
 
-    def claim_anew(self, claims: Iterable[tuple[str, int]]) -> None:
+    def replace_claims(self, claims: Iterable[tuple[str, int]]) -> None:
         """Take claims and their versions in the place of those that are here."""
         self.claims = {}
         for stretch, claim, version in stream_paths.claims_by_stretch(
@@ -222,13 +223,13 @@ class VolatileStream:
         ):
             self.claims.setdefault(stretch, {})[claim] = version
 
-    def note(self, write: port.StreamWrite, first: int, source: int | None) -> None:
+    def record_write(self, write: port.StreamWrite, first: int, source: int | None) -> None:
         """Note a write whose first event is at a position; `source` is the stream that it is based on."""
         if write.base is not None and source is not None:
-            base = stream_paths.StreamBase(first, write.before + 1, source, write.base[1])
+            base = stream_paths.StreamBase(first, write.previous_version + 1, source, write.base[1])
             self.bases.append(base)
         stretch = self.bases[-1].stretch if self.bases else self.number
-        made = {claim: write.before + 1 + at for claim, at in write.claims}
+        made = {claim: write.previous_version + 1 + at for claim, at in write.claims}
         self.claims.setdefault(stretch, {}).update(made)
         self.ordinals.extend(event.ordinal for event in write.events)
         self.positions.extend(range(first, first + len(write.events)))
@@ -237,7 +238,7 @@ class VolatileStream:
 class TimedKeyRecord(msgspec.Struct, frozen=True):
     """An idempotency key's use, and when."""
 
-    replayed: port.KeyRecord
+    record: port.KeyRecord
     time_us: int
 
 
@@ -247,12 +248,12 @@ class TenantData:
     def __init__(self) -> None:
         self.rows: list[tuple[str, chain.EventRow]] = []
         self.streams: dict[str, VolatileStream] = {}
-        self.numbered: dict[int, VolatileStream] = {}
+        self.streams_by_number: dict[int, VolatileStream] = {}
         self.keys: dict[str, TimedKeyRecord] = {}
         self.projections: dict[str, dict[str, port.Projection]] = {}
         self.snapshots: dict[str, port.Snapshot] = {}
         self.blobs: dict[bytes, bytes] = {}
-        self.uses: dict[int, tuple[bytes, ...]] = {}
+        self.blob_uses: dict[int, tuple[bytes, ...]] = {}
         self.erased: dict[int, ErasedMark] = {}
 
     def event(self, position: int, stream: str) -> port.StoredEvent:
@@ -264,30 +265,34 @@ class TenantData:
             raise unexplained_erasure_error(row)
         return chain.decode_event(row, stream, self.erased[position].payload)
 
-    def take(self, append: port.Append, salts: RandomBytes) -> port.AppendOutcome:
+    def append(self, append: port.Append, salts: RandomBytes) -> port.AppendOutcome:
         """Take an append whole, or refuse it and change nothing."""
         _check_append(append)
-        refusal = self._replay(append.key) or self._stale(append) or self._taken(append)
+        refusal = (
+            self._find_replay(append.key)
+            or self._find_stale(append)
+            or self._find_taken_claim(append)
+        )
         if refusal is not None:
             return refusal
         # Whatever can fail is done before the first change.
         streams = self._streams_for(append.writes)
-        rows = self._sealed(append.writes, streams, salts)
+        rows = self._chained_rows(append.writes, streams, salts)
         blobs = [_blobs_by_hash(event.blobs) for write in append.writes for event in write.events]
         first = position = len(self.rows) + 1
         self.streams.update(streams)
-        self.numbered.update({stream.number: stream for stream in streams.values()})
+        self.streams_by_number.update({stream.number: stream for stream in streams.values()})
         for write in append.writes:
             source = self.streams[write.base[0]].number if write.base else None
-            streams[write.stream].note(write, position, source)
+            streams[write.stream].record_write(write, position, source)
             position += len(write.events)
         self.rows += rows
         for position, brought in enumerate(blobs, start=first):
             if brought:
                 self.blobs.update(brought)
-                self.uses[position] = tuple(brought)
+                self.blob_uses[position] = tuple(brought)
         outcome = port.Appended(first, len(self.rows))
-        self._derive(append, outcome)
+        self._write_derived(append, outcome)
         return outcome
 
     def version(self, stream: str, position: int | None = None) -> int:
@@ -306,7 +311,7 @@ class TenantData:
             return ()
         latest = known.version if at is None else min(at, known.version)
         return stream_paths.resolve_path(
-            known.number, latest, lambda number: self.numbered[number].bases
+            known.number, latest, lambda number: self.streams_by_number[number].bases
         )
 
     def read(
@@ -325,29 +330,29 @@ class TenantData:
         for span in stream_paths.clip(
             spans, after, stream_paths.last_version(spans) if until is None else until
         ):
-            own = self.numbered[span.stream]
+            own = self.streams_by_number[span.stream]
             places += own.positions[span.low - own.first : span.high - own.first + 1]
         chosen = places[max(0, len(places) - limit) :] if newest else places[:limit]
         return [self.event(position, stream) for position in chosen]
 
-    def seek(self, stream: str, ordinal: int, at: int | None) -> int:
+    def find_ordinal(self, stream: str, ordinal: int, at: int | None) -> int:
         """Return the lowest version with at least this ordinal. Ordinals of a stream never fall."""
         spans = self.path(stream, at)
         for span in spans:
-            own = self.numbered[span.stream]
+            own = self.streams_by_number[span.stream]
             low, end = span.low - own.first, span.high - own.first + 1
             found = bisect_left(own.ordinals, ordinal, low, end)
             if found < end:
                 return own.first + found
         return 0
 
-    def claim(self, stream: str, claim: str, at: int | None = None) -> int:
+    def find_claim(self, stream: str, claim: str, at: int | None = None) -> int:
         """Return the version that made the claim."""
         spans = self.path(stream, at)
-        return self._claim(spans, claim)
+        return self._find_claim_in(spans, claim)
 
-    def _claim(self, spans: Sequence[stream_paths.Span], claim: str) -> int:
-        found = ((span, self.numbered[span.stream].claims) for span in spans)
+    def _find_claim_in(self, spans: Sequence[stream_paths.Span], claim: str) -> int:
+        found = ((span, self.streams_by_number[span.stream].claims) for span in spans)
         made = [
             (span.stretch, claims.get(span.stretch, {}).get(claim, 0)) for span, claims in found
         ]
@@ -362,10 +367,10 @@ class TenantData:
             return None
         return found
 
-    def replayed(self, key: str) -> port.KeyRecord | None:
+    def find_key(self, key: str) -> port.KeyRecord | None:
         """Return what a key was used for."""
         use = self.keys.get(key)
-        return use.replayed if use else None
+        return use.record if use else None
 
     def put_key(self, key: str, replayed: port.KeyRecord, time_us: int) -> None:
         """Keep what a key was used for."""
@@ -378,23 +383,21 @@ class TenantData:
             {
                 key: use
                 for key, use in self.keys.items()
-                if not any(
-                    p in self.erased for p in range(use.replayed.first, use.replayed.last + 1)
-                )
+                if not any(p in self.erased for p in range(use.record.first, use.record.last + 1))
             },
         )
         return len(before) - len(self.keys)
 
     def drop_unused(self, hashes: Collection[bytes]) -> int:
         """Drop those of the blobs that no event refers to any more; return how many."""
-        needed = {hash_ for used in self.uses.values() for hash_ in used}
+        needed = {hash_ for used in self.blob_uses.values() for hash_ in used}
         unused = {hash_ for hash_ in hashes if hash_ in self.blobs and hash_ not in needed}
         self.blobs = {h: content for h, content in self.blobs.items() if h not in unused}
         return len(unused)
 
-    def open_stream(self, name: str, number: int, first: int) -> None:
+    def add_stream(self, name: str, number: int, first: int) -> None:
         """Begin a stream, whose first event comes next."""
-        self.streams[name] = self.numbered[number] = VolatileStream(number, first)
+        self.streams[name] = self.streams_by_number[number] = VolatileStream(number, first)
 
     def forget_keys(self, before_us: int) -> int:
         """Drop keys used before that moment."""
@@ -409,7 +412,7 @@ class TenantData:
         found = (row for row in rows if _matches_query(row, query))
         return heapq.nlargest(query.offset + query.limit, found, key=_sort_key)[query.offset :]
 
-    def prove(self) -> None:
+    def check_log(self) -> None:
         """Raise Corrupt unless every event is as it was written."""
         before = chain.GENESIS_LINK
         for position, (_, row) in enumerate(self.rows, start=1):
@@ -417,19 +420,19 @@ class TenantData:
             before = row.link
         _raise_first_fault(erasure_faults(self))
 
-    def derived(self, derive: port.StreamDeriver) -> dict[str, port.DerivedState]:
+    def derive_all(self, derive: port.StreamDeriver) -> dict[str, port.DerivedState]:
         """Return what each stream leads to; raise Corrupt for a blob that is damaged or gone."""
         made: dict[str, port.DerivedState] = {}
         for name in self.streams:
             gone = is_erased_stream(name)
-            made[name] = port.DerivedState((), ()) if gone else self.derived_of(name, derive)
-        _raise_first_fault(blob_faults(self.blobs, self._uses(made)))
+            made[name] = port.DerivedState((), ()) if gone else self.derive_stream(name, derive)
+        _raise_first_fault(blob_faults(self.blobs, self._all_blob_uses(made)))
         return made
 
-    def derived_of(self, name: str, derive: port.StreamDeriver) -> port.DerivedState:
+    def derive_stream(self, name: str, derive: port.StreamDeriver) -> port.DerivedState:
         """Return what one stream leads to."""
         events = (self.event(at, name) for at in self.streams[name].positions)
-        return derive(name, events, self._fetched)
+        return derive(name, events, self._load_blobs)
 
     def forks(self, name: str) -> list[tuple[str, int]]:
         """Return the other streams that go on from one, and from which version."""
@@ -442,35 +445,39 @@ class TenantData:
         ]
         return [(other, version) for _, other, version in sorted(found)]
 
-    def replace(self, derived: Mapping[str, port.DerivedState], made: port.Rebuilt) -> port.Rebuilt:
+    def replace_derived(
+        self, derived: Mapping[str, port.DerivedState], made: port.Rebuilt
+    ) -> port.Rebuilt:
         """Put what is derived into the place of what was; return what was made, added to what is given."""
-        self.projections, self.snapshots, self.uses = {}, {}, self._uses(derived)
+        self.projections, self.snapshots, self.blob_uses = {}, {}, self._all_blob_uses(derived)
         for name, found in derived.items():
-            self.streams[name].claim_anew(found.claims)
+            self.streams[name].replace_claims(found.claims)
             for row in found.projections:
                 self.projections.setdefault(row.kind, {})[row.id] = row
         return port.Rebuilt(
             made.events + len(self.rows),
             made.tenants + 1,
             made.streams + len(derived),
-            made.claims + sum(map(len, self._stretches(derived))),
+            made.claims + sum(map(len, self._claims_by_stretch(derived))),
             made.projections + sum(len(found.projections) for found in derived.values()),
         )
 
-    def _stretches(self, streams: Iterable[str]) -> Iterator[Mapping[str, int]]:
+    def _claims_by_stretch(self, streams: Iterable[str]) -> Iterator[Mapping[str, int]]:
         for name in streams:
             yield from self.streams[name].claims.values()
 
-    def _fetched(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+    def _load_blobs(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         return {hash_: self.blobs[hash_] for hash_ in hashes if hash_ in self.blobs}
 
-    def _uses(self, derived: Mapping[str, port.DerivedState]) -> dict[int, tuple[bytes, ...]]:
+    def _all_blob_uses(
+        self, derived: Mapping[str, port.DerivedState]
+    ) -> dict[int, tuple[bytes, ...]]:
         uses: dict[int, tuple[bytes, ...]] = {}
         for name, found in derived.items():
-            uses |= self.uses_of(name, found)
+            uses |= self.stream_blob_uses(name, found)
         return uses
 
-    def uses_of(self, name: str, found: port.DerivedState) -> dict[int, tuple[bytes, ...]]:
+    def stream_blob_uses(self, name: str, found: port.DerivedState) -> dict[int, tuple[bytes, ...]]:
         """Return the blobs that each event of one stream refers to."""
         uses: dict[int, tuple[bytes, ...]] = {}
         stream = self.streams[name]
@@ -479,17 +486,17 @@ class TenantData:
             uses[at] = (*uses.get(at, ()), hash_)
         return uses
 
-    def _replay(self, key: port.KeyUse | None) -> port.KeyRecord | None:
-        return self.replayed(key.key) if key else None
+    def _find_replay(self, key: port.KeyUse | None) -> port.KeyRecord | None:
+        return self.find_key(key.key) if key else None
 
-    def _stale(self, append: port.Append) -> port.Stale | None:
+    def _find_stale(self, append: port.Append) -> port.Stale | None:
         for write in append.writes:
             actual = self.version(write.stream)
             if actual != write.expected:
                 return port.Stale(write.stream, actual)
         return None
 
-    def _taken(self, append: port.Append) -> port.ClaimTaken | None:
+    def _find_taken_claim(self, append: port.Append) -> port.ClaimTaken | None:
         for write in append.writes:
             base, at = write.base or (write.stream, None)
             spans, made = self.path(base, at), dict[str, int]()
@@ -497,10 +504,10 @@ class TenantData:
                 "a base names a version that was"
             )
             for claim, index in write.claims:
-                version = self._claim(spans, claim) or made.get(claim, 0)
+                version = self._find_claim_in(spans, claim) or made.get(claim, 0)
                 if version:
                     return port.ClaimTaken(write.stream, claim, version)
-                made[claim] = write.before + 1 + index
+                made[claim] = write.previous_version + 1 + index
         return None
 
     def _streams_for(self, writes: Sequence[port.StreamWrite]) -> dict[str, VolatileStream]:
@@ -508,11 +515,11 @@ class TenantData:
         position = len(self.rows) + 1
         for write in writes:
             known = self.streams.get(write.stream)
-            streams[write.stream] = known or VolatileStream(position, write.before + 1)
+            streams[write.stream] = known or VolatileStream(position, write.previous_version + 1)
             position += len(write.events)
         return streams
 
-    def _sealed(
+    def _chained_rows(
         self,
         writes: Sequence[port.StreamWrite],
         streams: Mapping[str, VolatileStream],
@@ -522,7 +529,7 @@ class TenantData:
         before = self.rows[-1][1].link if self.rows else chain.GENESIS_LINK
         for write in writes:
             number = streams[write.stream].number
-            for version, event in enumerate(write.events, start=write.before + 1):
+            for version, event in enumerate(write.events, start=write.previous_version + 1):
                 place = chain.EventAddress(len(self.rows) + len(rows) + 1, number, version)
                 header = chain.encode_header(event, place)
                 salt = salts(chain.SALT_BYTES)
@@ -536,7 +543,7 @@ class TenantData:
                 )
         return rows
 
-    def _derive(self, append: port.Append, outcome: port.Appended) -> None:
+    def _write_derived(self, append: port.Append, outcome: port.Appended) -> None:
         for row in append.projections:
             self.projections.setdefault(row.kind, {})[row.id] = row
         for kind, id_ in append.drops:
@@ -573,7 +580,7 @@ def name_and_key_faults(books: TenantData) -> Iterator[str]:
         if books.rows[stream.number - 1][0] != name:
             yield "a stream has another name than its events."
     for use in books.keys.values():
-        if not 0 < use.replayed.first <= use.replayed.last <= len(books.rows):
+        if not 0 < use.record.first <= use.record.last <= len(books.rows):
             yield "a key leads to events that are not there."
 
 
@@ -612,7 +619,7 @@ def row_faults(row: chain.EventRow, position: int, before: bytes) -> Iterator[st
         chain.decode_event(row, "")
     except errors.Corrupt as error:
         yield error.message
-    if row.place.position != position or not chain.is_linked(row, before):
+    if row.address.position != position or not chain.is_linked(row, before):
         yield f"the event at position {position:,} is not linked to the one before."
 
 
@@ -626,13 +633,13 @@ def copy_page(books: TenantData, after: int, limit: int) -> list[RawEvent]:
 def _raw_event(books: TenantData, position: int) -> RawEvent:
     name, row = books.rows[position - 1]
     books.event(position, name)
-    stream, blank = books.numbered[row.place.stream], books.erased.get(position)
+    stream, blank = books.streams_by_number[row.address.stream], books.erased.get(position)
     based = next((base for base in stream.bases if base.stretch == position), None)
     return RawEvent(
-        stream=name, position=position, number=row.place.stream, version=row.place.version,
+        stream=name, position=position, number=row.address.stream, version=row.address.version,
         header=row.header, payload=row.payload, salt=row.salt, digest=row.digest, link=row.link,
         base=(based.source, based.version) if based else None,
-        blobs=tuple(sorted(books.uses.get(position, ()))),
+        blobs=tuple(sorted(books.blob_uses.get(position, ()))),
         erased=(blank.notice, blank.cause, blank.payload) if blank else None,
     )  # fmt: skip
 
@@ -640,7 +647,7 @@ def _raw_event(books: TenantData, position: int) -> RawEvent:
 def copy_keys(books: TenantData, after: str, limit: int) -> list[RawKey]:
     """Return idempotency keys after one, by their text."""
     names = sorted(key for key in books.keys if key > after)
-    return [key for name in names[:limit] if (key := VolatileCopyTarget(books).key(name))]
+    return [key for name in names[:limit] if (key := VolatileCopyTarget(books).find_raw_key(name))]
 
 
 class VolatileCopyTarget:
@@ -654,48 +661,48 @@ class VolatileCopyTarget:
         rows = self._books.rows
         return len(rows), rows[-1][1].link if rows else chain.GENESIS_LINK
 
-    def stream(self, number: int) -> tuple[str, int] | None:
+    def stream_name_and_version(self, number: int) -> tuple[str, int] | None:
         """Return name and version of a stream."""
-        found = self._books.numbered.get(number)
+        found = self._books.streams_by_number.get(number)
         return (self._books.rows[number - 1][0], found.version) if found else None
 
-    def number(self, name: str) -> int:
+    def stream_number(self, name: str) -> int:
         """Return the number of the stream that has a name."""
         found = self._books.streams.get(name)
         return found.number if found else 0
 
-    def link(self, position: int) -> bytes:
+    def link_at(self, position: int) -> bytes:
         """Return the link of an event."""
         return self._books.rows[position - 1][1].link
 
-    def lacks(self, hashes: Collection[bytes]) -> Collection[bytes]:
+    def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
         """Return those of the blobs that are not there."""
         return [hash_ for hash_ in hashes if hash_ not in self._books.blobs]
 
-    def key(self, key: str) -> RawKey | None:
+    def find_raw_key(self, key: str) -> RawKey | None:
         """Return what an idempotency key was used for."""
         use = self._books.keys.get(key)
         if use is None:
             return None
-        said = use.replayed
+        said = use.record
         return RawKey(key, said.command_hash, said.first, said.last, use.time_us)
 
 
 def write_page(books: TenantData, fit: store_copy.CopyPlan) -> None:
     """Keep what fits."""
-    for number, name in fit.renamed.items():
+    for number, name in fit.renamed_streams.items():
         _rename_stream(books, number, name)
     books.blobs.update(fit.blobs)
-    for raw in fit.new:
-        _add_event(books, raw, fit.streams.get(raw.number))
-    if fit.again:
-        _erase_events(books, fit.again)
-    for key in fit.keys:
+    for raw in fit.new_events:
+        _add_event(books, raw, fit.new_streams.get(raw.number))
+    if fit.newly_erased:
+        _erase_events(books, fit.newly_erased)
+    for key in fit.new_keys:
         books.put_key(key.key, KeyRecord(key.command_hash, key.first, key.last), key.time_us)
 
 
 def _rename_stream(books: TenantData, number: int, name: str) -> None:
-    stream = books.numbered[number]
+    stream = books.streams_by_number[number]
     del books.streams[books.rows[number - 1][0]]
     books.streams[name] = stream
     for at in stream.positions:
@@ -705,8 +712,8 @@ def _rename_stream(books: TenantData, number: int, name: str) -> None:
 def _add_event(books: TenantData, raw: RawEvent, added: str | None) -> None:
     if raw.number == raw.position:
         assert added is not None, "a new stream was looked at"
-        books.open_stream(added, raw.number, raw.version)
-    stream = books.numbered[raw.number]
+        books.add_stream(added, raw.number, raw.version)
+    stream = books.streams_by_number[raw.number]
     name = books.rows[raw.number - 1][0] if raw.number < raw.position else added
     assert name is not None, "every stream has a name"
     if raw.base is not None:
@@ -718,9 +725,9 @@ def _add_event(books: TenantData, raw: RawEvent, added: str | None) -> None:
 
 
 def _record_uses_and_erasure(books: TenantData, raw: RawEvent) -> None:
-    books.uses.pop(raw.position, None)
+    books.blob_uses.pop(raw.position, None)
     if raw.blobs:
-        books.uses[raw.position] = raw.blobs
+        books.blob_uses[raw.position] = raw.blobs
     if raw.erased is not None:
         books.erased[raw.position] = ErasedMark(*raw.erased)
 
@@ -728,7 +735,7 @@ def _record_uses_and_erasure(books: TenantData, raw: RawEvent) -> None:
 def _erase_events(books: TenantData, again: list[RawEvent]) -> None:
     hashes: set[bytes] = set()
     for raw in again:
-        hashes.update(books.uses.get(raw.position, ()))
+        hashes.update(books.blob_uses.get(raw.position, ()))
         name, row = books.rows[raw.position - 1]
         books.rows[raw.position - 1] = (name, msgspec.structs.replace(row, payload=None, salt=None))
         _record_uses_and_erasure(books, raw)

@@ -59,37 +59,37 @@ class FaultyStore:
         """The wrapped store's."""
         return self._store.durability
 
-    def turn(self) -> AbstractContextManager[bool]:
+    def write_lock(self) -> AbstractContextManager[bool]:
         """Pass through."""
-        return self._store.turn()
+        return self._store.write_lock()
 
-    def leave_turn(self) -> None:
+    def release_write_lock(self) -> None:
         """Pass through."""
-        self._store.leave_turn()
+        self._store.release_write_lock()
 
-    def held(self, tenant: str) -> bool:
+    def is_unchanged(self, tenant: str) -> bool:
         """Pass through."""
-        return self._store.held(tenant)
+        return self._store.is_unchanged(tenant)
 
     @property
-    def crowded(self) -> bool:
+    def contended(self) -> bool:
         """Pass through."""
-        return self._store.crowded
+        return self._store.contended
 
-    def hand_over(self, appends: Sequence[Append]) -> list[Appended | None] | None:
+    def hand_off(self, appends: Sequence[Append]) -> list[Appended | None] | None:
         """Hand over, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
-        outcomes = self._store.hand_over(appends)
+        outcomes = self._store.hand_off(appends)
         self._fail(fails)
         return outcomes
 
-    def sending(self) -> None:
+    def open_pipeline(self) -> None:
         """Nothing is sent ahead: every commit is a call that can fail."""
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Pass through."""
-        return self._store.served()
+        return self._store.take_handed_off()
 
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         """Commit, or fail if this is the call that fails."""
@@ -99,11 +99,11 @@ class FaultyStore:
         self._fail(fails)
         return outcomes
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop old keys, or fail if this is the call that fails."""
         fails = self._counted()
         self._fail(fails and self.before)
-        forgotten = self._store.forget_keys(tenant, before_us=before_us)
+        forgotten = self._store.delete_keys(tenant, before_us=before_us)
         self._fail(fails)
         return forgotten
 
@@ -136,9 +136,9 @@ class FaultyStore:
         yield from self._store.rebuild(derive)
         self._fail(fails)
 
-    def rebuilt(self, tenant: str) -> int:
+    def cache_epoch(self, tenant: str) -> int:
         """Pass through."""
-        return self._store.rebuilt(tenant)
+        return self._store.cache_epoch(tenant)
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Pass through."""
@@ -172,9 +172,9 @@ class FaultyStore:
         """Pass through."""
         return self._store.blobs(tenant, hashes)
 
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Pass through."""
-        return self._store.seek(tenant, stream, ordinal, at=at)
+        return self._store.find_ordinal(tenant, stream, ordinal, at=at)
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Pass through."""
@@ -184,13 +184,13 @@ class FaultyStore:
         """Pass through."""
         return self._store.find_key(tenant, key)
 
-    def find(self, tenant: str, kind: str, id: str) -> Projection | None:
+    def find_projection(self, tenant: str, kind: str, id: str) -> Projection | None:
         """Pass through."""
-        return self._store.find(tenant, kind, id)
+        return self._store.find_projection(tenant, kind, id)
 
-    def query(self, tenant: str, query: Query) -> list[Projection]:
+    def query_projections(self, tenant: str, query: Query) -> list[Projection]:
         """Pass through."""
-        return self._store.query(tenant, query)
+        return self._store.query_projections(tenant, query)
 
     def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
         """Pass through."""
@@ -216,9 +216,9 @@ class FaultyStore:
         self._fail(fails)
         return outcome
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Pass through."""
-        return self._store.pending()
+        return self._store.pending_erasures()
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Scrub, or fail if this is the call that fails."""
@@ -227,13 +227,13 @@ class FaultyStore:
         self._store.scrub(done, left)
         self._fail(fails)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         """Pass through."""
-        return self._store.copy(tenant, after=after, limit=limit)
+        return self._store.copy_events(tenant, after=after, limit=limit)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
         """Pass through."""
-        return self._store.keys(tenant, after=after, limit=limit)
+        return self._store.copy_keys(tenant, after=after, limit=limit)
 
     def paste(
         self,

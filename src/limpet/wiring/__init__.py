@@ -43,23 +43,23 @@ class Limpet:
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
-        self.sessions = SessionManager.over(
-            engine, settings, background.bootstrap, opened.files(settings.auto_save_interval)
+        self.sessions = SessionManager.from_engine(
+            engine, settings, background.bootstrap, opened.start_files(settings.auto_save_interval)
         )
         self.index = StateIndex(engine, settings)
         self.events = Events(engine, settings.tenant, self.sessions)
-        self._erasing = background.erasing(settings.tenant, self.sessions)
-        retaining = functools.partial(background.retaining, settings.tenant, self.sessions)
+        self._erasing = background.erasure_service(settings.tenant, self.sessions)
+        retaining = functools.partial(background.retention, settings.tenant, self.sessions)
         self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
-            self._erasing.finish_here()
+            self._erasing.finish_local()
         background.check()
         background.start(settings.tenant)
 
     @functools.cached_property
     def archive(self) -> Archive:
         """Everything that was said, to be searched. Loaded and opened when it is first used."""
-        return self._background.archive(self._tenant, self.sessions.settle)
+        return self._background.archive(self._tenant, self.sessions.wait_for_writes)
 
     @functools.cached_property
     def memory(self) -> Memory:
@@ -135,7 +135,7 @@ def connect(
     `worker`, by a thread of this process; otherwise by `lp.worker()` or `limpet worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
-    extras = BackgroundOptions.among(locals())
+    extras = BackgroundOptions.from_arguments(locals())
     settings = Settings(
         tenant=tenant,
         max_messages_per_session=max_messages_per_session,
@@ -174,7 +174,7 @@ def connect_async(
     worker: bool = False,
 ) -> PendingConnection:
     """Open a store for async callers: `async with connect_async(…) as lp`, or await it and close it."""
-    extras = BackgroundOptions.among(locals())
+    extras = BackgroundOptions.from_arguments(locals())
     from limpet.wiring.async_client import AsyncLimpet, PendingConnection  # noqa: PLC0415 - asyncio is slow to import
 
     settings = Settings(
@@ -198,7 +198,7 @@ def _make_client(
 ) -> T:
     """Return what callers hold of an open store, which is closed if that can't be made."""
     try:
-        return make(opened, settings, Background(opened.engine, opened.shelf, extras))
+        return make(opened, settings, Background(opened.engine, opened.index_store, extras))
     except BaseException:
         opened.close()
         raise

@@ -27,18 +27,18 @@ class AsyncLimpet:
 
     def __init__(self, opened: StoreHandle, settings: Settings, background: Background) -> None:
         engine = opened.engine
-        opened.files(settings.auto_save_interval)
+        opened.start_files(settings.auto_save_interval)
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
         self.sessions = AsyncSessions(engine, settings, bootstrap=background.bootstrap)
         self.index = AsyncStateIndex(engine, settings)
         self.events = AsyncEvents(engine, settings.tenant, self.sessions)
-        self._erasing = background.erasing(settings.tenant)
-        retaining = functools.partial(background.retaining, settings.tenant)
+        self._erasing = background.erasure_service(settings.tenant)
+        retaining = functools.partial(background.retention, settings.tenant)
         self.admin = AsyncAdmin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
-            self._erasing.finish_here()
+            self._erasing.finish_local()
         background.check()
         background.start(settings.tenant)
 

@@ -58,7 +58,7 @@ class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
     worker: bool = False
 
     @classmethod
-    def among(cls, options: Mapping[str, Any]) -> Self:
+    def from_arguments(cls, options: Mapping[str, Any]) -> Self:
         """Return the extras among the options of an opening, which has a parameter of the same name for each."""
         return cls(**{name: options[name] for name in cls.__struct_fields__})
 
@@ -116,12 +116,12 @@ class Background:
         self, engine: Engine, shelf: Callable[[], IndexStore], extras: BackgroundOptions
     ) -> None:
         self._engine = engine
-        self._opened = shelf
-        self._bonded: PairedIndexStore | None = None
+        self._open_index_store = shelf
+        self._paired_store: PairedIndexStore | None = None
         self._extras = extras
         self._mutex = threading.RLock()
         self._memory: BuiltIn | None = None
-        self._meaning: tuple[Embedder, SemanticSearch] | None = None
+        self._semantic: tuple[Embedder, SemanticSearch] | None = None
         # One for every worker: it knows what it has told.
         self._purge: PurgeTask | None = None
         self._stop = threading.Event()
@@ -142,17 +142,19 @@ class Background:
             language=extras.bootstrap_language,
         )
 
-    def _shelf(self) -> PairedIndexStore:
+    def _index_store(self) -> PairedIndexStore:
         with self._mutex:
-            if self._bonded is None:
+            if self._paired_store is None:
                 engine = self._engine
-                self._bonded = PairedIndexStore(engine.store, self._opened(), engine.factory.random)
-            return self._bonded
+                self._paired_store = PairedIndexStore(
+                    engine.store, self._open_index_store(), engine.factory.random
+                )
+            return self._paired_store
 
     def check(self) -> None:
         """See to it that what is kept beside the store is of this store, and of this moment."""
         with contextlib.suppress(errors.Unavailable, errors.NotAStore):
-            self._shelf().check()
+            self._index_store().check()
 
     def memory(self) -> MemoryEngine:
         """Return the engine of long-term memory that was given, or the built-in one."""
@@ -164,10 +166,10 @@ class Background:
     def _built_in(self) -> BuiltIn:
         with self._mutex:
             if self._memory is None:
-                self._memory = self._made()
+                self._memory = self._make_built_in()
             return self._memory
 
-    def _made(self) -> BuiltIn:
+    def _make_built_in(self) -> BuiltIn:
         from limpet.memory.builtin import BuiltIn  # noqa: PLC0415 - its patterns take a while to compile
 
         extract = None
@@ -176,7 +178,7 @@ class Background:
 
             extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
         return BuiltIn(
-            RecoveringIndexStore(self._shelf()),
+            RecoveringIndexStore(self._index_store()),
             count=messages.estimate_text_tokens,
             extract=extract,
         )
@@ -185,67 +187,67 @@ class Background:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
         from limpet.memory.archive import Archive  # noqa: PLC0415 - as above
 
-        return Archive(self._engine, tenant, self._shelf, settle, self.meaning)
+        return Archive(self._engine, tenant, self._index_store, settle, self.semantic_search)
 
-    def meaning(self) -> SemanticSearch | None:
+    def semantic_search(self) -> SemanticSearch | None:
         """Return what searches by meaning, if there is an embedder."""
-        found = self._by_meaning()
+        found = self._embedder_and_search()
         return found[1] if found else None
 
-    def _by_meaning(self) -> tuple[Embedder, SemanticSearch] | None:
+    def _embedder_and_search(self) -> tuple[Embedder, SemanticSearch] | None:
         given = self._extras.embedder
         if not given:
             return None
         with self._mutex:
-            if self._meaning is None:
+            if self._semantic is None:
                 from limpet.memory.vectors.semantic_search import SemanticSearch  # noqa: PLC0415 - only whoever has numpy
                 from limpet.memory.vectors.vector_store import VectorStore  # noqa: PLC0415 - as above
 
                 embedder = (
                     vectors_embedder.installed_embedder() if isinstance(given, bool) else given
                 )
-                self._meaning = (
+                self._semantic = (
                     embedder,
                     SemanticSearch(
-                        VectorStore(RecoveringIndexStore(self._shelf()), embedder), embedder
+                        VectorStore(RecoveringIndexStore(self._index_store()), embedder), embedder
                     ),
                 )
-            return self._meaning
+            return self._semantic
 
-    def erasing(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
+    def erasure_service(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
         """Return what erases, of one tenant, with all that is kept beside the store."""
         return ErasureService(
-            self._engine, tenant, self._hooks(), handles, self, words=self._words()
+            self._engine, tenant, self._hooks(), handles, self, words=self._text_hooks()
         )
 
-    def retaining(self, tenant: str, handles: SessionHandles | None = None) -> Retention:
+    def retention(self, tenant: str, handles: SessionHandles | None = None) -> Retention:
         """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
         from limpet.admin.retention import Retention  # noqa: PLC0415 - as above
 
         taken = True if self._extras.memory else None
-        return Retention(self._engine, tenant, self.erasing(tenant, handles), taken=taken)
+        return Retention(self._engine, tenant, self.erasure_service(tenant, handles), taken=taken)
 
     def _hooks(self) -> tuple[ErasureHook, ...]:
         return self._drop_notes, self._drop_beside
 
-    def _words(self) -> tuple[ErasureHook, ...]:
-        return self._drop_notes, self._drop_words
+    def _text_hooks(self) -> tuple[ErasureHook, ...]:
+        return self._drop_notes, self._drop_texts
 
-    def _drop_words(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def _drop_texts(self, who: Who, session_id: str | None, position: int | None) -> int:
         hooks = self._drop_index, self._drop_vectors
         dropped = sum(hook(who, session_id, position) for hook in hooks)
-        self._shelf().erased()
+        self._index_store().note_erasure()
         return dropped
 
     def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
-        shelf = self._shelf()
+        shelf = self._index_store()
         if not who.user_id and session_id is None:
             dropped = shelf.size()
-            shelf.renew()
+            shelf.clear()
             return dropped
         hooks = self._drop_index, self._drop_vectors, self._drop_facts
         dropped = sum(hook(who, session_id, position) for hook in hooks)
-        shelf.erased()
+        shelf.note_erasure()
         return dropped
 
     def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
@@ -271,7 +273,7 @@ class Background:
 
     def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
         return vectors_embedder.forget_vectors(
-            RecoveringIndexStore(self._shelf()), who, session_id, position
+            RecoveringIndexStore(self._index_store()), who, session_id, position
         )
 
     def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
@@ -279,16 +281,16 @@ class Background:
             return 0
         return self._built_in().forget(who, session_id, position)
 
-    def any(self, tenant: str) -> bool:
+    def has_external(self, tenant: str) -> bool:
         """Whether an engine that is not the built-in one may have taken something."""
-        return self.memory() is not self._memory or bool(self._others(tenant))
+        return self.memory() is not self._memory or bool(self._other_engines(tenant))
 
-    def _others(self, tenant: str) -> frozenset[str]:
+    def _other_engines(self, tenant: str) -> frozenset[str]:
         from limpet.jobs import memory_queue  # noqa: PLC0415 - as above
 
         return memory_queue.known_engines(self._engine.store, tenant) - {self._built_in().name}
 
-    def tell(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def forget_external(self, who: Who, session_id: str | None, position: int | None) -> int:
         """Have the engine that was given forget; raise Unavailable if another one has taken something, too."""
         memory, dropped = self.memory(), 0
         if not who.user_id:
@@ -298,7 +300,7 @@ class Background:
                 dropped = memory.forget(who, session_id, position)
             except (errors.EngineClosed, errors.ForkedEngine) as error:
                 raise errors.Unavailable("the memory engine is closed.") from error
-        if others := self._others(who.tenant) - {memory.name}:
+        if others := self._other_engines(who.tenant) - {memory.name}:
             raise errors.Unavailable(
                 f"{', '.join(sorted(others))} has taken histories, and is to be told what was erased.",
                 hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
@@ -306,11 +308,11 @@ class Background:
             )
         return dropped
 
-    def _purging(self) -> PurgeTask:
+    def _purge_task(self) -> PurgeTask:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
         with self._mutex:
             if self._purge is None:
-                self._purge = PurgeTask(self._engine, self._hooks(), self, self._words())
+                self._purge = PurgeTask(self._engine, self._hooks(), self, self._text_hooks())
             return self._purge
 
     def tasks(self) -> list[Task]:
@@ -322,35 +324,37 @@ class Background:
 
         engine, extras = self._engine, self._extras
         made: list[Task] = [
-            IndexTask(engine, self._shelf()),
+            IndexTask(engine, self._index_store()),
             ExpireTask(
                 engine,
                 idle_s=extras.idle_timeout_s,
                 keep_days=extras.keep_ended_days,
-                retaining=self.retaining,
+                retaining=self.retention,
             ),
-            self._purging(),
+            self._purge_task(),
         ]
         if extras.memory:
-            made.append(OffloadTask(engine, self.memory(), self._kept()))
+            made.append(OffloadTask(engine, self.memory(), self._ingest_tracker()))
             if extras.model is not None and self.memory() is self._memory:
                 made.append(ReextractionTask(engine, self._built_in()))
         if summarizer := self._summarizer():
             made.append(SummaryTask(engine, summarizer))
-        if by_meaning := self._by_meaning():
+        if by_meaning := self._embedder_and_search():
             from limpet.jobs.index_tasks import EmbedTask  # noqa: PLC0415 - as above
 
             embedder, recall = by_meaning
             made.append(EmbedTask(engine.store, recall.vectors, embedder))
         return made
 
-    def _kept(self) -> IngestStatus | None:
+    def _ingest_tracker(self) -> IngestStatus | None:
         from limpet.memory.index_link import IngestTracker  # noqa: PLC0415 - as above
 
         if self.memory() is not self._memory:
             return None
         memory = self._built_in()
-        return IngestTracker(self._engine.store, self._shelf(), memory.has, memory.stood_in)
+        return IngestTracker(
+            self._engine.store, self._index_store(), memory.has_ingested, memory.used_fallback
+        )
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model

@@ -91,7 +91,7 @@ class SessionManager(Sessions):
             shelf = functools.cache(lambda: open_index_store(url))
             self._background = Background(engine, shelf, extras)
             with contextlib.suppress(errors.Unavailable, errors.Corrupt):
-                self._background.erasing(tenant).finish_here()
+                self._background.erasure_service(tenant).finish_local()
         except BaseException:
             engine.close()
             raise
@@ -102,7 +102,7 @@ class SessionManager(Sessions):
         self._finish = weakref.finalize(self, _close_in_thread, engine, self._files)
 
     @classmethod
-    def over(
+    def from_engine(
         cls,
         engine: Engine,
         settings: Settings,
@@ -128,28 +128,28 @@ class SessionManager(Sessions):
         try:
             state = self._find(session_id)
         except errors.Corrupt as error:
-            state = self._recovered(session_id, error)
+            state = self._recover(session_id, error)
         if state is None:
             return None
         if RECOVERED_TO_KEY in state.metadata:
-            state = self._recovering().replacement(state) or state
+            state = self._recovery().replacement(state) or state
         tenant = self._settings.tenant
-        return self._remember(Session(self, self._engine, tenant, state, self._recovered))
+        return self._remember(Session(self, self._engine, tenant, state, self._recover))
 
-    def _recovering(self) -> SessionRecovery:
+    def _recovery(self) -> SessionRecovery:
         return SessionRecovery(self, self._engine, self._settings.tenant, self._files)
 
-    def _recovered(self, session_id: str, damage: errors.Corrupt) -> SessionState:
+    def _recover(self, session_id: str, damage: errors.Corrupt) -> SessionState:
         if isinstance(damage, errors.EventsLost):
             raise damage
-        recovering = self._recovering()
-        if not recovering.finished(session_id):
+        recovering = self._recovery()
+        if not recovering.has_complete_recovery(session_id):
             if recovering.is_sound(session_id):
                 # What was met lies elsewhere.
                 raise damage
-            if recovering.mended() and recovering.is_sound(session_id):
+            if recovering.rebuild_from_copy() and recovering.is_sound(session_id):
                 return self.get_session(session_id).state
-        return recovering.recovered(session_id, damage).state
+        return recovering.recover(session_id, damage).state
 
     def save_session(self, session: Session | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
@@ -160,14 +160,14 @@ class SessionManager(Sessions):
             return False
         chosen = session or self.current_session
         if self._files is not None and chosen is not None:
-            self._files.saved(self._settings.tenant, chosen.id)
+            self._files.write_after_save(self._settings.tenant, chosen.id)
         return True
 
     def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
         gone = super().delete_session(session_id, key=key)
         if gone and self._files is not None:
-            self._files.saved(self._settings.tenant, session_id)
+            self._files.write_after_save(self._settings.tenant, session_id)
         return gone
 
     def close(self) -> None:

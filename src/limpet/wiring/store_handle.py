@@ -115,25 +115,25 @@ class StoreHandle:
         self._url = url
         # Nothing can be imported any more when a program ends, and what takes a password out needs that.
         self._shown = urls.without_password(url)
-        self._looking = looking
+        self._reading_only = looking
         self._open = True
         self._shelf: IndexStore | None = None
         self._files: SessionFiles | None = None
         self._opening = threading.Lock()
 
-    def shelf(self) -> IndexStore:
+    def index_store(self) -> IndexStore:
         """Return the shelf beside the store, opened when it is first asked for."""
         with self._opening:
             if self._shelf is None:
                 self._shelf = open_index_store(self._url)
             return self._shelf
 
-    def files(self, interval_s: float) -> SessionFiles | None:
+    def start_files(self, interval_s: float) -> SessionFiles | None:
         """Return what writes the files of sessions, for a store that has such a folder; closed with the rest.
 
         None for who only looks.
         """
-        self._files = None if self._looking else start_session_files(self.engine, interval_s)
+        self._files = None if self._reading_only else start_session_files(self.engine, interval_s)
         return self._files
 
     def close(self) -> None:

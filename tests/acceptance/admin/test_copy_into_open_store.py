@@ -37,7 +37,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def said(store: Store, tenant: str, session_id: str, *texts: str) -> None:
     """Have somebody say something in a store that is open already."""
     engine = Engine(store, factory=ids.SYSTEM_FACTORY)
-    manager = SessionManager.over(engine, Settings(tenant=tenant))
+    manager = SessionManager.from_engine(engine, Settings(tenant=tenant))
     session = manager.create_session(session_id, user_id="ada")
     session.add_messages([{"role": "user", "content": text} for text in texts])
 
@@ -56,7 +56,7 @@ class Meanwhile:
         if tenant == self._tenant and limit > 1 and not self.happened:
             self.happened = True
             self._happens()
-        return self._store.copy(tenant, after=after, limit=limit)
+        return self._store.copy_events(tenant, after=after, limit=limit)
 
 
 def moved(source: Meanwhile, target: str | Path) -> None:
@@ -205,8 +205,8 @@ def test_what_came_erased_without_its_notice_can_not_be_used(fast_dir: Path):
     source = VolatileStore()
     said(source, "default", "gone", "words")
     said(source, "default", "s", "words")
-    ErasureService(Engine(source, factory=ids.SYSTEM_FACTORY), "default").session("gone")
-    page = source.copy("default", limit=4)
+    ErasureService(Engine(source, factory=ids.SYSTEM_FACTORY), "default").erase_session("gone")
+    page = source.copy_events("default", limit=4)
     with closing(open_store(fast_dir / "b.db")) as store:
         store_copy.set_note(store, "default", store_copy.COPY_NOTE, b"unfinished")
         store.paste("default", page)

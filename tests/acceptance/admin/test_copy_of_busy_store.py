@@ -49,8 +49,8 @@ def same_beginning(store: Store, copy: Path) -> int:
     """Check that a copy is the beginning of a store's log, but for what was erased since; return how long it is."""
     with closing(open_store(copy)) as made:
         assert made.tenants() == store.tenants()
-        came = made.copy("default", limit=10**6)
-        ours = store.copy("default", limit=len(came))
+        came = made.copy_events("default", limit=10**6)
+        ours = store.copy_events("default", limit=len(came))
     assert [raw.link for raw in came] == [raw.link for raw in ours]
     return len(came)
 
@@ -98,7 +98,7 @@ class Between:
         return getattr(self._store, name)
 
     def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
-        page = self._store.copy(tenant, after=after, limit=limit)
+        page = self._store.copy_events(tenant, after=after, limit=limit)
         if not self.erased and any(raw.blobs for raw in page):
             self.erased = True
             self._lp.admin.erase(user_id="ada")
@@ -173,9 +173,9 @@ def test_a_backup_under_load_is_the_beginning_of_the_log(backend: str, tmp_path:
             after = acknowledged()
         store = engine_of(lp).store
         came = same_beginning(store, copy)
-        ours = store.copy("default", limit=came)
+        ours = store.copy_events("default", limit=came)
         with closing(open_store(copy)) as made:
-            assert made.copy("default", limit=came) == ours
+            assert made.copy_events("default", limit=came) == ours
         assert store.head("default") >= came
     with limpet.connect(copy, max_messages_per_session=10**6) as lp:
         assert lp.admin.verify().ok

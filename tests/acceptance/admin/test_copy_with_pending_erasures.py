@@ -23,7 +23,9 @@ from tests.property.backends import OPENERS, opened
 
 def left_to_tell(store: Store) -> list[tuple[str, str]]:
     """Return the tenants and users of whom engines elsewhere are still to be told."""
-    return [(each.tenant, each.user_id) for each in decode_hook_calls(store.pending() or b"")]
+    return [
+        (each.tenant, each.user_id) for each in decode_hook_calls(store.pending_erasures() or b"")
+    ]
 
 
 def erased_without_it(lp: Limpet, memory: Stubborn) -> None:
@@ -43,7 +45,7 @@ def told_by(url: str | Path, memory: Stubborn) -> None:
     with limpet.connect(url, memory=memory) as lp:
         assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
         assert lp.worker().run_once().failures == 0
-        assert engine_of(lp).store.pending() is None
+        assert engine_of(lp).store.pending_erasures() is None
     assert memory.forgotten
 
 
@@ -102,4 +104,4 @@ def test_nothing_is_pending_after_a_copy_of_a_store_that_is_through(backend: str
         said(lp, "kept", "bob", "stays")
         lp.admin.erase(user_id="ada")
         migrate.migrate(engine_of(lp).store, store, lambda *_: None)
-        assert store.pending() is None
+        assert store.pending_erasures() is None

@@ -246,7 +246,7 @@ def test_a_file_that_changes_while_it_is_read_makes_no_session(
 
     path = tmp_path / "changing.jsonl"
     path.write_bytes(whole)
-    choices = import_.Importer.choices
+    choices = import_.Importer.plan
 
     def changing(self: Any) -> Any:
         made = choices(self)

@@ -42,7 +42,7 @@ def lived(path: Path) -> None:
 def kept(store: Store) -> object:
     """Return all that a store keeps and shows of its tenants."""
     tenants = sorted(store.tenants())
-    logs = [store.copy(tenant, limit=100_000) for tenant in tenants]
+    logs = [store.copy_events(tenant, limit=100_000) for tenant in tenants]
     blobs = [
         store.blobs(tenant, {hash_ for raw in log for hash_ in raw.blobs})
         for tenant, log in zip(tenants, logs, strict=True)
@@ -55,7 +55,13 @@ def kept(store: Store) -> object:
         ]
         for tenant in tenants
     ]  # fmt: skip
-    return tenants, logs, blobs, notes, [store.keys(tenant, limit=10_000) for tenant in tenants]
+    return (
+        tenants,
+        logs,
+        blobs,
+        notes,
+        [store.copy_keys(tenant, limit=10_000) for tenant in tenants],
+    )
 
 
 def kept_at(path: Path) -> object:
@@ -156,7 +162,7 @@ class Erasing:
         self._left -= 1
         if self._left == 0:
             self._lp.admin.erase(user_id="ada")
-        return self._store.copy(tenant, after=after, limit=limit)
+        return self._store.copy_events(tenant, after=after, limit=limit)
 
 
 @pytest.mark.parametrize("at", [1, 2, 5, 9, 10])
@@ -173,7 +179,7 @@ def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(
         source: Store = Erasing(lp, at)  # type: ignore[assignment]
         with closing(open_store(home / "b.db")) as store:
             moved = migrate.migrate(source, store, lambda *_: None)
-            assert store.pending() is None
+            assert store.pending_erasures() is None
         assert moved.behind == {}
     assert kept_at(home / "b.db") == kept_at(fast_dir / "a.db")
     assert found(home) == {}
@@ -221,8 +227,8 @@ def test_writers_go_on_meanwhile(fast_dir: Path, monkeypatch: pytest.MonkeyPatch
             stop.set()
             writer.join()
         with closing(open_store(copy)) as store:
-            ours = engine_of(lp).store.copy("default", limit=moved.events)
-            assert store.copy("default", limit=10**6) == ours, "a prefix of the log"
+            ours = engine_of(lp).store.copy_events("default", limit=moved.events)
+            assert store.copy_events("default", limit=10**6) == ours, "a prefix of the log"
             assert store.head("default") + moved.behind.get("default", 0) > 52
         again = lp.admin.migrate(copy)
         assert again.behind == {}
@@ -303,7 +309,7 @@ def test_damage_does_not_move(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
         full_store.said(lp, "s", "ada", "mine", "more")
         store = engine_of(lp).store
         assert isinstance(store, sqlite.SQLiteStore)
-        with store._changing() as writer:
+        with store._write_transaction() as writer:
             writer.execute("UPDATE events SET payload = CAST('x' AS BLOB) WHERE version = 2")
         with pytest.raises(errors.Corrupt, match="position 2 "):
             lp.admin.migrate(copy)

@@ -272,7 +272,7 @@ def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
 def test_the_root_of_a_frame_is_looked_for_again(path: Path):
     """It is remembered from a row, which may have been wrong."""
     with limpet.connect(path) as lp:
-        lp._opened.engine.trees.keep_root("default", "root", "another")
+        lp._opened.engine.trees.put_root("default", "root", "another")
         with pytest.raises(errors.Error):
             lp.index.update_frame("root", goal="go on")
         beside(path)

@@ -325,7 +325,7 @@ def test_an_interrupt_at_the_edge_of_a_turn_leaves_it_to_the_others(
     with limpet.connect(path) as lp:
         session = lp.sessions.create_session("s")
         with monkeypatch.context() as patched:
-            patched.setattr(type(lp._opened.engine.store.turn()), where, interrupted)
+            patched.setattr(type(lp._opened.engine.store.write_lock()), where, interrupted)
             with pytest.raises(KeyboardInterrupt) as kept:
                 session.add_message(Message("user", "a"))
         program = "import sys, limpet; limpet.connect(sys.argv[1]).sessions.create_session('t')"
@@ -343,7 +343,7 @@ def test_what_others_wrote_is_still_news_after_keys_were_forgotten(tmp_path: Pat
         session = mine.sessions.create_session("s")
         session.add_message(Message("user", "a"), key="k")
         theirs.sessions.add_messages("s", [Message("user", "b")])
-        mine._opened.engine.store.forget_keys("default", before_us=0)
+        mine._opened.engine.store.delete_keys("default", before_us=0)
         assert session.add_message(Message("user", "c"), expected_version=3).message_count == 3
 
 
@@ -422,7 +422,7 @@ def test_whoever_waited_too_long_is_told_the_holder_and_not_who_waits_too(
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.3)
     with limpet.connect(path) as lp, limpet.connect(path) as same:
         session = lp.sessions.create_session("s")
-        with same._opened.engine.store.turn():
+        with same._opened.engine.store.write_lock():
             other = subprocess.Popen([sys.executable, "-c", waiting, path], stderr=subprocess.PIPE)
             with pytest.raises(limpet.StoreBusy, match=f"process {os.getpid()} has held") as busy:
                 session.add_message(Message("user", "a"))

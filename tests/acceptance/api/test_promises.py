@@ -197,7 +197,7 @@ def test_a_log_taken_away_in_the_middle_of_a_turn_is_noticed(tmp_path: Path):
     path = tmp_path / "state.db"
     with contextlib.closing(sqlite.open_store(path)) as store:
         commit_all(store, make_append(write("a", 0, b"1")))
-        with store.turn():
+        with store.write_lock():
             assert store.version(TENANT, "a") == 1
             intruder = sqlite3.connect(path)
             intruder.execute("SELECT count(*) FROM events").fetchone()

@@ -134,7 +134,7 @@ def test_expire_leaves_alone_what_is_touched_while_it_runs(
     for name in ("idle", "touched", "deleted"):
         lp.sessions.create_session(name)
     store = engine_of(lp).store
-    query = store.query
+    query = store.query_projections
     begun: list[str] = []
 
     def late(tenant: str, wanted: object) -> object:

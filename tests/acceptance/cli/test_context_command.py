@@ -57,7 +57,7 @@ def test_why_a_message_is_out_and_what_it_takes(folder: Path):
     needed = json.loads(run(*ASK, "--why", "40", "--json", cwd=folder).out)["budget_needed"]
     with limpet.connect(folder / "state.db") as lp:
         session = lp.sessions.get_session("trip")
-        entry = session.window(needed, counter="estimate").ledger.of(40)
+        entry = session.window(needed, counter="estimate").ledger.entry_of(40)
         assert entry is not None
         assert entry.used > 0
     assert run(*ASK, "--why", "999", cwd=folder).code == 3

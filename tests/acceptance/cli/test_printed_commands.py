@@ -178,6 +178,6 @@ def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     monkeypatch.setattr(sys, "argv", [".venv/bin/limpet", "status"])
     assert hints.command_line("verify") == ".venv/bin/limpet verify"
-    assert exit_codes.problem_of(limpet.InvalidRequest()).then() == ".venv/bin/limpet --help"
+    assert exit_codes.problem_of(limpet.InvalidRequest()).next_step() == ".venv/bin/limpet --help"
     monkeypatch.setattr(sys, "argv", ["somewhere/__main__.py"])
     assert hints.command_line("verify") == "limpet verify"

@@ -68,7 +68,7 @@ def test_an_id_that_is_used_again_costs_nobody_their_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     renewed: list[int] = []
-    renew = PairedIndexStore.renew
+    renew = PairedIndexStore.clear
     monkeypatch.setattr(PairedIndexStore, "renew", lambda self: (renewed.append(1), renew(self)))
     with opened(path) as lp:
         said(lp, "one", "ada", "I live in Marmotville.")

@@ -208,14 +208,14 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
         told(lp, name="trip", user_id="ada")
         erasing = ErasureService(lp.sessions._engine, "default", (hook,))
         with pytest.raises(errors.Unavailable) as error:
-            erasing.user("ada")
+            erasing.erase_user("ada")
         assert "'pending': True" in str(error.value.facts["receipt"])
         assert lp.sessions.load_session("trip") is None
         deaf[0] = False
         assert erasing.finish() == 2
         assert erasing.finish() == 0
         assert heard == [("ada", None, None)]
-        assert erasing.user("ada").rows == 2
+        assert erasing.erase_user("ada").rows == 2
 
 
 def test_a_step_of_the_background_work_erases_what_was_deleted(lp: limpet.Limpet):
@@ -262,7 +262,7 @@ def test_a_reader_delays_the_scrub_and_the_error_says_so(
         assert lp.sessions.load_session("trip") is None
         reader.close()
         lp.admin.erase()
-        assert lp.sessions._engine.store.pending() is None
+        assert lp.sessions._engine.store.pending_erasures() is None
 
 
 def test_a_log_that_went_on_elsewhere_loses_nothing_to_an_old_list(tmp_path: Path):
@@ -310,5 +310,5 @@ def test_a_store_opened_by_itself_keeps_its_schema(tmp_path: Path):
         told(lp, name="trip")
         lp.admin.erase(session_id="trip")
     store = sqlite.open_store(tmp_path / "state.db")
-    assert store.pending() is None
+    assert store.pending_erasures() is None
     store.close()

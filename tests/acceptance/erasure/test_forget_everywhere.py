@@ -60,9 +60,9 @@ def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
                 retry_us=later if session_id == waiting else 0,
             )
         )  # fmt: skip
-    found = queue.due(now)
+    found = queue.next_due(now)
     assert found is not None and found.job.session_id == dead
-    queue.again(found, "refused", now, useless=True)
+    queue.record_failure(found, "refused", now, useless=True)
     todo = msgspec.json.encode(summaries.PendingSummary(wanted, 3, 1, later))
     store.put_note(
         "default", summaries.SUMMARY_PREFIX + memory_queue.short_digest(wanted), todo, expected=0

@@ -214,7 +214,7 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
         full_store.said(lp, name, "ada", "I live in Oslo.")
     full_store.worked(lp)
     later(lp, 31)
-    real = ErasureService.outlived
+    real = ErasureService.erase_retired
 
     def outlived(
         erasing: ErasureService,
@@ -323,14 +323,14 @@ def test_files_are_scrubbed_once_for_many_batches(
             let_go()
             assert there(lp) == set()
             assert len(scrubs) == times
-            assert engine_of(lp).store.pending() is None
+            assert engine_of(lp).store.pending_erasures() is None
             scrubs.clear()
     assert "state.db" not in found(fast_dir)
 
 
 @pytest.mark.usefixtures("scrubs")
 def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
-    real, judged = retention._RetentionScan.verdict, Counter[str]()
+    real, judged = retention._RetentionScan.keep_reason, Counter[str]()
 
     def verdict(
         look: retention._RetentionScan, state: SessionState

@@ -308,7 +308,9 @@ def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):
     frame = pushed(lp)
     pack = lp.index.assemble_context_pack(SCOPE)
     assert pack.messages[-1].content == "Which ferry?"
-    assert pack.talked is not None and pack.talked.session_id == session.id
+    assert (
+        pack.conversation_moment is not None and pack.conversation_moment.session_id == session.id
+    )
     same(pack, lp.index.pack_of(frame.frame_id))
 
 

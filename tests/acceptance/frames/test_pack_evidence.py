@@ -63,7 +63,7 @@ def test_handles_in_a_circle_have_no_content(lp: Limpet, length: int):
     pack = lp.index.assemble_context_pack(SCOPE)
     assert contents(pack) == {"kept": "Pier 9."}
     for number in range(length):
-        entry = pack.ledger.of(f"h{number}")
+        entry = pack.ledger.entry_of(f"h{number}")
         assert entry is not None and entry.rule.startswith("unresolved: ")
         with pytest.raises(errors.HandleUnresolved) as caught:
             lp.index.assemble_context_pack(SCOPE, include_handles=[f"h{number}"])

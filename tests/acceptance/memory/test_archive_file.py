@@ -66,7 +66,7 @@ def test_a_damaged_file_is_made_again_and_that_is_told(
     lp = limpet.connect(path)
     fill(lp, "a", "ada", 90, "walrus")
     before = positions(lp, "common")
-    lp._opened.shelf().scrub()
+    lp._opened.index_store().scrub()
     if not open_meanwhile:
         lp.close()
     target = tmp_path / "state.db-memory"
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_made_again_and_that_is_told(
     if not open_meanwhile:
         lp = limpet.connect(path)
     else:
-        shelf: Any = lp._opened.shelf()
+        shelf: Any = lp._opened.index_store()
         shelf._readers.renew()
     assert positions(lp, "common") == before
     assert any("made anew" in note for note in lp.archive.task.notes)
@@ -157,9 +157,9 @@ def test_no_fragment_of_what_was_forgotten_is_left_in_any_file(
 def test_what_was_read_before_a_forgetting_is_not_written_after_it(tmp_path: Path):
     with limpet.connect(str(tmp_path / "state.db")) as lp:
         fill(lp, "a", "ada", 3, "walrus")
-        shelf = lp._opened.shelf()
+        shelf = lp._opened.index_store()
         reading = IndexBatch(ArchiveIndex(shelf), "default")
-        reading.begin("a", "ada", 0, 0)
+        reading.add_session("a", "ada", 0, 0)
         reading.add("a", position=2, time_us=0, role="user", terms={b"walrus0": 1}, spoken=True, calls=False)  # fmt: skip
         assert lp.archive.forget("ada") == 0
         assert not reading.write(2, b"")
@@ -247,7 +247,7 @@ def test_searches_see_whole_states_while_others_index(
         fill(lp, "a", "ada", 200, "walrus")
         monkeypatch.setattr(limpet.limits, "READ_CHUNK", 3)
         monkeypatch.setattr(limpet.limits, "ARCHIVE_BATCH", 2)
-        tasks = [IndexTask(lp._opened.engine, lp._opened.shelf()) for _ in range(2)]
+        tasks = [IndexTask(lp._opened.engine, lp._opened.index_store()) for _ in range(2)]
 
         def follow(task: IndexTask) -> None:
             while task.step("default"):
@@ -257,7 +257,7 @@ def test_searches_see_whole_states_while_others_index(
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
-            rows = ArchiveIndex(lp._opened.shelf())
+            rows = ArchiveIndex(lp._opened.index_store())
             owner = rows.owner(Who("default", "ada"))
             if owner is not None:
                 sought = search.ArchiveQuery(terms=[b"common"], k=500)
@@ -278,7 +278,7 @@ def test_tenants_share_a_shelf_and_nothing_else():
     shelf = VolatileIndexStore()
     for tenant in ("one", "two"):
         one = IndexBatch(ArchiveIndex(shelf), tenant)
-        one.begin("s", "ada", 0, 0)
+        one.add_session("s", "ada", 0, 0)
         one.add("s", position=1, time_us=0, role="user", terms={tenant.encode(): 1}, spoken=True, calls=False)  # fmt: skip
         assert one.write(1, b"link")
     inverted_index.forget(ArchiveIndex(shelf), Who("one", "ada"))

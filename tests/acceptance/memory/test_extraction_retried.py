@@ -46,7 +46,7 @@ def known(lp: Limpet, of: str = "ada") -> list[str]:
 
 
 def waiting(lp: Limpet) -> int:
-    return len(OffloadQueue(engine_of(lp).store, "default").stand_ins())
+    return len(OffloadQueue(engine_of(lp).store, "default").reextractions())
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     path: Path, monkeypatch: pytest.MonkeyPatch, gap: int, *, dies: bool
 ):
     renewed: list[int] = []
-    renew = SQLiteIndexStore.renew
+    renew = SQLiteIndexStore.clear
     with opened(path) as lp:
         before = taught(lp)
         monkeypatch.setattr(

@@ -73,7 +73,7 @@ def test_a_lost_one_is_learnt_again(path: Path, before: object):
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_damaged_one_is_learnt_again(path: Path, before: object, meanwhile: bool):
     lp = opened(path)
-    lp._opened.shelf().scrub()
+    lp._opened.index_store().scrub()
     if not meanwhile:
         lp.close()
     file = beside(path)[0]
@@ -84,7 +84,7 @@ def test_a_damaged_one_is_learnt_again(path: Path, before: object, meanwhile: bo
     if not meanwhile:
         lp = opened(path)
     else:
-        lp._opened.shelf()._readers.renew()  # pyright: ignore[reportAttributeAccessIssue]
+        lp._opened.index_store()._readers.renew()  # pyright: ignore[reportAttributeAccessIssue]
     lp.memory.profile("ada")
     worked(lp)
     assert all_known(lp) == before

@@ -209,7 +209,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     working = Worker(engine, [OffloadTask(engine, memory)], monotonic=clock.monotonic)
     working.run_once()
     assert memory.offered == ["bad#0", "good#0"]
-    (waiting,) = OffloadQueue(engine.store, "default").queue()
+    (waiting,) = OffloadQueue(engine.store, "default").queued()
     assert (waiting.key, waiting.tries, waiting.error, waiting.dead) == ("bad#0@1", 1, "unavailable", False)  # fmt: skip
     working.run_once()
     assert len(memory.offered) == 2, "it is too early"
@@ -217,7 +217,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
         clock.pass_(limits.BACKOFF_S_MAX)
         working.run_once()
     assert memory.offered.count("bad#0") == limits.OFFLOAD_TRIES_MAX
-    (dead,) = OffloadQueue(engine.store, "default").queue()
+    (dead,) = OffloadQueue(engine.store, "default").queued()
     assert dead.dead and dead.key == "bad#0@1"
     assert working.status()[0].told == {"cursor": 7, "lag": 0, "waiting": 0, "dead": 1}
     assert not is_fully_offloaded(sessions.get_session("bad").state)
@@ -231,7 +231,7 @@ def test_what_fails_is_tried_again_and_does_not_block_the_others():
     assert OffloadQueue(engine.store, "default").replay("bad#0@1") == 1
     working.run_once()
     assert memory.texts("default", "bad#0") == ["1"]
-    assert OffloadQueue(engine.store, "default").queue() == []
+    assert OffloadQueue(engine.store, "default").queued() == []
 
 
 def test_what_an_engine_will_never_take_is_given_up_at_once_even_if_it_ends_again(lp: Limpet):
@@ -243,7 +243,7 @@ def test_what_an_engine_will_never_take_is_given_up_at_once_even_if_it_ends_agai
     lp.sessions.reset_session("s")
     offload(lp, memory)
     assert memory.offered == ["s#0"]
-    (dead,) = OffloadQueue(engine_of(lp).store, "default").queue()
+    (dead,) = OffloadQueue(engine_of(lp).store, "default").queued()
     assert dead.dead
 
 
@@ -282,7 +282,7 @@ def test_a_store_that_fails_anywhere_costs_a_retry_and_no_history(fail_at: int, 
             working.run_once()
         clock.pass_(limits.LEASE_S + limits.BACKOFF_S_MAX)
     assert {key for _, key in memory.taken} == {"a#0", "b#0"}
-    assert OffloadQueue(engine.store, "default").queue() == []
+    assert OffloadQueue(engine.store, "default").queued() == []
 
 
 def _sessions(engine: Engine) -> Sessions:

@@ -88,7 +88,7 @@ def test_an_addition_at_the_boundary_continues_by_itself(opener: Opener):
         assert before.metadata["continued_to"] == after.id
         assert after.metadata["continued_from"] == before.id
         assert texts(after)[0] == "S"
-        assert before.state.own_count <= 7
+        assert before.state.uncarried_count <= 7
     feed(lp)
 
 

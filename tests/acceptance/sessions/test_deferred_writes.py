@@ -43,7 +43,7 @@ class Held:
         self._thread = threading.Thread(target=self._hold)
 
     def _hold(self) -> None:
-        with self._store.turn():
+        with self._store.write_lock():
             self._entered.set()
             self._leave.wait()
 
@@ -158,7 +158,7 @@ def test_eviction_waits_for_what_is_under_way(lp: Limpet):
     lp.sessions.create_session("second")
     lp.sessions.create_session("third")
     assert "first" not in lp.sessions.sessions
-    assert not lp.sessions._deferred._under_way.get("first")
+    assert not lp.sessions._deferred._in_flight.get("first")
     assert texts(lp.sessions.get_session("first")) == ["kept"]
 
 

@@ -114,7 +114,7 @@ def test_title_and_metadata_stay_when_a_session_is_rewound(lp: Limpet):
     lp.sessions.update_session("s", title="New", metadata={"n": 1})
     session = lp.sessions.rewind_session("s", 1)
     assert (session.title, session.state.metadata["n"]) == ("New", 1)
-    engine_of(lp).states.forget("default", "s")
+    engine_of(lp).states.invalidate("default", "s")
     assert lp.sessions.get_session("s").title == "New"
 
 
@@ -255,7 +255,7 @@ def test_windows_look_back_over_what_was_left_out(lp: Limpet):
     for n in range(5):
         session.add_messages([user(f"{n}-{m} " + "x" * 40) for m in range(150)])
         session.rewind(1 + 75 * (n + 1))
-    engine_of(lp).tails._kept.clear()
+    engine_of(lp).message_cache._cached.clear()
     shown = session.window(1_000_000).messages
     assert [m.content for m in shown] == texts(session) and len(shown) == 376
     small = session.window(1_000).messages
@@ -273,7 +273,7 @@ def test_a_group_is_whole_across_a_rewind(lp: Limpet):
         session.rewind(2)
     session.add_messages([giving("a"), answer("done"), *(user(f"{m} " * 50) for m in range(60))])
     session.window(2_000)
-    engine_of(lp).tails._kept.clear()
+    engine_of(lp).message_cache._cached.clear()
     shown = session.window(2_000).messages
     calls = {call.id for message in shown for call in message.tool_calls}
     results = {result.tool_call_id for message in shown for result in message.tool_results}

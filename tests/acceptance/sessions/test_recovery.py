@@ -41,7 +41,7 @@ def test_who_interrupts_a_recovery_can_go_on_with_the_store(
     damage(folder, "tides")
 
     def rebuild(self: FilesStore, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        self.take_turn()
+        self.acquire_write_lock()
         yield 1
         raise KeyboardInterrupt
 

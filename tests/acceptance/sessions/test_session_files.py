@@ -226,7 +226,7 @@ def test_saving_after_each_message_does_not_write_the_whole_session_each_time(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[int] = []
-    sound = StoreFiles.put
+    sound = StoreFiles.replace_content
 
     def put(self: StoreFiles, path: Path, data: bytes) -> None:
         written.append(len(data))

@@ -336,7 +336,7 @@ def test_a_forged_file_is_written_over_and_hinders_nobody(
     path.write_bytes(forged(text))
     with limpet.connect(url) as lp:
         files = lp.sessions._files
-        assert files is not None and (files.kept("default", "a") is None) == (name == "a")
+        assert files is not None and (files.read_verified("default", "a") is None) == (name == "a")
         session = lp.sessions.get_session("a").add_message(Message("user", "more"))
         assert lp.sessions.save_session(session)
     listed = json.loads((folder / "sessions" / "index.json").read_text(encoding="utf-8"))

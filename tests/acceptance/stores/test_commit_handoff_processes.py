@@ -71,7 +71,7 @@ def crowd(lp: Limpet) -> None:
     """Make the store believe that other processes want the turn as well."""
     store = engine_of(lp).store
     assert isinstance(store, SQLiteStore)
-    store._turns.crowd = 1_000
+    store._process_lock.contention = 1_000
 
 
 FATES = ["lives", "dies before the commit", "dies before it can tell", "fails to commit"]
@@ -107,7 +107,7 @@ def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_p
     session.add_message(Message("assistant", tool_calls=[ToolCallRequest("c", "look")]))
     store = engine_of(lp).store
     assert isinstance(store, SQLiteStore)
-    collecting, collect = threading.Event(), store._post.collect
+    collecting, collect = threading.Event(), store._handoff.collect
 
     def wait_for_parcels() -> list[HandedOffAppends]:
         collecting.set()
@@ -120,7 +120,7 @@ def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_p
         pytest.MonkeyPatch.context() as patched,
     ):
         same = theirs.sessions.get_session("s")
-        patched.setattr(store._post, "collect", wait_for_parcels)
+        patched.setattr(store._handoff, "collect", wait_for_parcels)
         holder = threading.Thread(target=other.add_message, args=(user("own"),))
         holder.start()
         assert collecting.wait(20)
@@ -158,7 +158,7 @@ def test_an_interrupt_while_waiting_leaves_the_store_usable(
 
 def early(lp: Limpet, *requests: Any) -> int:
     """Return how many requests of a batch would be decided before the turn."""
-    return len(engine_of(lp)._decided_early([Ticket(request) for request in requests]))
+    return len(engine_of(lp)._plan_unlocked([Ticket(request) for request in requests]))
 
 
 def adding(lp: Limpet, session_id: str = "s", key: str | None = None) -> Any:
@@ -231,7 +231,7 @@ def test_a_reading_left_open_by_an_interrupt_does_not_keep_the_store_busy(tmp_pa
         session.add_message(Message("user", "a"))
         store = engine_of(mine).store
         assert isinstance(store, SQLiteStore)
-        with store.turn():
+        with store.write_lock():
             left_open = store._writer.execute("SELECT key FROM events")
             next(left_open)
         theirs.sessions.add_messages("s", [Message("user", "b")])

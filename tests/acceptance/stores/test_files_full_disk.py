@@ -200,7 +200,7 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
         session = lp.sessions.create_session("tides")
         for text in "abc":
             session.add_message(large(text))
-        sound, read, held = StoreFolder.blob, list[bool](), store_of(lp)
+        sound, read, held = StoreFolder.read_blob, list[bool](), store_of(lp)
 
         def noted(self: StoreFolder, name: str) -> bytes:
             in_turn = held._holder is not None

@@ -58,7 +58,7 @@ def usual(driver: PostgresDriver, tenant: str, *texts: str, payload: bytes = b"x
 
 def held(driver: PostgresDriver) -> list[object]:
     return [
-        driver.head("red"), driver.feed("red", after=0, limit=9), driver.claims_of("red", [1]),
+        driver.head("red"), driver.feed("red", after=0, limit=9), driver.count_claims("red", [1]),
         driver.projections("red"),
     ]  # fmt: skip
 
@@ -133,7 +133,7 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
             with pytest.raises(KeyboardInterrupt), pool.borrow():
                 raise ValueError
             monkeypatch.undo()
-            pool.room()
+            pool.take_slot()
         assert driver.head("red") == FeedHead()
 
 
@@ -156,7 +156,7 @@ def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str
         closing(PostgresDriver(connections.parse_url(url))) as two,
     ):
         rare = (KeyRow("k", b"hash", 1, 1, 0),)
-        assert two.guard("red", 1.0)
+        assert two.acquire_advisory_lock("red", 1.0)
         assert one.apply([usual(one, "red"), usual(one, "blue")]) == [
             AppliedUnderContention(),
             None,
@@ -165,7 +165,7 @@ def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str
             AppliedUnderContention()
         ]
         assert two.apply([usual(two, "red")]) == [None], "it has it itself"
-        two.unguard("red")
+        two.release_advisory_lock("red")
         assert one.apply([usual(one, "red")]) == [None]
 
 
@@ -222,7 +222,10 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
                 )
                 taken = make_append(write("a", 4, b"5", claims=(("c", 0),)))
                 assert isinstance(commit(old, taken)[0], ClaimTaken)
-                found = [old.query("acme", Query(kind="row", terms=(t,))) for t in ("red", "blue")]
+                found = [
+                    old.query_projections("acme", Query(kind="row", terms=(t,)))
+                    for t in ("red", "blue")
+                ]
                 assert found == [[], [other]] and verify_store(old).ok
 
 

@@ -68,7 +68,7 @@ def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, u
             assert store.put_note("red", canary, canary.encode(), expected=0)
             assert store.put_note("red", canary, None, expected=position)
             blank(driver, "red", position)
-            driver.scrub(driver.pending() or b"", b"left\n")
+            driver.scrub(driver.pending_erasures() or b"", b"left\n")
             postgres.run(url, "CHECKPOINT")
             assert not found(server, canary)
         # Somebody could not be told at first, and drops a note of another tenant when nothing else is left to do.
@@ -77,7 +77,7 @@ def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, u
         driver.scrub(b"left\n", b"")
         postgres.run(url, "CHECKPOINT")
         assert not found(server, "later-d20f1")
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
 
 
 def test_of_every_table_it_is_known_whether_an_erasure_leaves_something_in_it(url: str):
@@ -116,7 +116,7 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
             driver.scrub(b"todo\n", b"")
             postgres.run(url, "CHECKPOINT")
             assert not found(server, canary)
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
 
 
 def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server, url: str):
@@ -138,7 +138,7 @@ def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server,
                 assert store.head("red") == version + 1
             assert not scrubbed.done()
         scrubbed.result()
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
     postgres.run(url, "CHECKPOINT")
     assert not found(server, "erased-e07b2")
 
@@ -176,9 +176,9 @@ def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
             patch.setattr(sql_files, "sql_statements", lambda _: broken)
             with pytest.raises(errors.Unavailable, match="out of range"):
                 driver.scrub(b"todo\n", b"")
-        assert driver.pending() == b"todo\n"
+        assert driver.pending_erasures() == b"todo\n"
         driver.scrub(b"todo\n", b"")
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
 
 
 @pytest.mark.parametrize("slot", ["", "held"])
@@ -201,11 +201,11 @@ def test_what_readers_on_a_replica_see_is_waited_for(slot: str, monkeypatch: pyt
             monkeypatch.setattr(limits, "SCRUB_REPLICA_WAIT_S", 0.3)
             with pytest.raises(errors.StoreBusy, match="a replica") as caught:
                 driver.scrub(b"todo\n", b"")
-            assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
+            assert caught.value.facts["pending"] and driver.pending_erasures() == b"todo\n"
             monkeypatch.undo()
             reader.rollback()
             driver.scrub(b"todo\n", b"")
-            assert driver.pending() is None
+            assert driver.pending_erasures() is None
             postgres.run(server.url(), "CHECKPOINT")
             assert not found(server, "erased-b51c0")
 
@@ -234,7 +234,7 @@ def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: py
         monkeypatch.setattr(schema, "_fetch_rows", overtaken)
         driver.scrub(b"todo\n", b"")
         assert postgres.run(server.url(), "SELECT gid FROM pg_prepared_xacts") == [("younger",)]
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
 
 
 def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
@@ -251,9 +251,9 @@ def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
             user.execute("LOCK TABLE limpet.events IN ACCESS SHARE MODE")
             with pytest.raises(errors.StoreBusy, match="has been in use") as caught:
                 driver.scrub(b"todo\n", b"")
-        assert caught.value.facts["pending"] and driver.pending() == b"todo\n"
+        assert caught.value.facts["pending"] and driver.pending_erasures() == b"todo\n"
         driver.scrub(b"todo\n", b"")
-        assert driver.pending() is None
+        assert driver.pending_erasures() is None
 
 
 KEPT_BY_REPLICAS = (
@@ -284,8 +284,8 @@ def blank(driver: PostgresDriver, tenant: str, position: int) -> None:
         tenant=tenant,
         before=now,
         after=after,
-        blanks=((position, EventErasure(1, 1)),),
-        todo=b"todo\n",
+        erasures=((position, EventErasure(1, 1)),),
+        pending_work=b"todo\n",
     )
     assert driver.apply([erased]) == [None]
 

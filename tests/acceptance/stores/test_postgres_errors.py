@@ -275,13 +275,13 @@ def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
         closing(PostgresDriver(connections.parse_url(f"{url}?timeout_s=0.5"))) as mine,
         closing(PostgresDriver(connections.parse_url(url))) as theirs,
     ):
-        assert mine.guard(TENANT, 1.0)
+        assert mine.acquire_advisory_lock(TENANT, 1.0)
         server.pause()
         try:
-            mine.unguard(TENANT)
+            mine.release_advisory_lock(TENANT)
         finally:
             server.resume()
-        assert theirs.guard(TENANT, 10.0), "it ended with its connection"
+        assert theirs.acquire_advisory_lock(TENANT, 10.0), "it ended with its connection"
 
 
 def test_a_backend_that_is_ended_while_nobody_uses_it_is_not_noticed(url: str):

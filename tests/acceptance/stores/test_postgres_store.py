@@ -172,7 +172,7 @@ class Counting(PostgresDriver):
 
     def guard(self, tenant: str, timeout_s: float) -> bool:
         self.asked += 1
-        return super().guard(tenant, timeout_s)
+        return super().acquire_advisory_lock(tenant, timeout_s)
 
 
 def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
@@ -186,7 +186,7 @@ def test_a_store_that_writes_alone_asks_nothing_though_it_listens(url: str):
             commit_all(store, make_append(write(f"s{number}", 0, b"x")))
         assert driver.asked == 0
         driver.guard("acme", 1.0)
-        driver.unguard("acme")
+        driver.release_advisory_lock("acme")
         driver.asked = 0
         for number in range(60, 80):
             commit_all(store, make_append(write(f"s{number}", 0, b"x")))
@@ -224,11 +224,11 @@ def everything(driver: PostgresDriver, tenant: str) -> str:
     """All that a driver's looks return for one tenant."""
     found = (
         driver.head(tenant), driver.stream(tenant, "a"), driver.streams(tenant),
-        driver.own(tenant, "a", low=1, high=9, limit=9), driver.feed(tenant, after=0, limit=99),
+        driver.own_events(tenant, "a", low=1, high=9, limit=9), driver.feed(tenant, after=0, limit=99),
         driver.version_at(tenant, "a", 9), driver.claims(tenant, ["c"], [1]),
-        driver.claims_of(tenant, [1]), driver.keys(tenant), driver.keys_of(tenant, [1, 2]),
-        driver.projections(tenant), driver.query(tenant, Query(kind="row", terms=("t",))),
-        driver.uses(tenant), driver.every_blob(tenant), driver.notes(tenant, "", after="", limit=9),
+        driver.count_claims(tenant, [1]), driver.keys(tenant), driver.keys_covering(tenant, [1, 2]),
+        driver.projections(tenant), driver.query_projections(tenant, Query(kind="row", terms=("t",))),
+        driver.blob_uses(tenant), driver.list_blobs(tenant), driver.notes(tenant, "", after="", limit=9),
         driver.snapshot(tenant, "a"), driver.forks(tenant, 1),
     )  # fmt: skip
     return repr(found)
@@ -259,7 +259,7 @@ def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(o
         assert "blue" not in everything(careless, "red")
         store = ServerStore(careless)
         commit_all(store, make_append(write("b", 0, b"more"), tenant="green"))
-        assert careless.forget_keys("green", before_us=2**60) == 0
+        assert careless.delete_keys("green", before_us=2**60) == 0
         assert store.put_note("green", "note-red", b"green's", expected=0)
         store.close()
     with closing(PostgresDriver(connections.parse_url(own))) as right:
@@ -321,7 +321,7 @@ def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: s
                 events = store.feed(tenant, limit=50)
                 assert all((event.payload or b"").startswith(tenant.encode()) for event in events)
                 assert [n for n, _ in store.notes(tenant)] == [f"note-{tenant}"]
-                rows = store.query(tenant, Query(kind="row"))
+                rows = store.query_projections(tenant, Query(kind="row"))
                 assert [row.id for row in rows] == [f"{tenant}-row"]
             return 125
 

@@ -62,7 +62,7 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
         assert b"canary-word" in server.files()
         store.scrub(b"todo")
         assert b"canary" not in server.files()
-        assert store.pending() is None
+        assert store.pending_erasures() is None
         assert verify_store(store).ok
 
 
@@ -80,18 +80,18 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
             with monkeypatch.context() as patch:
                 patch.setattr(settings.RedisSettings, "rewrite", busy)
                 with pytest.raises(errors.StoreBusy):
-                    store.scrub(store.pending() or b"")
-            assert store.pending() == b"\nfirst\n"
+                    store.scrub(store.pending_erasures() or b"")
+            assert store.pending_erasures() == b"\nfirst\n"
         erasure_contract.append_events(store, "b", erasure_contract.claim_event("c2", "two"))
-        done = store.pending()
+        done = store.pending_erasures()
         assert done is not None
         erasure_contract.erase_all(
             store, erasure_contract.stream_erasure(store, "b", todo=b"second\n")
         )
         store.scrub(done, b"left\n")
-        assert store.pending() == b"left\nsecond\n", "what came since stays"
-        store.scrub(store.pending() or b"")
-        assert store.pending() is None
+        assert store.pending_erasures() == b"left\nsecond\n", "what came since stays"
+        store.scrub(store.pending_erasures() or b"")
+        assert store.pending_erasures() is None
 
 
 def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
@@ -121,11 +121,11 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
             assert len(derived_keys(at)) == 1
             yield part
 
-        assert not driver.replace({TENANT: begun}, parts()), "it has to stop"
+        assert not driver.replace_derived({TENANT: begun}, parts()), "it has to stop"
         # Nor may one begin that was derived before.
-        assert not driver.replace({TENANT: begun}, parts())
+        assert not driver.replace_derived({TENANT: begun}, parts())
         assert b"canary" not in server.files()
-        assert store.pending() is None
+        assert store.pending_erasures() is None
         assert verify_store(store).ok
 
 
@@ -146,11 +146,11 @@ def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
             )
             with pytest.raises(errors.StoreReadOnly, match="bgsave"):
                 store.scrub(b"todo")
-            assert store.pending() is not None
+            assert store.pending_erasures() is not None
         with contextlib.closing(ours.open_store(f"redis://shy:right@{host}")) as store:
             store.scrub(b"todo")
             assert b"canary" not in server.files()
-            assert store.pending() is None
+            assert store.pending_erasures() is None
 
 
 def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url: str):
@@ -182,7 +182,7 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            driver.replace({TENANT: head}, some())
+            driver.replace_derived({TENANT: head}, some())
         assert derived_keys(url) == {b"d0"}
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
@@ -194,12 +194,14 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
             driver._servers.script("build", key, str(number), serialization.pack_derived(part)) == 1
         )
         assert len(derived_keys(url)) == 2
-        builds = driver._names.base(TENANT) + b"builds"
+        builds = driver._names.tenant_prefix(TENANT) + b"builds"
         driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)
-        assert driver.replace({TENANT: head}, iter([part]))
+        assert driver.replace_derived({TENANT: head}, iter([part]))
         assert len(derived_keys(url)) == 1
         assert driver.claims(TENANT, ["c", "left"], [1]) == [(1, "left", 1)]
-        assert not driver.replace({TENANT: head}, iter([part])), "the head has another epoch by now"
+        assert not driver.replace_derived({TENANT: head}, iter([part])), (
+            "the head has another epoch by now"
+        )
 
 
 def derived_keys(url: str) -> set[bytes]:

@@ -13,8 +13,7 @@ from redis.exceptions import ResponseError
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.stores.server.redis import dsn
-from limpet.stores.server.redis import settings
+from limpet.stores.server.redis import dsn, settings
 from limpet.stores.server.redis.connections import RedisServers
 from limpet.stores.server.redis.serialization import RedisKeys
 from tests.contract.test_redis import client_of

@@ -100,12 +100,12 @@ def test_whoever_listens_hears_of_others_and_is_told_when_news_may_have_been_mis
         assert next(heard) == ("", 0)
         commit_all(store, make_append(write("a", 0, b"1")))
         assert next(heard) == (TENANT, 1)
-        assert driver_of(store).guard(TENANT, 1)
+        assert driver_of(store).acquire_advisory_lock(TENANT, 1)
         assert next(heard) == (TENANT, 0)
         with client_of(url) as client:
             client.publish(driver._names.channel.decode(), b"no news")
             assert next(heard) == ("", 0)
-            for link in driver._servers.every():
+            for link in driver._servers.primary_pools():
                 link.run([(b"CLIENT", b"KILL", b"TYPE", b"PUBSUB")])
         with pytest.raises(errors.Unavailable):
             next(heard)
@@ -338,7 +338,7 @@ def test_what_was_done_is_not_refused_when_its_durability_is_missed(
         server.client() as client,
         contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
     ):
-        monkeypatch.setattr(store._news, "attend", lambda: None)
+        monkeypatch.setattr(store._notifications, "attend", lambda: None)
         commit_all(store, make_append(write("a", 0, b"1")))
         client.config_set("appendfsync", "everysec")
         client.client_kill_filter(_type="normal", skipme=True)

@@ -128,11 +128,11 @@ def test_local_file_systems_are_accepted(tmp_path: Path, kind: str):
 
 
 def test_the_kind_of_file_system_is_read_from_the_machine():
-    assert store_files.StoreFiles().kind(Path("/proc")) == "proc"
-    assert store_files.StoreFiles().kind(Path("/")) != ""
-    assert store_files.StoreFiles().kind(Path("/procession")) == store_files.StoreFiles().kind(
-        Path("/")
-    )
+    assert store_files.StoreFiles().file_system_type(Path("/proc")) == "proc"
+    assert store_files.StoreFiles().file_system_type(Path("/")) != ""
+    assert store_files.StoreFiles().file_system_type(
+        Path("/procession")
+    ) == store_files.StoreFiles().file_system_type(Path("/"))
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.0", "3.51.2"])

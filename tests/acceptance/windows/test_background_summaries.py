@@ -279,7 +279,7 @@ def test_every_message_is_in_the_window_under_the_summary_or_left_out_with_a_rea
         under = {message.id for message in session.expand(summary)}
         shown = {message.id for message in window.messages}
         for number, message in enumerate(session.messages, start=1):
-            entry = window.ledger.of(number)
+            entry = window.ledger.entry_of(number)
             assert entry is not None and entry.rule, number
             if entry.fate is Fate.SUMMARISED:
                 assert message.id in under and message.id not in shown

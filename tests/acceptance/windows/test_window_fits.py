@@ -171,7 +171,7 @@ def test_a_huge_result_of_now_is_shortened_not_dropped(opener: Opener):
         shown = window.messages[-1].tool_results[0].result
         assert shown.startswith("line of the file")
         assert "characters left out" in shown
-        assert window.ledger.of(4).fate is Fate.SHORTENED  # pyright: ignore[reportOptionalMemberAccess]
+        assert window.ledger.entry_of(4).fate is Fate.SHORTENED  # pyright: ignore[reportOptionalMemberAccess]
         assert "#4 is shortened" in window.explain(4)
         smallest = session.window(150, counter=COUNTER).messages[-1].tool_results[0].result
         assert smallest == "[340,000 characters of output left out]"
@@ -249,7 +249,7 @@ def test_windows_are_the_same_whatever_is_in_memory(
             talk(session, 1)
             session.window(400, counter=COUNTER)
         seen = {b: session.window(b, counter=COUNTER) for b in (150, 400, 3_000, 50_000)}
-        lp._opened.engine.tails._kept.clear()
+        lp._opened.engine.message_cache._cached.clear()
         for budget, window in reversed(seen.items()):
             assert session.window(budget, counter=COUNTER).messages == window.messages
 
@@ -366,7 +366,7 @@ def test_a_fresh_process_begins_where_a_warm_one_does(opener: Opener):
         for number in range(150):
             talk(session, 1, words=number * 7 % 50)
             warm = session.window(900, counter=COUNTER)
-            lp._opened.engine.tails._kept.clear()
+            lp._opened.engine.message_cache._cached.clear()
             assert session.window(900, counter=COUNTER).messages == warm.messages
 
 

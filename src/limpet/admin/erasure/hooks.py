@@ -62,11 +62,11 @@ Without a user and a session: whatever is kept of a tenant, or what is there no 
 class ExternalEngines(Protocol):
     """Engines of memory that are not kept here."""
 
-    def any(self, tenant: str) -> bool:
+    def has_external(self, tenant: str) -> bool:
         """Whether any of them may have something of a tenant's."""
         ...
 
-    def tell(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def forget_external(self, who: Who, session_id: str | None, position: int | None) -> int:
         """Do as a Hook does, with all of them. Raises anything."""
         ...
 
@@ -102,29 +102,35 @@ class HookRunner:
     ) -> None:
         self._tenant = tenant
         self._hooks = hooks
-        self._elsewhere = elsewhere
-        self._words = words
+        self._external = elsewhere
+        self._text_hooks = words
 
-    def told(self, every: Iterable[HookCall], *, ask: bool) -> HookResults:
+    def run(self, every: Iterable[HookCall], *, ask: bool) -> HookResults:
         """Tell all of it; unless engines elsewhere are to be asked, what is for them is left."""
         told = HookResults()
         for todo in every:
-            hooks = self._words if todo.learnt else self._hooks
-            here = todo.here or self._heard(todo, hooks, told)
+            hooks = self._text_hooks if todo.learnt else self._hooks
+            here = todo.here or self._call_hooks(todo, hooks, told)
             told.left.append(msgspec.structs.replace(todo, here=here))
-        told.left = [each for each in told.left if not self._known_there(each, told, ask=ask)]
+        told.left = [
+            each for each in told.left if not self._is_done_externally(each, told, ask=ask)
+        ]
         return told
 
-    def _known_there(self, todo: HookCall, told: HookResults, *, ask: bool) -> bool:
-        there = self._elsewhere
+    def _is_done_externally(self, todo: HookCall, told: HookResults, *, ask: bool) -> bool:
+        there = self._external
         if not todo.here or there is None or todo.learnt:
             return todo.here
         # If nobody can say, somebody may.
-        if attempt(lambda: there.any(todo.tenant)) is False:
+        if attempt(lambda: there.has_external(todo.tenant)) is False:
             return True
-        return ask and todo.tenant == self._tenant and self._heard(todo, (there.tell,), told)
+        return (
+            ask
+            and todo.tenant == self._tenant
+            and self._call_hooks(todo, (there.forget_external,), told)
+        )
 
-    def _heard(self, todo: HookCall, hooks: Sequence[ErasureHook], told: HookResults) -> bool:
+    def _call_hooks(self, todo: HookCall, hooks: Sequence[ErasureHook], told: HookResults) -> bool:
         who, heard = Who(todo.tenant, todo.user_id), True
         for hook in hooks:
             outcome = attempt(lambda hook=hook: hook(who, todo.session_id, todo.position))

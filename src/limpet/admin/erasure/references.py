@@ -104,13 +104,13 @@ class LogErasureReplay:
 
     now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
     derive = staticmethod(projections.derive_stream)
-    kind = staticmethod(notice_kind)
+    notice_kind = staticmethod(notice_kind)
 
-    def todo(self, tenant: str) -> bytes:
+    def pending_work(self, tenant: str) -> bytes:
         """Return what is pending then: of whom it was, nobody can say, so that it is about the whole tenant."""
         return encode_hook_calls((HookCall(tenant, ""),))
 
-    def stand_ins(
+    def redactions(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader
     ) -> list[RedactedPayload]:
         """Return what is read in place of events, each given with the one because of which it goes."""
@@ -139,8 +139,8 @@ class ForkGraph:
         self._recreated = sorted(
             each for each in earlier if self._is_there(each) and not self._deleted(each)
         )
-        self.going = sorted(self._free(self._closed(wanted)))
-        self.waiting = sorted(wanted - set(self.going))
+        self.erasable = sorted(self._without_live_forks(self._with_deleted_relatives(wanted)))
+        self.waiting = sorted(wanted - set(self.erasable))
 
     def _state(self, session_id: str) -> SessionState | None:
         if session_id not in self._states:
@@ -158,7 +158,7 @@ class ForkGraph:
     def _deleted(self, session_id: str) -> bool:
         state = self._state(session_id)
         if session_id in self._damaged:
-            return self._store.find(self._tenant, SESSION_KIND, session_id) is None
+            return self._store.find_projection(self._tenant, SESSION_KIND, session_id) is None
         return state is not None and state.status is SessionStatus.DELETED
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
@@ -167,7 +167,7 @@ class ForkGraph:
             (n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)
         ]
 
-    def _closed(self, wanted: set[str]) -> set[str]:
+    def _with_deleted_relatives(self, wanted: set[str]) -> set[str]:
         """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
         found, fresh = set(wanted), set(wanted)
         while fresh:
@@ -178,7 +178,7 @@ class ForkGraph:
             found |= fresh
         return found
 
-    def _free(self, found: set[str]) -> set[str]:
+    def _without_live_forks(self, found: set[str]) -> set[str]:
         """Return those that nothing goes on from that stays."""
         while True:
             free = {each for each in found if all(name in found for name, _ in self._forks(each))}
@@ -186,18 +186,20 @@ class ForkGraph:
                 return found
             found = free
 
-    def earlier(self) -> dict[str, list[RedactedPayload]]:
+    def earlier_redactions(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for what was deleted before a session that has the id again now, by stream."""
-        found = {session_stream(each): self._before(each) for each in self._recreated}
+        found = {
+            session_stream(each): self._redact_earlier_content(each) for each in self._recreated
+        }
         return {stream: gone for stream, gone in found.items() if gone}
 
-    def _before(self, session_id: str) -> list[RedactedPayload]:
+    def _redact_earlier_content(self, session_id: str) -> list[RedactedPayload]:
         state = self._state(session_id)
         if session_id in self._damaged:
             raise self._damaged[session_id]
         assert state is not None, "it was there when it was looked for"
-        floor = SessionEventSearch(self._store, self._tenant, state).floor()
-        going = set(self.going)
+        floor = SessionEventSearch(self._store, self._tenant, state).version_before_creation()
+        going = set(self.erasable)
         read = [at for name, at in self._forks(session_id) if name not in going]
         kept = max(read, default=0)
         return [
@@ -259,7 +261,7 @@ class MessageReach(msgspec.Struct):
     version: int
     ordinals: set[int]
     began: int = 0
-    told: bool = False
+    in_summary: bool = False
 
     def covers(self, first: int, last: int, began: int | None = None) -> bool:
         """Whether messages with these numbers have it among them."""
@@ -282,14 +284,14 @@ class FrameTreeSearch:
         self._sessions = sessions
         self._handles: set[tuple[str, str]] = set()
 
-    def concerns(self, stored: port.StoredEvent) -> bool:
+    def has_content(self, stored: port.StoredEvent) -> bool:
         """Whether an event holds some of it."""
         event = state_cache.decode_tree_event(stored).event
         match event:
             case events.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
                 return self._in_pack(pack)
             case events.HandleAddedEvent(handle=handle):
-                if not self._points(handle):
+                if not self._points_at_message(handle):
                     return False
                 self._handles.add((stored.stream, handle.handle_id))
                 # A pointer has no words; with the whole session, the pointer goes too.
@@ -303,7 +305,7 @@ class FrameTreeSearch:
             case _:
                 return False
 
-    def _points(self, handle: ContextHandle) -> bool:
+    def _points_at_message(self, handle: ContextHandle) -> bool:
         target = handle.target
         if handle.handle_type is HandleType.MESSAGE_RANGE and "session_id" in target:
             return self._covered(target["session_id"], target["first"], target["last"], None)
@@ -340,7 +342,7 @@ def redact_frame_mentions(
     looking = FrameTreeSearch(covered, None, sessions)
     for stream in _tree_streams(store, tenant):
         for stored in _stream_events(store, tenant, stream) if stream not in known else ():
-            if stored.payload is not None and looking.concerns(stored):
+            if stored.payload is not None and looking.has_content(stored):
                 made = redact_event(stored, stored, lambda hashes: store.blobs(tenant, hashes))
                 found.setdefault(stream, []).append(made)
     return found
@@ -348,7 +350,7 @@ def redact_frame_mentions(
 
 def _tree_streams(store: port.Store, tenant: str) -> Iterator[str]:
     query = port.Query(kind=state_cache.TREE_KIND, limit=limits.PAGE_SIZE_MAX)
-    while page := store.query(tenant, query):
+    while page := store.query_projections(tenant, query):
         yield from (state_cache.tree_stream(row.id) for row in page)
         query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
 
@@ -401,7 +403,7 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
             facts={"session": session_id, "message": message_id},
         )
     found = MessageTrace(engine, tenant, state, causes)
-    found.go_on()
+    found.read_on()
     return found
 
 
@@ -410,7 +412,7 @@ def _message_events(
 ) -> Iterator[port.StoredEvent]:
     """Give the events of a message in a session, erased or not, where they really are: a rewind may have left some out."""
     stream = session_stream(state.id)
-    floor = SessionEventSearch(store, tenant, state).floor()
+    floor = SessionEventSearch(store, tenant, state).version_before_creation()
     version = store.find_claim(tenant, stream, message_id, at=state.version)
     found = {version} if version > floor else set[int]()
     for event in own_events(store, tenant, stream, state.version):
@@ -443,14 +445,16 @@ class MessageTrace:
         self._after = self.cause.position - 1
         self._causes = {event.position: event for event in causes}
         self._said = self._message(self.cause)
-        self._reach: dict[str, MessageReach] = {}
+        self._reach_by_session: dict[str, MessageReach] = {}
         for event in causes:
             owner = event.stream.removeprefix(SESSION_STREAM_PREFIX)
-            there = engine.states.at(tenant, owner, event.version)
+            there = engine.states.at_version(tenant, owner, event.version)
             began = there.ordinal_began if there else 0
-            known = self._reach.setdefault(owner, MessageReach(event.version, set(), began))
+            known = self._reach_by_session.setdefault(
+                owner, MessageReach(event.version, set(), began)
+            )
             known.ordinals.add(event.ordinal)
-        self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach)
+        self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach_by_session)
         self._found: dict[int, port.StoredEvent] = dict(self._causes)
 
     def _message(self, stored: port.StoredEvent) -> Message:
@@ -462,19 +466,19 @@ class MessageTrace:
         return self._store.blobs(self._tenant, hashes)
 
     def _covered(self, session_id: str, first: int, last: int, began: int | None) -> bool:
-        reach = self._reach.get(session_id)
+        reach = self._reach_by_session.get(session_id)
         return reach is not None and reach.covers(first, last, began)
 
-    def go_on(self) -> None:
+    def read_on(self) -> None:
         """Look through what was written since this was last done."""
         for stored in _feed_events(self._store, self._tenant, self._after):
             self._after = stored.position
             if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
                 continue
             if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
-                if self._trees.concerns(stored):
+                if self._trees.has_content(stored):
                     self._found[stored.position] = stored
-            elif self._concerns(stored):
+            elif self._has_content(stored):
                 self._found[stored.position] = stored
 
     def copies(self) -> dict[int, str]:
@@ -482,7 +486,7 @@ class MessageTrace:
         said = (each for each in self._found.values() if each.kind == events.MessageAddedEvent.kind)
         return {each.position: each.stream.removeprefix(SESSION_STREAM_PREFIX) for each in said}
 
-    def stand_ins(self) -> dict[str, list[RedactedPayload]]:
+    def redactions(self) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for all of it, by stream."""
         made: dict[str, list[RedactedPayload]] = {}
         for position, stored in sorted(self._found.items()):
@@ -491,9 +495,9 @@ class MessageTrace:
             made.setdefault(stored.stream, []).append(found)
         return made
 
-    def _concerns(self, stored: port.StoredEvent) -> bool:
+    def _has_content(self, stored: port.StoredEvent) -> bool:
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
-        reach = self._reach.get(session_id)
+        reach = self._reach_by_session.get(session_id)
         begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
         if reach is None and not begins and stored.kind != events.MessageAddedEvent.kind:
             return False
@@ -504,19 +508,19 @@ class MessageTrace:
             case events.MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
             case events.SessionCreatedEvent():
-                return self._continued(event, stored)
+                return self._follow_continuation(event, stored)
             case events.SessionForkedEvent():
-                return self._forked(event)
+                return self._follow_fork(event)
             case events.SessionRewoundEvent() if reach:
                 reach.began = event.state.ordinal_began
                 return self._in_state(event.state, reach)
             case events.SessionResetEvent() if reach:
-                reach.began, reach.told = stored.ordinal, False
+                reach.began, reach.in_summary = stored.ordinal, False
                 return False
             case events.SessionSummarizedEvent() if reach:
                 summary = event.summary
-                reach.told = reach.told or reach.covers(summary.first, summary.last)
-                return reach.told
+                reach.in_summary = reach.in_summary or reach.covers(summary.first, summary.last)
+                return reach.in_summary
             case events.WindowRecordedEvent():
                 return self._in_window(event.selection)
             case _:
@@ -532,50 +536,54 @@ class MessageTrace:
         if not planner.is_same_message(message, self._said):
             return False
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
-        reach = self._reach.setdefault(session_id, MessageReach(stored.version, set()))
+        reach = self._reach_by_session.setdefault(session_id, MessageReach(stored.version, set()))
         reach.ordinals.add(stored.ordinal)
         return True
 
-    def _continued(self, event: events.SessionCreatedEvent, stored: port.StoredEvent) -> bool:
-        source = self._reach.get(event.continued_from or "")
+    def _follow_continuation(
+        self, event: events.SessionCreatedEvent, stored: port.StoredEvent
+    ) -> bool:
+        source = self._reach_by_session.get(event.continued_from or "")
         if source is None:
-            known = self._reach.get(event.id)
+            known = self._reach_by_session.get(event.id)
             if known is not None:
                 # Created anew under the id of one that was deleted.
-                known.began, known.told = stored.ordinal, False
+                known.began, known.in_summary = stored.ordinal, False
             return False
-        told = source.told and event.summary is not None
-        self._reach[event.id] = MessageReach(stored.version, set(), stored.ordinal, told)
+        told = source.in_summary and event.summary is not None
+        self._reach_by_session[event.id] = MessageReach(stored.version, set(), stored.ordinal, told)
         return told
 
-    def _forked(self, event: events.SessionForkedEvent) -> bool:
-        source = self._reach.get(event.source)
+    def _follow_fork(self, event: events.SessionForkedEvent) -> bool:
+        source = self._reach_by_session.get(event.source)
         if source is None or event.version < source.version:
             return False
         state = event.state
-        reach = MessageReach(source.version, set(source.ordinals), state.ordinal_began, source.told)
-        self._reach[event.id] = reach
+        reach = MessageReach(
+            source.version, set(source.ordinals), state.ordinal_began, source.in_summary
+        )
+        self._reach_by_session[event.id] = reach
         return self._in_state(state, reach)
 
     def _in_state(self, state: SessionState, reach: MessageReach) -> bool:
         summaries = [each for each in (state.summary, state.written) if each is not None]
         told = bool(summaries) and (
-            reach.told or any(reach.covers(each.first, each.last) for each in summaries)
+            reach.in_summary or any(reach.covers(each.first, each.last) for each in summaries)
         )
-        reach.told = told
+        reach.in_summary = told
         shown = state.preview is not None and state.preview == message_preview(self._said)
         waits = any(call.message_id == self._said.id for call in state.open_calls)
         return told or shown or waits
 
     def _in_window(self, chosen: WindowSelection) -> bool:
-        reach = self._reach.get(chosen.session_id)
+        reach = self._reach_by_session.get(chosen.session_id)
         if reach is None or not chosen.digest:
             return False
         for part in chosen.parts:
             if isinstance(part, Mapping):
                 number = part.get("number")
                 first = last = number if isinstance(number, int) else 0
-                if number is None and reach.told:
+                if number is None and reach.in_summary:
                     return True
             else:
                 first, last = part
@@ -598,13 +606,15 @@ class PromptReferences:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._goes = goes
-        self._known: dict[int, port.StoredEvent | None] = {}
-        self._going: dict[str, dict[str, port.StoredEvent]] = {}
+        self._is_erased = goes
+        self._events_by_position: dict[int, port.StoredEvent | None] = {}
+        self._erased_by_session: dict[str, dict[str, port.StoredEvent]] = {}
         self.prompts: dict[int, str] = {}
         """By position, the sessions whose prompts lose something."""
 
-    def stand_ins(self, user_id: str, without: Collection[str]) -> dict[str, list[RedactedPayload]]:
+    def redactions(
+        self, user_id: str, without: Collection[str]
+    ) -> dict[str, list[RedactedPayload]]:
         """Return what stands in for what a user's sessions have of it, by stream; but for some sessions."""
         sessions = [name for name in self._sessions(user_id) if name not in without]
         told: dict[str, port.StoredEvent] = {}
@@ -612,7 +622,7 @@ class PromptReferences:
         while True:
             before = len(told)
             for name in sessions:
-                if made := dict(self._in(name, told)):
+                if made := dict(self._session_redactions(name, told)):
                     found[session_stream(name)] = made
             # A fork shows what its source was told.
             if len(told) == before:
@@ -625,7 +635,7 @@ class PromptReferences:
                 found[row.lookup if kind == DELETED_KIND else row.id] = None
         return list(found)
 
-    def _in(
+    def _session_redactions(
         self, session_id: str, told: dict[str, port.StoredEvent]
     ) -> Iterator[tuple[int, RedactedPayload]]:
         state = self._engine.states.current(self._tenant, session_id)
@@ -649,28 +659,32 @@ class PromptReferences:
 
     def _cause(self, event: port.StoredEvent) -> port.StoredEvent | None:
         """Return a message that goes, and that a prompt was made from."""
-        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._goes(event):
+        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._is_erased(
+            event
+        ):
             return None
         said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
         if not isinstance(said, MessageAddedEvent) or said.message.role != "system":
             return None
-        return next(filter(self._goes, self._sources(said.message)), None)
+        return next(filter(self._is_erased, self._sources(said.message)), None)
 
     def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
         """Yield the messages that a prompt was made from: by place, and by name, as an import gives them other places."""
         told = source_messages(prompt)
         names = {one.message_id for one in told}
         for position in source_positions(prompt):
-            found = self._at(position)
-            if found is not None and ("" in names or self._name(found) in names):
+            found = self._event_at(position)
+            if found is not None and ("" in names or self._message_id(found) in names):
                 yield found
         for one in told:
-            if one.session_id not in self._going:
-                self._going[one.session_id] = dict(self._going_of(one.session_id))
-            if found := self._going[one.session_id].get(one.message_id):
+            if one.session_id not in self._erased_by_session:
+                self._erased_by_session[one.session_id] = dict(
+                    self._erased_messages(one.session_id)
+                )
+            if found := self._erased_by_session[one.session_id].get(one.message_id):
                 yield found
 
-    def _going_of(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
+    def _erased_messages(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
         """Yield the messages of a session that go, by name."""
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
@@ -678,22 +692,22 @@ class PromptReferences:
         for event in all_events(
             self._store, self._tenant, session_stream(session_id), state.version
         ):
-            if self._goes(event) and (name := self._name(event)):
+            if self._is_erased(event) and (name := self._message_id(event)):
                 yield name, event
 
-    def _name(self, event: port.StoredEvent) -> str | None:
+    def _message_id(self, event: port.StoredEvent) -> str | None:
         if event.kind != MessageAddedEvent.kind or event.payload is None or event.erased:
             return None
         said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
         return said.message.id if isinstance(said, MessageAddedEvent) else None
 
-    def _at(self, position: int) -> port.StoredEvent | None:
-        if position not in self._known:
+    def _event_at(self, position: int) -> port.StoredEvent | None:
+        if position not in self._events_by_position:
             found = self._store.feed(self._tenant, after=position - 1, limit=1)
             there = found[0] if found and found[0].position == position else None
             usable = there is not None and there.payload is not None and not there.erased
-            self._known[position] = there if usable else None
-        return self._known[position]
+            self._events_by_position[position] = there if usable else None
+        return self._events_by_position[position]
 
     def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
         return self._store.blobs(self._tenant, hashes)

@@ -50,11 +50,11 @@ from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, Strea
 class SessionHandles(Protocol):
     """Whoever holds on to sessions in memory."""
 
-    def settle(self) -> None:
+    def wait_for_writes(self) -> None:
         """See to it that what was written to them is in the store, or refused."""
         ...
 
-    def forgotten(self, session_ids: Sequence[str]) -> None:
+    def drop_handles(self, session_ids: Sequence[str]) -> None:
         """Let go of sessions that are not there any more."""
         ...
 
@@ -68,16 +68,16 @@ class ErasureScope(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     whole: frozenset[str] = frozenset()
-    earlier: frozenset[str] = frozenset()
-    todo: tuple[HookCall, ...] = ()
+    earlier_content_of: frozenset[str] = frozenset()
+    hook_calls: tuple[HookCall, ...] = ()
     owners: frozenset[str] = frozenset()
-    hide: bool = True
+    hide_waiting: bool = True
 
-    def todo_of(self, gone: Collection[str]) -> tuple[HookCall, ...]:
+    def hook_calls_for(self, gone: Collection[str]) -> tuple[HookCall, ...]:
         """Return what the hooks are told once some sessions have gone: nothing of one that just stays."""
-        if self.hide:
-            return self.todo
-        return tuple(each for each in self.todo if each.session_id in gone)
+        if self.hide_waiting:
+            return self.hook_calls
+        return tuple(each for each in self.hook_calls if each.session_id in gone)
 
 
 class ErasureOutcome(NamedTuple):
@@ -106,25 +106,25 @@ class ErasureService:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._telling = HookRunner(tenant, hooks, elsewhere, words)
+        self._hook_runner = HookRunner(tenant, hooks, elsewhere, words)
         self._handles = handles
         self._looked_at: set[str] = set()
 
-    def user(self, user_id: str) -> Receipt:
+    def erase_user(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
         named = checked_id("a user's id", user_id)
-        return self._carried_out(lambda: self._of_user(named)).receipt
+        return self._run(lambda: self._user_scope(named)).receipt
 
-    def session(self, session_id: str) -> Receipt:
+    def erase_session(self, session_id: str) -> Receipt:
         """Erase a session and the frames that were about it; raise SessionNotFound if there is none, nor was."""
         named = checked_id("a session's id", session_id)
-        return self._carried_out(lambda: self._of_session(named)).receipt
+        return self._run(lambda: self._session_scope(named)).receipt
 
-    def deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
+    def erase_deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
         """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
-        return self._carried_out(lambda: self._of_deleted(limit, waiting)).receipt
+        return self._run(lambda: self._deleted_scope(limit, waiting)).receipt
 
-    def outlived(
+    def erase_retired(
         self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
     ) -> ErasureOutcome:
         """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt.
@@ -132,9 +132,9 @@ class ErasureService:
         What somebody needs by the time that it would go just stays, and nobody is told of it. Unless it is to `finish`,
         what is left to do of it stays pending: for one who goes on, and finishes at the end.
         """
-        return self._carried_out(lambda: self._of_outlived(list(may_go())), finish=finish)
+        return self._run(lambda: self._retired_scope(list(may_go())), finish=finish)
 
-    def message(self, session_id: str, message_id: str) -> Receipt:
+    def erase_message(self, session_id: str, message_id: str) -> Receipt:
         """Erase one message and what was made from its words; raise SessionNotFound, MessageNotFound."""
         self._begin()
         found = references.trace_message(
@@ -145,24 +145,24 @@ class ErasureService:
         )
         for _ in range(limits.RETRIES_MAX):
             head = self._store.head(self._tenant)
-            found.go_on()
-            gone, said = found.stand_ins(), found.copies()
+            found.read_on()
+            gone, said = found.redactions(), found.copies()
             who = found.state.user_id or ""
             if who:
-                said |= self._unsay(gone, who, _position_filter(gone))
+                said |= self._redact_prompts(gone, who, _position_filter(gone))
             todo = [HookCall(self._tenant, who, name, at) for at, name in said.items()]
-            outcome = self._erase(head, tuple(self._shares(gone)), todo)
+            outcome = self._erase(head, tuple(self._redacted_streams(gone)), todo)
             if isinstance(outcome, ErasureCounts):
-                return self._finished(self._receipt("message", outcome))
+                return self._finish_receipt(self._receipt("message", outcome))
         raise _conflict_error()
 
-    def _shares(self, gone: dict[str, list[RedactedPayload]]) -> Iterator[StreamErasure]:
+    def _redacted_streams(self, gone: dict[str, list[RedactedPayload]]) -> Iterator[StreamErasure]:
         for stream, found in gone.items():
             version = self._store.version(self._tenant, stream)
             kind = references.notice_kind(stream)
-            yield StreamErasure(stream=stream, expected=version, kind=kind, stand_ins=tuple(found))
+            yield StreamErasure(stream=stream, expected=version, kind=kind, redactions=tuple(found))
 
-    def _unsay(
+    def _redact_prompts(
         self,
         found: dict[str, list[RedactedPayload]],
         user_id: str,
@@ -171,26 +171,29 @@ class ErasureService:
     ) -> dict[int, str]:
         """Add what a user's new sessions were told of what goes; return where, by position and session."""
         openings = PromptReferences(self._engine, self._tenant, goes)
-        for stream, made in openings.stand_ins(user_id, without).items():
+        for stream, made in openings.redactions(user_id, without).items():
             known = {each.position for each in found.get(stream, ())}
             fresh = [each for each in made if each.position not in known]
             found.setdefault(stream, []).extend(fresh)
         return openings.prompts
 
-    def _of_user(self, user_id: str) -> ErasureScope:
+    def _user_scope(self, user_id: str) -> ErasureScope:
         living = {row.id for row in self._rows(port.Query(kind=SESSION_KIND, owner=user_id))}
         hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED_KIND, owner=user_id))}
         todo = (HookCall(self._tenant, user_id),)
         return ErasureScope(
-            what="user", whole=frozenset(living), earlier=frozenset(hidden - living), todo=todo
+            what="user",
+            whole=frozenset(living),
+            earlier_content_of=frozenset(hidden - living),
+            hook_calls=todo,
         )
 
-    def _of_session(self, session_id: str) -> ErasureScope:
+    def _session_scope(self, session_id: str) -> ErasureScope:
         user_id = self._owner(session_id)
         owners = frozenset({user_id} if user_id is not None else ())
         todo = HookCall(self._tenant, user_id or "", session_id)
         return ErasureScope(
-            what="session", whole=frozenset({session_id}), todo=(todo,), owners=owners
+            what="session", whole=frozenset({session_id}), hook_calls=(todo,), owners=owners
         )
 
     def _owner(self, session_id: str) -> str | None:
@@ -202,36 +205,40 @@ class ErasureService:
             raise rules.unknown_session_error(session_id)
         return state.user_id
 
-    def _of_outlived(self, states: Sequence[SessionState]) -> ErasureScope:
-        todo = (msgspec.structs.replace(self._todo(state), learnt=True) for state in states)
+    def _retired_scope(self, states: Sequence[SessionState]) -> ErasureScope:
+        todo = (msgspec.structs.replace(self._hook_call(state), learnt=True) for state in states)
         whole = frozenset(state.id for state in states)
-        return ErasureScope(what="retention", whole=whole, todo=tuple(todo), hide=False)
+        return ErasureScope(
+            what="retention", whole=whole, hook_calls=tuple(todo), hide_waiting=False
+        )
 
-    def _of_deleted(self, limit: int | None, waiting: Collection[str]) -> ErasureScope:
+    def _deleted_scope(self, limit: int | None, waiting: Collection[str]) -> ErasureScope:
         found: dict[str, set[str]] = {}
         self._looked_at.clear()
         for row in self._rows(port.Query(kind=DELETED_KIND)):
             if limit is not None and len(found) >= limit and row.lookup not in found:
                 break
-            if row.id not in waiting or self._can_go(row.lookup):
+            if row.id not in waiting or self._is_erasable(row.lookup):
                 found.setdefault(row.lookup, set()).add(row.owner)
                 self._looked_at.add(row.id)
         owners = frozenset(owner for every in found.values() for owner in every if owner)
-        todo = tuple(self._hidden(found))
-        return ErasureScope(what="deleted", earlier=frozenset(found), todo=todo, owners=owners)
+        todo = tuple(self._deleted_hook_calls(found))
+        return ErasureScope(
+            what="deleted", earlier_content_of=frozenset(found), hook_calls=todo, owners=owners
+        )
 
-    def waiting(self, known: Collection[str]) -> set[str]:
+    def remaining_rows(self, known: Collection[str]) -> set[str]:
         """Return the rows of deleted sessions that are still there, of those `known` and of those looked at last."""
         asked = {*known, *self._looked_at}
         return {row.id for row in self._rows(port.Query(kind=DELETED_KIND)) if row.id in asked}
 
-    def _can_go(self, session_id: str) -> bool:
+    def _is_erasable(self, session_id: str) -> bool:
         lineage = ForkGraph(self._engine, self._tenant, (), (session_id,))
-        return bool(lineage.going or lineage.earlier())
+        return bool(lineage.erasable or lineage.earlier_redactions())
 
-    def _hidden(self, sessions: Mapping[str, set[str]]) -> Iterator[HookCall]:
+    def _deleted_hook_calls(self, sessions: Mapping[str, set[str]]) -> Iterator[HookCall]:
         """Yield what is to be told of deleted sessions, given with whose they were."""
-        earlier = ForkGraph(self._engine, self._tenant, (), sessions).earlier()
+        earlier = ForkGraph(self._engine, self._tenant, (), sessions).earlier_redactions()
         for session_id, owners in sorted(sessions.items()):
             state = self._state(session_id)
             lives = state is not None and state.status is not SessionStatus.DELETED
@@ -245,7 +252,7 @@ class ErasureService:
                 else:
                     yield HookCall(self._tenant, owner, session_id)
 
-    def _todo(self, state: SessionState) -> HookCall:
+    def _hook_call(self, state: SessionState) -> HookCall:
         return HookCall(self._tenant, state.user_id or "", state.id)
 
     def _state(self, session_id: str) -> SessionState | None:
@@ -261,30 +268,28 @@ class ErasureService:
         self._engine.check()
         store_copy.refuse_incomplete_copy(self._store, self._tenant)
         if self._handles is not None:
-            self._handles.settle()
+            self._handles.wait_for_writes()
 
-    def _carried_out(
-        self, wished: Callable[[], ErasureScope], *, finish: bool = True
-    ) -> ErasureOutcome:
+    def _run(self, wished: Callable[[], ErasureScope], *, finish: bool = True) -> ErasureOutcome:
         self._begin()
         for _ in range(limits.RETRIES_MAX):
             head = self._store.head(self._tenant)
             wish = wished()
-            lineage = ForkGraph(self._engine, self._tenant, wish.whole, wish.earlier)
-            waiting = lineage.waiting if wish.hide else []
+            lineage = ForkGraph(self._engine, self._tenant, wish.whole, wish.earlier_content_of)
+            waiting = lineage.waiting if wish.hide_waiting else []
             self._hide(waiting)
-            gone = tuple(lineage.going)
-            roots = self._roots({*gone, *(wish.whole if wish.hide else ())})
-            shares = [*map(self._session, gone)]
-            shares += map(self._whole, map(state_cache.tree_stream, roots))
-            left, told_of = self._left(wish, lineage)
-            shares += self._shares(left)
-            shares += self._mentions({*gone, *waiting}, roots)
-            count = sum(map(self._frames, roots))
-            wanted = wish.todo_of(gone)
+            gone = tuple(lineage.erasable)
+            roots = self._tree_roots({*gone, *(wish.whole if wish.hide_waiting else ())})
+            shares = [*map(self._session_erasure, gone)]
+            shares += map(self._whole_stream_erasure, map(state_cache.tree_stream, roots))
+            left, told_of = self._partial_redactions(wish, lineage)
+            shares += self._redacted_streams(left)
+            shares += self._mention_redactions({*gone, *waiting}, roots)
+            count = sum(map(self._count_frames, roots))
+            wanted = wish.hook_calls_for(gone)
             todo = (*wanted, *told_of)
             outcome = self._erase(head, tuple(shares), todo) if shares else _nothing_erased()
-            told = 0 if shares else self._tell(wanted)
+            told = 0 if shares else self._run_hooks(wanted)
             if isinstance(outcome, ErasureCounts):
                 receipt = msgspec.structs.replace(
                     self._receipt(wish.what, outcome),
@@ -295,23 +300,23 @@ class ErasureService:
                     pending=not finish,
                 )
                 if self._handles is not None:
-                    self._handles.forgotten([*gone, *waiting])
-                done = self._finished(receipt) if finish else receipt
+                    self._handles.drop_handles([*gone, *waiting])
+                done = self._finish_receipt(receipt) if finish else receipt
                 return ErasureOutcome(done, wish.whole.intersection(gone))
         raise _conflict_error()
 
-    def _left(
+    def _partial_redactions(
         self, wish: ErasureScope, lineage: ForkGraph
     ) -> tuple[dict[str, list[RedactedPayload]], list[HookCall]]:
         """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
-        found, away = lineage.earlier(), {*lineage.going, *lineage.waiting}
+        found, away = lineage.earlier_redactions(), {*lineage.erasable, *lineage.waiting}
         earlier, todo = _position_filter(found), list[HookCall]()
 
         def goes(event: port.StoredEvent) -> bool:
             return earlier(event) or session_id_of(event) in away
 
         for owner in sorted(wish.owners):
-            said = self._unsay(found, owner, goes, lineage.going)
+            said = self._redact_prompts(found, owner, goes, lineage.erasable)
             todo += (HookCall(self._tenant, owner, name, at) for at, name in said.items())
         return found, todo
 
@@ -321,18 +326,20 @@ class ErasureService:
             with contextlib.suppress(errors.SessionNotFound):
                 self._engine.run(c.CommandRequest(tenant=self._tenant, command=command))
 
-    def _whole(self, stream: str) -> StreamErasure:
+    def _whole_stream_erasure(self, stream: str) -> StreamErasure:
         version = self._store.version(self._tenant, stream)
         kind = references.notice_kind(stream)
         return StreamErasure(stream=stream, expected=version, kind=kind, whole=True)
 
-    def _session(self, session_id: str) -> StreamErasure:
+    def _session_erasure(self, session_id: str) -> StreamErasure:
         """Return a session as what goes whole, with its rows: its events may be damaged."""
         hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
         rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
-        return msgspec.structs.replace(self._whole(session_stream(session_id)), rows=rows)
+        return msgspec.structs.replace(
+            self._whole_stream_erasure(session_stream(session_id)), rows=rows
+        )
 
-    def _roots(self, sessions: set[str]) -> list[str]:
+    def _tree_roots(self, sessions: set[str]) -> list[str]:
         """Return the trees in which any frame is about one of the sessions."""
         found: dict[str, None] = {}
         for session_id in sorted(sessions):
@@ -343,7 +350,7 @@ class ErasureService:
                 found[codec.decode_frame(row.document).root_id] = None
         return list(found)
 
-    def _frames(self, root_id: str) -> int:
+    def _count_frames(self, root_id: str) -> int:
         found, after = 0, 0
         stream = state_cache.tree_stream(root_id)
         while page := self._store.read(self._tenant, stream, after=after, limit=limits.READ_CHUNK):
@@ -351,13 +358,15 @@ class ErasureService:
             after = page[-1].version
         return found
 
-    def _mentions(self, sessions: set[str], roots: Sequence[str]) -> Iterator[StreamErasure]:
+    def _mention_redactions(
+        self, sessions: set[str], roots: Sequence[str]
+    ) -> Iterator[StreamErasure]:
         """Give what other trees hold of the sessions: packs and handles."""
-        if sessions and self._store.query(
+        if sessions and self._store.query_projections(
             self._tenant, port.Query(kind=state_cache.TREE_KIND, limit=1)
         ):
             known = frozenset(map(state_cache.tree_stream, roots))
-            yield from self._shares(
+            yield from self._redacted_streams(
                 references.redact_frame_mentions(self._store, self._tenant, sessions, known)
             )
 
@@ -366,8 +375,8 @@ class ErasureService:
     ) -> ErasureCounts | port.Stale:
         """Erase what was found when the feed was at `head`, if nothing came since that has a part in it."""
         erasure = Erasure(
-            tenant=self._tenant, shares=shares, time_us=self._engine.now_us(), head=head,
-            todo=encode_hook_calls(todo),
+            tenant=self._tenant, streams=shares, time_us=self._engine.now_us(), head=head,
+            pending_work=encode_hook_calls(todo),
         )  # fmt: skip
         streams = {share.stream for share in shares}
         outcome = self._store.erase(erasure, projections.derive_stream)
@@ -390,7 +399,7 @@ class ErasureService:
             blobs=gone.blobs, keys=gone.keys,
         )  # fmt: skip
 
-    def _finished(self, receipt: Receipt) -> Receipt:
+    def _finish_receipt(self, receipt: Receipt) -> Receipt:
         try:
             return msgspec.structs.replace(receipt, rows=receipt.rows + self.finish())
         except errors.Error as error:
@@ -403,24 +412,24 @@ class ErasureService:
 
         What fails stays pending and hinders nothing else. It is raised at the end, if it was this tenant's.
         """
-        return self._through(ask=True).result()
+        return self._run_pending(ask=True).result()
 
-    def finish_here(self) -> None:
+    def finish_local(self) -> None:
         """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
-        self._through(ask=False)
+        self._run_pending(ask=False)
 
-    def _through(self, *, ask: bool) -> HookResults:
-        pending = self._store.pending()
+    def _run_pending(self, *, ask: bool) -> HookResults:
+        pending = self._store.pending_erasures()
         if pending is None:
             return HookResults()
         todo = list(decode_hook_calls(pending))
-        told = self._telling.told(todo, ask=ask)
+        told = self._hook_runner.run(todo, ask=ask)
         if has_local_work(pending) or told.left != todo:
             self._store.scrub(pending, encode_hook_calls(told.left))
         return told
 
-    def _tell(self, every: Iterable[HookCall]) -> int:
-        return self._telling.told(every, ask=True).result()
+    def _run_hooks(self, every: Iterable[HookCall]) -> int:
+        return self._hook_runner.run(every, ask=True).result()
 
 
 def _position_filter(found: Mapping[str, Sequence[RedactedPayload]]) -> ErasurePredicate:

@@ -32,14 +32,14 @@ def run(
 ) -> int:
     """Play the demo; return 0 only if every claim was checked and held."""
     surface = Output(as_json=printing.json, quiet=printing.quiet)
-    watched = surface.face is OutputMode.TERMINAL and sys.stdout.isatty() and not fast
+    watched = surface.mode is OutputMode.TERMINAL and sys.stdout.isatty() and not fast
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
     with _folder(keep) as folder:
         night = director.play(folder, stage, pace_s=pace_s, actor=actor, book=book, relief=relief)
         _end(stage, surface, night, folder if keep is not None else None)
-        if surface.face is OutputMode.JSON:
-            surface.document(_document(night, folder if keep is not None else None))
+        if surface.mode is OutputMode.JSON:
+            surface.print_json(_document(night, folder if keep is not None else None))
     return exit_codes.DONE if night.ok else exit_codes.FAILED
 
 
@@ -76,7 +76,7 @@ def _beside(folder: Path) -> Path:
 
 def _end(stage: Stage, surface: Output, night: Night, kept: Path | None) -> None:
     stage.line()
-    for name, value in store_commands.status_lines(night.facts, surface.glyphs)[1:5]:
+    for name, value in store_commands.status_lines(night.facts, surface.symbols)[1:5]:
         stage.named(name, value)
     stage.chapter("What next")
     store = (kept or Path("night")) / "state.db"

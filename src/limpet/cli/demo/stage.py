@@ -29,7 +29,7 @@ class Stage:
 
     def __init__(self, surface: Output, *, pace_s: float) -> None:
         self._surface = surface
-        self._glyphs = surface.glyphs
+        self._glyphs = surface.symbols
         self._pace_s = pace_s
         self._ringing = False
 
@@ -117,7 +117,7 @@ class Stage:
 
     def window(self, window: Window) -> None:
         """Draw what a model sees, as `limpet context` does."""
-        watched = self._surface.face is OutputMode.TERMINAL
+        watched = self._surface.mode is OutputMode.TERMINAL
         width = min(self._surface.console.width, _WIDTH_MAX) if watched else _PIPE_WIDTH
         for text, style in formatting.window_bar(window, plain=self._surface.ascii, width=width):
             self.line((text, style))
@@ -130,7 +130,7 @@ class Stage:
             self.line((" " * at, ""), (more, style))
 
     def _wrapped(self, text: str, at: int) -> list[str]:
-        if self._surface.face is not OutputMode.TERMINAL:
+        if self._surface.mode is not OutputMode.TERMINAL:
             return [text]
         width = min(self._surface.console.width, _WIDTH_MAX) - at
         return textwrap.wrap(text, max(width, 20), break_on_hyphens=False) or [""]
@@ -141,9 +141,9 @@ class Stage:
             self._print([], "\n")
 
     def _print(self, spans: Sequence[Span], end: str) -> None:
-        if self._surface.face is OutputMode.PIPE:
+        if self._surface.mode is OutputMode.PIPE:
             print("".join(text for text, _ in spans), end=end, flush=True)
-        elif self._surface.face is OutputMode.TERMINAL:
+        elif self._surface.mode is OutputMode.TERMINAL:
             from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
             self._surface.console.print(Text.assemble(*spans), end=end, soft_wrap=True)

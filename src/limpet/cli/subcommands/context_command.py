@@ -36,7 +36,7 @@ class RecordedWindowView(NamedTuple):
     row: RecordedWindow
     window: Window
 
-    def told(self, glyphs: Symbols) -> str:
+    def hash_statement(self, glyphs: Symbols) -> str:
         """Say that it is the same."""
         short = self.row.digest[:_HASH_CHARS]
         return f"rebuilt byte for byte: its hash {short}{glyphs.cut} is the recorded one  {glyphs.good}"
@@ -103,7 +103,7 @@ def _nearest_windows_problem(
         "",
         error.facts,
         ("context", "--at", str(nearest)),
-        named=session.id,
+        subject=session.id,
     )
 
 
@@ -125,15 +125,15 @@ def print_recordings(
     rows = session.recorded_windows(limit, before=part.before)
     last = rows[-1].version if rows else 1
     more = last > 1 and bool(session.recorded_windows(1, before=last))
-    if surface.face is OutputMode.JSON:
-        surface.document({
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({
             "session": session.id, "windows": [recording_document(row) for row in rows],
             "next_before": last if more else None,
         })  # fmt: skip
         return
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for row in rows:
-            surface.row(
+            surface.print_row(
                 row.version, row.number, row.messages, row.budget, row.tokens,
                 row.level.name.lower(), row.digest, row.message_id, row.recorded_at,
             )  # fmt: skip
@@ -143,12 +143,12 @@ def print_recordings(
         surface.note("No window is recorded: add_message(reply, window=window) records one.")
     if more:
         options = ("--recorded", "--limit", str(limit), "--before", str(last))
-        then = hints.command_line("context", *options, named=session.id, on=common.on)
+        then = hints.command_line("context", *options, named=session.id, on=common.store_options)
         surface.note(f"There are more: {then}")
 
 
 def _print_recordings_table(surface: Output, rows: Sequence[RecordedWindow]) -> None:
-    table = surface.table(">EVENT", ">ANSWER", ">MSGS", ">BUDGET", ">TOKENS", "LEVEL", "HASH")
+    table = surface.new_table(">EVENT", ">ANSWER", ">MSGS", ">BUDGET", ">TOKENS", "LEVEL", "HASH")
     for row in rows:
         table.add_row(
             f"{row.version:,}", f"#{row.number:,}", f"{row.messages:,}", f"{row.budget:,}",
@@ -167,8 +167,8 @@ def print_difference(surface: Output, session: Session, first: int, second: int)
     ]
     why = difference_cause(a.window, b.window, difference)
     start = _first_change_label(a.window, b.window, difference)
-    if surface.face is OutputMode.JSON:
-        surface.document({
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({
             "a": recording_document(a.row), "b": recording_document(b.row),
             "same": difference.same, "same_tokens": difference.same_tokens, "share": difference.share,
             "common": {"messages": difference.common, "tokens": difference.common_tokens},
@@ -176,17 +176,17 @@ def print_difference(surface: Output, session: Session, first: int, second: int)
             "first_change": start, "cause": why,
             "rebuilt": True,
         })  # fmt: skip
-    elif surface.face is OutputMode.PIPE:
-        surface.row("=", "", "", difference.common, difference.common_tokens, "", "")
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row("=", "", "", difference.common, difference.common_tokens, "", "")
         for change in changes:
-            surface.row(*change[:-1])
+            surface.print_row(*change[:-1])
         surface.note(_prefix_statement(difference, start, why))
-        surface.note(f"both rebuilt byte for byte {surface.glyphs.good}")
+        surface.note(f"both rebuilt byte for byte {surface.symbols.good}")
     else:
         _print_diff_rows(surface, (a, b), difference, changes)
         say = surface.console.print
         say(_prefix_statement(difference, start, why))
-        say(f"both rebuilt byte for byte {surface.glyphs.good}", style="green")
+        say(f"both rebuilt byte for byte {surface.symbols.good}", style="green")
 
 
 def _diff_rows(sign: str, window: Window, places: Sequence[int]) -> list[WindowDiffRow]:
@@ -212,7 +212,7 @@ def _diff_row(
     roles = {message.role for message in messages}
     role = "summary" if run[0] == window.summary_at else roles.pop() if len(roles) == 1 else ""
     first = numbers[run[0]]
-    entry = window.ledger.of(first) if first is not None and len(run) == 1 else None
+    entry = window.ledger.entry_of(first) if first is not None and len(run) == 1 else None
     text = f"{len(run):,} messages"
     if len(run) == 1:
         text = _message_excerpt(messages[0])
@@ -312,7 +312,7 @@ def _print_diff_rows(
         figure = f"{tokens:,}"
         room = max(width - 6 - len(figure), 12)
         shown = output.escape_line(text)
-        shown = _truncated(shown, room, surface.glyphs.cut)
+        shown = _truncated(shown, room, surface.symbols.cut)
         say(
             f"  {sign}  {shown}{' ' * (room - _text_width(shown))} {figure}",
             style=styles[sign],
@@ -364,7 +364,7 @@ class ContextCommandOptions:
     before: int | None = None
 
     @property
-    def counting(self) -> tuple[str, ...]:
+    def counting_options(self) -> tuple[str, ...]:
         """The options that decide who counts, as they were given."""
         model = hints.option_words("--model", self.model) if self.model is not None else ()
         return (
@@ -381,19 +381,19 @@ class _WindowView:
         self, session: Session, wanted: ContextCommandOptions, common: CommonOptions
     ) -> None:
         self.session, self.wanted, self.common = session, wanted, common
-        self.past = None if wanted.at is None else rebuild_window(session, wanted.at)
+        self.recording = None if wanted.at is None else rebuild_window(session, wanted.at)
         budget = wanted.budget if wanted.budget or session.policy else DEFAULT_BUDGET
-        self.window = self.past.window if self.past else self.now(budget)
+        self.window = self.recording.window if self.recording else self.window_now(budget)
 
-    def now(self, budget: int | None) -> Window:
+    def window_now(self, budget: int | None) -> Window:
         """Make the window of a budget; None: as the session's policy has it."""
         return self.session.window(budget, model=self.wanted.model, counter=self.wanted.counter)
 
-    def again(self, *options: str) -> str:
+    def command_line(self, *options: str) -> str:
         """Return the command that makes this window now, with something asked about it."""
-        which = ("--budget", str(self.window.budget), *self.wanted.counting)
+        which = ("--budget", str(self.window.budget), *self.wanted.counting_options)
         return hints.command_line(
-            "context", *which, *options, named=self.session.id, on=self.common.on
+            "context", *which, *options, named=self.session.id, on=self.common.store_options
         )
 
 
@@ -453,16 +453,16 @@ def _print_view(surface: Output, view: _WindowView) -> None:
     if wanted.why is not None:
         _print_explanation(surface, view, wanted.why)
     elif wanted.what_if is not None:
-        _print_what_if(surface, window, view.now(wanted.what_if))
+        _print_what_if(surface, window, view.window_now(wanted.what_if))
     elif wanted.provider is not None:
-        surface.document(provider_request(window, wanted.provider))
-    elif surface.face is OutputMode.JSON:
-        surface.document(window_document(view.session, window) | _recording_fields(view))
-    elif surface.face is OutputMode.PIPE:
+        surface.print_json(provider_request(window, wanted.provider))
+    elif surface.mode is OutputMode.JSON:
+        surface.print_json(window_document(view.session, window) | _recording_fields(view))
+    elif surface.mode is OutputMode.PIPE:
         for entry in window.ledger:
-            surface.row(*_ledger_row(entry))
-        if view.past is not None:
-            surface.note(view.past.told(surface.glyphs))
+            surface.print_row(*_ledger_row(entry))
+        if view.recording is not None:
+            surface.note(view.recording.hash_statement(surface.symbols))
     else:
         _print_window(surface, view)
 
@@ -483,9 +483,9 @@ def _ledger_row(entry: LedgerEntry) -> tuple[object, ...]:
 
 
 def _recording_fields(view: _WindowView) -> dict[str, Json]:
-    if view.past is None:
+    if view.recording is None:
         return {"at": None, "recorded": None}
-    row = view.past.row
+    row = view.recording.row
     return {"version": row.seen, "at": row.version, "recorded": recording_document(row)}
 
 
@@ -524,8 +524,8 @@ def window_document(session: Session, window: Window) -> dict[str, Json]:
 
 
 def _print_window(surface: Output, view: _WindowView) -> None:
-    session, window, past = view.session, view.window, view.past
-    dot, say = surface.glyphs.dot, surface.console.print
+    session, window, past = view.session, view.window, view.recording
+    dot, say = surface.symbols.dot, surface.console.print
     title = output.escape_line(session.title or session.state.preview or "")
     when = f"version {session.version:,}"
     if past is not None:
@@ -536,16 +536,16 @@ def _print_window(surface: Output, view: _WindowView) -> None:
     say()
     width = surface.console.width
     for line, style in formatting.window_lines(
-        window, surface.glyphs, plain=surface.ascii, width=width
+        window, surface.symbols, plain=surface.ascii, width=width
     ):
         say(line, style=style, soft_wrap=True)
     if past is not None:
-        say(f"  {past.told(surface.glyphs)}", style="green")
+        say(f"  {past.hash_statement(surface.symbols)}", style="green")
         _print_previous_window_hint(surface, view, past)
         return
     out = next((e for e in window.ledger if e.fate is Fate.LEFT_OUT), None)
     if out is not None:
-        then = output.escape_line(view.again("--why", str(out.first)))
+        then = output.escape_line(view.command_line("--why", str(out.first)))
         # Not wrapped: it is to be copied.
         say(f"  why is #{out.first:,} out?   {then}", style="dim", soft_wrap=True)
 
@@ -557,7 +557,7 @@ def _print_previous_window_hint(
     earlier = view.session.recorded_windows(1, before=past.row.version)
     if earlier:
         options = ("--diff", str(earlier[0].version), str(past.row.version))
-        on = view.common.on
+        on = view.common.store_options
         then = hints.command_line("context", *options, named=view.session.id, on=on)
         told = f"  what changed since the one before?   {output.escape_line(then)}"
         surface.console.print(told, style="dim", soft_wrap=True)
@@ -565,13 +565,13 @@ def _print_previous_window_hint(
 
 def _print_explanation(surface: Output, view: _WindowView, number: int) -> None:
     told = view.window.explain(number)
-    entry = view.window.ledger.of(number)
+    entry = view.window.ledger.entry_of(number)
     assert entry is not None, "explained above"
     needed = None
-    if view.past is None and entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
+    if view.recording is None and entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
         needed = _smallest_budget(view, number)
-    if surface.face is OutputMode.JSON:
-        surface.document({
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({
             "message": number, "fate": str(entry.fate), "rule": entry.rule, "tokens": entry.tokens,
             "budget_needed": needed,
         })  # fmt: skip
@@ -587,7 +587,7 @@ def _smallest_budget(view: _WindowView, number: int) -> int | None:
     """Return the smallest budget with which a message is in, by halving; None if none is large enough."""
 
     def inside(budget: int) -> bool:
-        entry = view.now(budget).ledger.of(number)
+        entry = view.window_now(budget).ledger.entry_of(number)
         return entry is not None and entry.fate is Fate.KEPT
 
     low, high = view.window.budget, view.window.budget * 2
@@ -603,8 +603,8 @@ def _smallest_budget(view: _WindowView, number: int) -> int | None:
 
 def _print_what_if(surface: Output, now: Window, then: Window) -> None:
     difference = now.diff(then)
-    if surface.face is OutputMode.JSON:
-        surface.document({
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({
             "budget": now.budget, "what_if": then.budget, "tokens": now.tokens, "tokens_then": then.tokens,
             "messages": len(now), "messages_then": len(then),
             "gone": [message.id for message in difference.gone],

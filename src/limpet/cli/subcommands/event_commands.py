@@ -157,37 +157,37 @@ class EventTail:
         self._frames: dict[str, Frame | None] = {}
         heads: Mapping[str, Mapping[str, int]] = lp.admin.status().get("heads", {})
         self._head = heads.get(common.tenant, {}).get("position", 0)
-        self.seen = self._head if wanted.since is None else wanted.since
+        self.position = self._head if wanted.since is None else wanted.since
 
-    def last(self, count: int) -> list[Fact]:
+    def last_events(self, count: int) -> list[Fact]:
         """Return the last so many events that are wanted, oldest first; read from the end of the log."""
         found: list[Fact] = []
         until = self._head
         while until > 0 and len(found) < count:
             after = max(0, until - limits.READ_CHUNK)
             page = self._lp.events.page(after, until - after)
-            found = [fact for fact in page if self._wants(fact)] + found
+            found = [fact for fact in page if self._matches(fact)] + found
             until = after
         return found[-count:]
 
-    def new(self) -> Iterator[Fact]:
+    def new_events(self) -> Iterator[Fact]:
         """Yield events after the last one seen that are wanted; all count as seen."""
-        for fact in self._lp.events.feed(self.seen):
-            if self._wants(fact):
+        for fact in self._lp.events.feed(self.position):
+            if self._matches(fact):
                 yield fact
-            self.seen = fact.position
+            self.position = fact.position
 
-    def _wants(self, fact: Fact) -> bool:
+    def _matches(self, fact: Fact) -> bool:
         if isinstance(fact, TreeEvent):
             if self._frame is not None:
                 return fact.event.frame_id == self._frame
-            frame = self._of(fact.event.frame_id) if self._session is not None else None
+            frame = self._frame_of(fact.event.frame_id) if self._session is not None else None
             return self._session is None or (
                 frame is not None and frame.scope.session_id == self._session
             )
         return self._frame is None and self._session in (None, fact.session_id)
 
-    def _of(self, frame_id: str) -> Frame | None:
+    def _frame_of(self, frame_id: str) -> Frame | None:
         if frame_id not in self._frames:
             try:
                 self._frames[frame_id] = self._lp.index.get_frame(frame_id)
@@ -195,22 +195,22 @@ class EventTail:
                 self._frames[frame_id] = None
         return self._frames[frame_id]
 
-    def print(self, fact: Fact) -> None:
+    def print_event(self, fact: Fact) -> None:
         """Print one event."""
         surface, of_frame = self._surface, isinstance(fact, TreeEvent)
         about = fact.event.frame_id if isinstance(fact, TreeEvent) else fact.session_id
-        if surface.face is OutputMode.JSON:
+        if surface.mode is OutputMode.JSON:
             print(output.escape_json(json.dumps(_event_document(fact), ensure_ascii=surface.ascii)))
             return
-        frame = self._of(about) if of_frame else None
-        if surface.face is OutputMode.PIPE:
-            what = event_text(fact, surface.glyphs.dot)
-            surface.row(fact.position, ids.iso(fact.time_us), fact.kind, about, what)
+        frame = self._frame_of(about) if of_frame else None
+        if surface.mode is OutputMode.PIPE:
+            what = event_text(fact, surface.symbols.dot)
+            surface.print_row(fact.position, ids.iso(fact.time_us), fact.kind, about, what)
             return
-        self._show(fact, about, frame)
+        self._print_for_terminal(fact, about, frame)
 
-    def _show(self, fact: Fact, about: str, frame: Frame | None) -> None:
-        glyphs, width = self._surface.glyphs, self._surface.console.width
+    def _print_for_terminal(self, fact: Fact, about: str, frame: Frame | None) -> None:
+        glyphs, width = self._surface.symbols, self._surface.console.width
         moment = datetime.fromtimestamp(fact.time_us / 1e6, UTC).astimezone()
         head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {_short_event_id(about, glyphs.cut)}"
         goal = frame.goal if frame and not isinstance(fact.event, FramePushedEvent) else ""
@@ -262,7 +262,7 @@ def tail_events(wanted: TailCommandOptions, common: CommonOptions) -> int:
         try:
             _follow_log(tail, wanted, surface, patient=target.on_server(common.url))
         except KeyboardInterrupt:
-            print(f"resumable: --since {tail.seen}", file=sys.stderr)
+            print(f"resumable: --since {tail.position}", file=sys.stderr)
             return exit_codes.INTERRUPTED
     return exit_codes.DONE
 
@@ -271,15 +271,15 @@ def _print_recorded_events(
     tail: EventTail, wanted: TailCommandOptions, surface: Output, common: CommonOptions
 ) -> int:
     if wanted.since is None:
-        for fact in tail.last(wanted.limit or EVENTS_SHOWN):
-            tail.print(fact)
+        for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
+            tail.print_event(fact)
         return exit_codes.DONE
     last: int | None = None
-    for number, fact in enumerate(tail.new(), 1):
+    for number, fact in enumerate(tail.new_events(), 1):
         if wanted.limit is not None and number > wanted.limit:
             surface.note(f"There are more: {_next_page_command(wanted, last or 0, common)}")
             break
-        tail.print(fact)
+        tail.print_event(fact)
         last = fact.position
     return exit_codes.DONE
 
@@ -294,7 +294,7 @@ def _next_page_command(wanted: TailCommandOptions, since: int, common: CommonOpt
         if value is not None
         for word in hints.option_words(name, value)
     ]
-    return hints.command_line("events tail", *words, on=common.on)
+    return hints.command_line("events tail", *words, on=common.store_options)
 
 
 def _follow_log(
@@ -302,22 +302,24 @@ def _follow_log(
 ) -> None:
     left = itertools.count() if wanted.limit is None else iter(range(wanted.limit))
     if wanted.since is None:
-        for fact in tail.last(wanted.limit or EVENTS_SHOWN):
-            tail.print(fact)
+        for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
+            tail.print_event(fact)
         left = itertools.count()
     away = False
     while True:
         try:
-            for fact in tail.new():
+            for fact in tail.new_events():
                 if next(left, None) is None:
                     return
-                tail.print(fact)
+                tail.print_event(fact)
                 away = False
         except errors.Unavailable as error:
             if not patient:
                 raise
             if not away:
-                surface.note(f"{error.message} Goes on after position {tail.seen} when it is back.")
+                surface.note(
+                    f"{error.message} Goes on after position {tail.position} when it is back."
+                )
             away = True
         sys.stdout.flush()
         time.sleep(POLL_INTERVAL_S)

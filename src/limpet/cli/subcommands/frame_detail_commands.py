@@ -34,13 +34,13 @@ def show_frame(reference: str, common: CommonOptions) -> int:
         frame = target.find_frame(lp, reference)
         tree = lp.index.get_tree(frame.frame_id)
     frame = tree.frames.get(frame.frame_id, frame)
-    if surface.face is OutputMode.JSON:
-        surface.document(_frame_document(frame, tree))
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(_frame_document(frame, tree))
+    elif surface.mode is OutputMode.PIPE:
         for name, value in _flat_rows(_frame_document(frame, tree)):
-            surface.row(name, value)
+            surface.print_row(name, value)
     else:
-        surface.facts(
+        surface.print_facts(
             [
                 (name, output.escape_line(value))
                 for name, value in _frame_facts(frame, tree, surface)
@@ -53,19 +53,19 @@ def show_frame(reference: str, common: CommonOptions) -> int:
 def _limits_in_force(frame: Frame, tree: TreeState) -> dict[str, int | None]:
     """Return the limits in force: the strictest among an open frame and those above it."""
     if frame.frame_id in tree.frames:
-        return {name: tree.limit(frame.frame_id, name) for name in LIMIT_FIELDS}
+        return {name: tree.strictest_limit(frame.frame_id, name) for name in LIMIT_FIELDS}
     return {name: getattr(frame.budget, name) for name in LIMIT_FIELDS}
 
 
 def _deadline_iso(frame: Frame, tree: TreeState) -> str | None:
-    found = tree.deadline(frame.frame_id) if frame.frame_id in tree.frames else None
+    found = tree.deadline_of(frame.frame_id) if frame.frame_id in tree.frames else None
     return None if found is None else ids.iso(found)
 
 
 def _used_below(frame: Frame, tree: TreeState) -> int:
     if frame.frame_id not in tree.frames:
         return 0
-    return sum(one.budget.used for one in tree.below(frame.frame_id))
+    return sum(one.budget.used for one in tree.open_descendants(frame.frame_id))
 
 
 def _ordered_handles(frame: Frame) -> list[ContextHandle]:
@@ -144,7 +144,7 @@ def _flat_rows(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str
 
 
 def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tuple[str, str]]:
-    dot, scope = surface.glyphs.dot, frame.scope
+    dot, scope = surface.symbols.dot, frame.scope
     of = frame_tree_commands.frame_account(frame, _used_below(frame, tree))
     yield "frame", frame.frame_id
     yield "goal", frame.goal
@@ -161,8 +161,11 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
         "budget",
         f"{frame_tree_commands.account_bar(of, plain=surface.ascii)}  {frame_tree_commands.account_equation(of)}",
     )
-    if of.whole != of.own:
-        yield "", f"{of.own:,} spent by itself {dot} {of.whole:,} with everything below it"
+    if of.with_descendants != of.own:
+        yield (
+            "",
+            f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with everything below it",
+        )
     for purpose, amount in frame.reservations.items():
         yield "reserved", f"{amount:,} for {purpose or 'nothing in particular'}"
     yield "limits", f" {dot} ".join(_limit_texts(_limits_in_force(frame, tree), frame))
@@ -211,7 +214,7 @@ def _work_facts(frame: Frame, dot: str) -> Iterator[tuple[str, str]]:
 def _end_text(frame: Frame, tree: TreeState) -> str:
     if frame.completed_at is not None:
         return f", closed {formatting.relative_time(frame.completed_at)}"
-    deadline = tree.deadline(frame.frame_id)
+    deadline = tree.deadline_of(frame.frame_id)
     if deadline is None:
         return ""
     left = deadline / 1e6 - time.time()
@@ -249,13 +252,13 @@ def show_pack(reference: str, wanted: PackCommandOptions, common: CommonOptions)
         frame = target.find_frame(lp, reference)
         pack = lp.index.pack_of(frame.frame_id, version=wanted.at)
     if wanted.provider is not None:
-        surface.document(provider_request(pack, wanted.provider))
-    elif surface.face is OutputMode.JSON:
-        surface.document(pack.to_dict())
-    elif surface.face is OutputMode.PIPE:
+        surface.print_json(provider_request(pack, wanted.provider))
+    elif surface.mode is OutputMode.JSON:
+        surface.print_json(pack.to_dict())
+    elif surface.mode is OutputMode.PIPE:
         for entry in pack.ledger.handles:
             cells = (entry.handle_id or "", entry.count, entry.fate, entry.tokens, entry.used)
-            surface.row(*cells, entry.priority.label, entry.rule)
+            surface.print_row(*cells, entry.priority.label, entry.rule)
     else:
         for line in (*pack.explain().splitlines(), f"hash {pack.context_hash}"):
             surface.console.print(output.escape_line(line), markup=False, highlight=False)
@@ -270,8 +273,8 @@ def show_pending_work(actor: str, session: str | None, common: CommonOptions) ->
             lp, Scope(actor, target.session_id_or_reference(lp, session))
         )
     work = pending_work((*stack, *others))
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {
                 "actor": actor,
                 "stack": [frame.frame_id for frame in stack],
@@ -279,12 +282,14 @@ def show_pending_work(actor: str, session: str | None, common: CommonOptions) ->
                 "pending": [_pending_document(one) for one in work],
             }
         )
-    elif surface.face is OutputMode.PIPE:
+    elif surface.mode is OutputMode.PIPE:
         for one in work:
-            surface.row(one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description)
+            surface.print_row(
+                one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description
+            )
     elif work:
         _print_pending(surface, work)
-    if not work and surface.face is not OutputMode.JSON:
+    if not work and surface.mode is not OutputMode.JSON:
         surface.note(f"Nothing of {actor} waits." if stack else f"{actor} has no open frame.")
     return exit_codes.DONE
 
@@ -325,7 +330,7 @@ def _print_pending(surface: Output, work: tuple[PendingWork, ...]) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     ids = target.short_ids(
-        [one.frame_id for one in work] + [one.ref_id for one in work], surface.glyphs.cut
+        [one.frame_id for one in work] + [one.ref_id for one in work], surface.symbols.cut
     )
     rows = [
         [
@@ -337,7 +342,7 @@ def _print_pending(surface: Output, work: tuple[PendingWork, ...]) -> None:
         ]
         for one in work
     ]
-    surface.listed(["FRAME", "WAITS FOR", "REF", "TOOL", "WHAT"], rows)
+    surface.print_table(["FRAME", "WAITS FOR", "REF", "TOOL", "WHAT"], rows)
 
 
 _WORK_TYPE_LABELS: Mapping[PendingWorkType, str] = {

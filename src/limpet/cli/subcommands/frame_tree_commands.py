@@ -53,7 +53,7 @@ class FrameAccount(NamedTuple):
         return self.used - self.settled
 
     @property
-    def whole(self) -> int:
+    def with_descendants(self) -> int:
         """What it and everything below it has spent."""
         return self.used + self.below
 
@@ -61,7 +61,7 @@ class FrameAccount(NamedTuple):
         """Return every number by its name."""
         return {
             "total": self.total, "used": self.used, "own": self.own, "by_closed_children": self.settled,
-            "by_open_descendants": self.below, "with_descendants": self.whole, "reserved": self.reserved,
+            "by_open_descendants": self.below, "with_descendants": self.with_descendants, "reserved": self.reserved,
             "lent": self.lent, "free": self.free, "overdrawn": self.overdrawn,
         }  # fmt: skip
 
@@ -187,7 +187,7 @@ def _items_of_frame(tree: TreeState, frame: Frame, now_us: int) -> Iterator[Wait
         if tool.status is ToolStatus.UNKNOWN:
             what = f"does not know the outcome of {tool.name} ({tool.effect}): resolve it"
             yield WaitingItem(frame.frame_id, "unknown_tool", what, tool.tool_id)
-    deadline = tree.deadline(frame.frame_id)
+    deadline = tree.deadline_of(frame.frame_id)
     if deadline is not None and deadline <= now_us:
         what = f"is overdue since {formatting.duration((now_us - deadline) / 1e6)}"
         yield WaitingItem(frame.frame_id, "overdue", what)
@@ -252,10 +252,12 @@ def list_frames(wanted: FrameListOptions, common: CommonOptions) -> int:
     with target.open_store(common) as lp:
         found = _matching_frames(lp, wanted)
     shown = found[: wanted.limit]
-    if surface.face is OutputMode.JSON:
-        surface.document({"frames": [frame_summary(frame) for frame in shown], "count": len(found)})
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
+            {"frames": [frame_summary(frame) for frame in shown], "count": len(found)}
+        )
         return exit_codes.DONE
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for frame in shown:
             _print_frame_row(surface, frame)
     elif shown:
@@ -278,7 +280,9 @@ def _matching_frames(lp: Limpet, wanted: FrameListOptions) -> list[Frame]:
 def _unlimited_command(wanted: FrameListOptions, count: int, common: CommonOptions) -> str:
     given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", count)]
     words = [word for name, value in given if value for word in hints.option_words(name, value)]
-    return hints.command_line("frames list", *words, *["--all"][: wanted.all], on=common.on)
+    return hints.command_line(
+        "frames list", *words, *["--all"][: wanted.all], on=common.store_options
+    )
 
 
 def frame_summary(frame: Frame) -> dict[str, Json]:
@@ -310,15 +314,15 @@ def _budget_document(frame: Frame) -> dict[str, Json]:
 
 def _print_frame_row(surface: Output, frame: Frame) -> None:
     of, scope = frame_account(frame), frame.scope
-    surface.row(
+    surface.print_row(
         frame.frame_id, scope.actor_id, scope.session_id, frame.status, frame.depth, of.total, of.used,
         of.reserved, of.lent, of.free, frame.created_at, frame.goal,
     )  # fmt: skip
 
 
 def _print_frames(surface: Output, frames: list[Frame]) -> None:
-    ids = target.short_ids((frame.frame_id for frame in frames), surface.glyphs.cut)
-    surface.listed(
+    ids = target.short_ids((frame.frame_id for frame in frames), surface.symbols.cut)
+    surface.print_table(
         ["ID", "ACTOR", "STATUS", ">USED", ">FREE", "BEGUN", "GOAL"],
         [_frame_cells(frame, ids[frame.frame_id]) for frame in frames],
     )
@@ -353,13 +357,13 @@ class FrameTreeView(NamedTuple):
     """A tree to be shown: its frames, parents before children, which of them are all that there are, and what waits."""
 
     frames: Sequence[Frame]
-    whole: bool
-    waits: Sequence[WaitingItem]
+    complete: bool
+    waiting: Sequence[WaitingItem]
 
     @property
     def faults(self) -> list[AccountFault]:
         """Where its books disagree."""
-        return account_faults(self.frames, closed=self.whole)
+        return account_faults(self.frames, closed=self.complete)
 
 
 def show_trees(reference: str, *, all_: bool, common: CommonOptions) -> int:
@@ -374,9 +378,9 @@ def print_trees(
     surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions
 ) -> int:
     """Print trees; return 7 if the books of one do not add up."""
-    if surface.face is OutputMode.JSON:
-        surface.document({"trees": [_tree_document(tree) for tree in found]})
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"trees": [_tree_document(tree) for tree in found]})
+    elif surface.mode is OutputMode.PIPE:
         for tree in found:
             _print_tree_rows(surface, tree)
     else:
@@ -386,8 +390,10 @@ def print_trees(
             _print_tree(surface, tree)
     if not found:
         surface.note(f"{reference} has no open frame.")
-    if any(one.kind == "approval" for tree in found for one in tree.waits):
-        surface.note(f"to decide: {hints.command_line('suspensions list', on=common.on)}")
+    if any(one.kind == "approval" for tree in found for one in tree.waiting):
+        surface.note(
+            f"to decide: {hints.command_line('suspensions list', on=common.store_options)}"
+        )
     return exit_codes.DAMAGE if any(tree.faults for tree in found) else exit_codes.DONE
 
 
@@ -443,14 +449,14 @@ def _tree_document(tree: FrameTreeView) -> dict[str, Json]:
     accounts, faults = tree_accounts(tree.frames), tree.faults
     return {
         "root": tree.frames[0].frame_id if tree.frames else None,
-        "closed_included": tree.whole,
+        "closed_included": tree.complete,
         "conserved": not faults,
         "faults": [{"frame": fault.frame_id, "text": fault.text} for fault in faults],
         "frames": [
             {**frame_summary(frame), "budget": accounts[frame.frame_id].document()}
             for frame in tree.frames
         ],
-        "waits": [one.document() for one in tree.waits],
+        "waits": [one.document() for one in tree.waiting],
     }
 
 
@@ -458,11 +464,11 @@ def _print_tree_rows(surface: Output, tree: FrameTreeView) -> None:
     accounts = tree_accounts(tree.frames)
     for frame in tree.frames:
         of = accounts[frame.frame_id]
-        surface.row(
+        surface.print_row(
             frame.depth, frame.frame_id, frame.parent_frame_id, frame.scope.actor_id, frame.status, of.total,
-            of.used, of.own, of.whole, of.reserved, of.lent, of.free, of.overdrawn, frame.goal,
+            of.used, of.own, of.with_descendants, of.reserved, of.lent, of.free, of.overdrawn, frame.goal,
         )  # fmt: skip
-    for one in tree.waits:
+    for one in tree.waiting:
         surface.note(f"! {one.frame_id} {one.text}")
     for fault in tree.faults:
         surface.note(f"! {fault.frame_id}: {fault.text}")
@@ -478,7 +484,7 @@ def _print_tree(surface: Output, tree: FrameTreeView) -> None:
 def tree_lines(tree: FrameTreeView, surface: Output) -> Iterator[tuple[str, str]]:
     """Yield a tree as it is drawn on a terminal, each line with its style."""
     width, plain = surface.console.width, surface.ascii
-    accounts, glyphs = tree_accounts(tree.frames), surface.glyphs
+    accounts, glyphs = tree_accounts(tree.frames), surface.symbols
     ids = target.short_ids((frame.frame_id for frame in tree.frames), glyphs.cut)
     for number, line in enumerate(_table_lines(tree.frames, accounts, ids, surface)):
         yield line, "" if number else "bold"
@@ -493,7 +499,7 @@ def tree_lines(tree: FrameTreeView, surface: Output) -> Iterator[tuple[str, str]
         yield line, "red" if faults else ""
     for fault in faults:
         yield from _wrapped_lines(f"{ids[fault.frame_id]}: {fault.text}", glyphs.bad, width, "red")
-    for one in tree.waits:
+    for one in tree.waiting:
         yield from _wrapped_lines(f"{ids[one.frame_id]} {one.text}", glyphs.warn, width, "yellow")
 
 
@@ -522,7 +528,7 @@ def _table_lines(
     shown += [account_bar(accounts[frame.frame_id], plain=surface.ascii) for frame in frames]
     for number, name in enumerate(["frame", *names]):
         cells = [
-            _fitted_text(name, room, surface.glyphs.cut),
+            _fitted_text(name, room, surface.symbols.cut),
             statuses[number].ljust(max(map(len, statuses))),
         ]
         cells += [shown[number]] if bars else []
@@ -538,9 +544,9 @@ def _number_columns(
         f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
         for of, frame in zip(accounts, frames, strict=True)
     ]
-    if all(of.whole == of.own for of in accounts):
+    if all(of.with_descendants == of.own for of in accounts):
         return [["used", *(f"{of.used:,}" for of in accounts)], ["free", *free]]
-    every = [f"{of.whole:,}" if of.whole != of.own else "" for of in accounts]
+    every = [f"{of.with_descendants:,}" if of.with_descendants != of.own else "" for of in accounts]
     return [["own", *(f"{of.own:,}" for of in accounts)], ["sum" if plain else "Σ", *every], ["free", *free]]  # fmt: skip
 
 

@@ -65,23 +65,23 @@ def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
         )
         earlier = (
             _positions_before_reset(lp, found)
-            if surface.face is OutputMode.TERMINAL
+            if surface.mode is OutputMode.TERMINAL
             else frozenset[int]()
         )
         beside = {hit.position: messages_around(lp, hit, wanted.around) for hit in found}
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         hits = [_hit_document(hit, beside[hit.position]) for hit in found]
-        surface.document({"hits": hits, "behind": found.behind})
-    elif surface.face is OutputMode.PIPE:
+        surface.print_json({"hits": hits, "behind": found.behind})
+    elif surface.mode is OutputMode.PIPE:
         for hit in found:
-            surface.row(
+            surface.print_row(
                 hit.session_id, hit.number, hit.role, ids.iso(hit.time_us), f"{hit.score:.3f}",
                 hit.message_id, hit.excerpt,
             )  # fmt: skip
     else:
         for hit in found:
             _print_hit(surface, hit, beside[hit.position], earlier=hit.position in earlier)
-    if not found and surface.face is not OutputMode.JSON:
+    if not found and surface.mode is not OutputMode.JSON:
         surface.note(_nothing_found_text(wanted, common) if stranger else "Nothing was found.")
     if found.behind:
         surface.note(
@@ -94,7 +94,7 @@ def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
 
 
 def _nothing_found_text(wanted: SearchCommandOptions, common: CommonOptions) -> str:
-    known = hints.command_line("sessions list", on=common.on)
+    known = hints.command_line("sessions list", on=common.store_options)
     return f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
 
 
@@ -161,8 +161,8 @@ def print_message(surface: Output, one: Said, *, here: bool) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     text = output.escape_line(summary.message_text(one.message))
-    shown = text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}{surface.glyphs.cut}"
-    mark = surface.glyphs.to if here else " "
+    shown = text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}{surface.symbols.cut}"
+    mark = surface.symbols.to if here else " "
     style = "bold" if here else "dim"
     surface.console.print(
         Text(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style=style)
@@ -180,7 +180,7 @@ def _search_around_command(wanted: SearchCommandOptions, common: CommonOptions) 
         if value is not None
         for word in hints.option_words(name, value)
     ]
-    return hints.command_line("search", *words, named=wanted.query, on=common.on)
+    return hints.command_line("search", *words, named=wanted.query, on=common.store_options)
 
 
 _FACT_ID_PREFIX = "fact_"
@@ -193,8 +193,8 @@ def show_profile(user: str, budget: int, common: CommonOptions) -> int:
     with target.open_store(common) as lp:
         found = lp.memory.profile(user, budget)
         known = bool(found.facts or lp.memory.facts(user))
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {
                 "user": user,
                 "budget": budget,
@@ -207,7 +207,7 @@ def show_profile(user: str, budget: int, common: CommonOptions) -> int:
         print(output.escape_text(found.text))
         surface.note(
             f"{found.tokens:,} of {budget:,} tokens, {formatting.quantity(len(found.facts), 'fact')}."
-            f" Each with its source: {hints.command_line('memory list', named=user, on=common.on)}"
+            f" Each with its source: {hints.command_line('memory list', named=user, on=common.store_options)}"
         )
     elif known:
         surface.note(
@@ -224,23 +224,23 @@ def list_facts(user: str, *, all_: bool, common: CommonOptions) -> int:
     with target.open_store(common) as lp:
         known = lp.memory.facts(user)
     found = [fact for fact in known if all_ or fact.until_us is None]
-    if surface.face is OutputMode.JSON:
-        surface.document({"user": user, "facts": [_fact_document(fact) for fact in found]})
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"user": user, "facts": [_fact_document(fact) for fact in found]})
+    elif surface.mode is OutputMode.PIPE:
         for fact in found:
             until = ids.iso(fact.until_us) if fact.until_us is not None else None
-            surface.row(
+            surface.print_row(
                 fact.id, fact.kind, fact.about, ids.iso(fact.since_us), until,
                 fact.source.session_id, fact.source.message_id, fact.text,
             )  # fmt: skip
     elif found:
         _print_facts(surface, found)
         command = hints.command_line(
-            "memory why", _short_fact_id(found[0]), named=user, on=common.on
+            "memory why", _short_fact_id(found[0]), named=user, on=common.store_options
         )
         surface.note(f"Who said so: {command}")
     elif known:
-        command = hints.command_line("memory list", "--all", named=user, on=common.on)
+        command = hints.command_line("memory list", "--all", named=user, on=common.store_options)
         surface.note(f"Nothing holds any more. What held once: {command}")
     else:
         _note_nothing_known(surface, user, common)
@@ -260,7 +260,7 @@ def _print_facts(surface: Output, found: list[Fact]) -> None:
         ]
         for fact in found
     ]
-    surface.listed(["ID", "KIND", "SAID", "HOLDS", "FACT"], rows)
+    surface.print_table(["ID", "KIND", "SAID", "HOLDS", "FACT"], rows)
 
 
 def _short_fact_id(fact: Fact) -> str:
@@ -274,21 +274,21 @@ def explain_fact(user: str, reference: str, around: int, common: CommonOptions) 
         fact = _find_fact(lp, user, reference)
         source = fact.source
         beside = lp.archive.open((source.session_id, source.message_id), around=around)
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {"fact": _fact_document(fact), "around": [message_document(one) for one in beside]}
         )
-    elif surface.face is OutputMode.PIPE:
+    elif surface.mode is OutputMode.PIPE:
         for one in beside:
-            surface.row(
+            surface.print_row(
                 one.session_id, one.number, one.message.role, ids.iso(one.time_us), one.message.id,
                 one.message.content if isinstance(one.message.content, str) else "",
             )  # fmt: skip
     else:
-        surface.say(
+        surface.print_sentence(
             f"{fact.text}  ({fact.kind}, said {formatting.relative_time(ids.iso(fact.since_us))})"
         )
-        surface.say(source.session_id)
+        surface.print_sentence(source.session_id)
         for one in beside:
             print_message(surface, one, here=one.position == source.position)
     return exit_codes.DONE
@@ -311,7 +311,7 @@ def _find_fact(lp: Limpet, user: str, reference: str) -> Fact:
             else f"Memory has {formatting.quantity(len(known), 'fact')} of this user, what held once included.",
             "Give more of the id, or list them:" if found else "",
             command=("memory list", "--all"),
-            named=user,
+            subject=user,
         )
     )
 
@@ -321,19 +321,19 @@ def search_memory(user: str, query: str, limit: int, common: CommonOptions) -> i
     surface = Output(as_json=common.json, quiet=common.quiet)
     with target.open_store(common) as lp:
         found = list(lp.memory.search(user, query, limit))
-    if surface.face is OutputMode.JSON:
-        surface.document({"user": user, "found": [_recalled_document(one) for one in found]})
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"user": user, "found": [_recalled_document(one) for one in found]})
+    elif surface.mode is OutputMode.PIPE:
         for one in found:
             source = one.source
-            surface.row(
+            surface.print_row(
                 one.kind or "message", f"{one.score:.4f}", ids.iso(one.time_us),
                 source.session_id if source else "", source.message_id if source else "", one.text,
             )  # fmt: skip
     else:
         for one in found:
             _print_recalled(surface, one)
-    if not found and surface.face is not OutputMode.JSON:
+    if not found and surface.mode is not OutputMode.JSON:
         surface.note("Nothing was found.")
     return exit_codes.DONE
 
@@ -391,25 +391,25 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
             if not replayed and replay != "all":
                 raise exit_codes.CommandFailure(_not_given_up_problem(replay))
         queue, behind = lp.memory.queue(), lp.memory.behind()
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         rows = [
             {**{name: getattr(one, name) for name in one.__struct_fields__ if name != "retry_us"},
              "retry_at": _next_try(one)} for one in queue
         ]  # fmt: skip
-        surface.document({"queue": rows, "behind": behind, "replayed": replayed})
+        surface.print_json({"queue": rows, "behind": behind, "replayed": replayed})
         return exit_codes.DONE
     if replayed is not None:
         surface.note(f"{formatting.quantity(replayed, 'conversation')} will be tried again.")
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for one in queue:
             state = "dead" if one.dead else "waiting"
-            surface.row(
+            surface.print_row(
                 one.key, state, one.session_id, one.generation, one.tries, _next_try(one), one.error
             )
     elif queue:
         _print_queue(surface, queue)
         if any(one.dead for one in queue):
-            command = hints.command_line("memory queue", "--replay", "all", on=common.on)
+            command = hints.command_line("memory queue", "--replay", "all", on=common.store_options)
             surface.note(f"To try again what was given up: {command}")
     if behind:
         surface.note(_unread_text(behind, common))
@@ -423,7 +423,7 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
 def _unread_text(behind: int, common: CommonOptions) -> str:
     """Say that there may be more: nobody has looked yet for what ended."""
     wait = "waits" if behind == 1 else "wait"
-    command = hints.command_line("worker", "--once", on=common.on)
+    command = hints.command_line("worker", "--once", on=common.store_options)
     return (
         f"{formatting.quantity(behind, 'event')} of the log {wait} for a worker,"
         f" which finds the conversations that have ended: {command}"
@@ -458,7 +458,7 @@ def _print_queue(surface: Output, queue: Sequence[QueuedOffload]) -> None:
         ]
         for one in queue
     ]
-    surface.listed(["KEY", "STATE", ">TRIES", "NEXT TRY", "ERROR"], rows)
+    surface.print_table(["KEY", "STATE", ">TRIES", "NEXT TRY", "ERROR"], rows)
 
 
 _PREVIEW_CHARS = 200
@@ -552,17 +552,17 @@ def _unknown_message_problem(session: Session, number: int) -> exit_codes.Comman
         "",
         {"session": session.id},
         ("sessions show",),
-        named=session.id,
+        subject=session.id,
     )
 
 
 def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -> None:
     data = receipt.to_dict()
-    if surface.face is OutputMode.JSON:
-        surface.document(data)
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(data)
+    elif surface.mode is OutputMode.PIPE:
         for name, value in data.items():
-            surface.row(name, value)
+            surface.print_row(name, value)
     else:
         told = [
             formatting.quantity(getattr(receipt, name), noun)
@@ -572,9 +572,9 @@ def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -
         if receipt.rows:
             told.append(f"{formatting.quantity(receipt.rows, 'row')} of index and memory")
         numbers = f"{', '.join(told)}. Receipt {receipt.id}" if told else "there was nothing."
-        surface.say(f"{surface.glyphs.good} {done}: {numbers}")
+        surface.print_sentence(f"{surface.symbols.good} {done}: {numbers}")
     gone = receipt.sessions or receipt.events or receipt.frames or receipt.blobs or receipt.rows
-    if surface.face is not OutputMode.TERMINAL and not gone and not receipt.waiting:
+    if surface.mode is not OutputMode.TERMINAL and not gone and not receipt.waiting:
         surface.note(nothing)
     if receipt.waiting:
         surface.note(

@@ -61,12 +61,12 @@ def list_sessions(wanted: SessionListOptions, common: CommonOptions) -> int:
             active_before=conditions["active_before"],
             metadata=metadata,
         )
-    if surface.face is OutputMode.JSON:
-        surface.document({"sessions": list(page), "next_cursor": page.next_cursor})
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"sessions": list(page), "next_cursor": page.next_cursor})
         return exit_codes.DONE
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for row in page:
-            surface.row(*(row[name] for name in SESSION_COLUMNS))
+            surface.print_row(*(row[name] for name in SESSION_COLUMNS))
     else:
         _print_sessions(surface, page)
     if page.next_cursor is not None:
@@ -82,7 +82,7 @@ def _next_page_command(wanted: SessionListOptions, cursor: str, common: CommonOp
         ("--limit", wanted.limit), ("--cursor", cursor),
     ]  # fmt: skip
     words = [word for name, value in given if value for word in hints.option_words(name, value)]
-    return hints.command_line("sessions list", *words, on=common.on)
+    return hints.command_line("sessions list", *words, on=common.store_options)
 
 
 def _parse_metadata_pair(text: str) -> tuple[str, Json]:
@@ -127,14 +127,14 @@ def _print_sessions(surface: Output, page: Page) -> None:
         del headings[3]
         for row in rows:
             del row[3]
-    surface.listed(headings, rows)
+    surface.print_table(headings, rows)
 
 
 def _title_cell(row: dict[str, Json], surface: Output) -> str:
     waiting = row["pending_calls"]
-    mark = f"{surface.glyphs.warn} {formatting.quantity(waiting, 'open call')}" if waiting else ""
+    mark = f"{surface.symbols.warn} {formatting.quantity(waiting, 'open call')}" if waiting else ""
     shown = (mark, row["user_id"], row["title"])
-    return f" {surface.glyphs.dot} ".join(part for part in shown if part)
+    return f" {surface.symbols.dot} ".join(part for part in shown if part)
 
 
 MESSAGES_SHOWN = 50
@@ -160,11 +160,11 @@ def show_session(reference: str, part: ShownMessageRange, common: CommonOptions)
         first, last = _shown_positions(part, session, surface, common)
         if part.raw:
             _print_raw(session, first, last)
-        elif surface.face is OutputMode.JSON:
-            surface.document(_session_document(session, first, last))
-        elif surface.face is OutputMode.PIPE:
+        elif surface.mode is OutputMode.JSON:
+            surface.print_json(_session_document(session, first, last))
+        elif surface.mode is OutputMode.PIPE:
             for position, message in _read_messages(session, first, last):
-                surface.row(
+                surface.print_row(
                     position, message.timestamp, message.role, _token_count(message), message.id, message_text(message)
                 )  # fmt: skip
         else:
@@ -205,12 +205,12 @@ def _shown_positions(
     if (
         tail is None
         and part.limit is None
-        and surface.face is OutputMode.TERMINAL
+        and surface.mode is OutputMode.TERMINAL
         and count > MESSAGES_SHOWN
     ):
         tail = MESSAGES_SHOWN
         whole = hints.command_line(
-            "sessions show", "--limit", str(count), named=session.id, on=common.on
+            "sessions show", "--limit", str(count), named=session.id, on=common.store_options
         )
         surface.note(f"The last {tail} of {count:,} messages; all of them: {whole}")
     if tail is not None:
@@ -300,7 +300,7 @@ def _print_session(surface: Output, session: Session, first: int, last: int) -> 
     from rich.text import Text  # noqa: PLC0415
 
     console = surface.console
-    surface.facts(_heading_facts(session, surface))
+    surface.print_facts(_heading_facts(session, surface))
     for position, message in _read_messages(session, first, last):
         console.print()
         head = Text(f"#{position:<4}", style="dim")
@@ -321,7 +321,7 @@ _ROLE_STYLES = {
 
 
 def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
-    dot, state = surface.glyphs.dot, session.state
+    dot, state = surface.symbols.dot, session.state
     reset = f" {dot} reset {session.generation} times" if session.generation else ""
     rows = [
         ("session", session.id),
@@ -352,7 +352,7 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
 def _message_bodies(message: Message, surface: Output) -> Iterator[Text]:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-    told, glyphs = message.to_dict(), surface.glyphs
+    told, glyphs = message.to_dict(), surface.symbols
     results = told["tool_results"]
     # An OpenAI tool message says the same twice: as its content and as the result of its call.
     if told["content"] and not results:

@@ -58,15 +58,15 @@ def show_status(store: str | None, common: CommonOptions) -> int:
     surface = Output(as_json=common.json, quiet=common.quiet)
     with target.open_store(common, store) as lp:
         facts = read_status(lp, common.tenant)
-    if surface.face is OutputMode.JSON:
-        surface.document(facts)
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(facts)
+    elif surface.mode is OutputMode.PIPE:
         for name, value in _flat_status(facts):
-            surface.row(name, value)
+            surface.print_row(name, value)
     else:
-        surface.facts(status_lines(facts, surface.glyphs))
+        surface.print_facts(status_lines(facts, surface.symbols))
         for note in facts.get("notes", ()):
-            surface.console.print(f"{surface.glyphs.warn} {note}", style="yellow")
+            surface.console.print(f"{surface.symbols.warn} {note}", style="yellow")
     return exit_codes.DONE
 
 
@@ -245,8 +245,8 @@ def verify_store(store: str | None, common: CommonOptions) -> int:
     started = time.monotonic()
     report = _verification_report(url, surface, common.tenant)
     seconds = time.monotonic() - started
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {
                 "store": urls.without_password(url),
                 "ok": report.ok,
@@ -257,17 +257,17 @@ def verify_store(store: str | None, common: CommonOptions) -> int:
                 "seconds": round(seconds, 3),
             }
         )
-    elif surface.face is OutputMode.PIPE:
-        surface.row(
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(
             "ok" if report.ok else "damage",
             report.events,
             len(report.faults),
             urls.without_password(url),
         )
         for fault in report.faults:
-            surface.row("fault", fault)
+            surface.print_row("fault", fault)
         for note in report.notes:
-            surface.row("note", note)
+            surface.print_row("note", note)
     else:
         _print_verification(surface, report, url, seconds)
     if not report.ok:
@@ -301,7 +301,7 @@ def _connected_store(url: str, tenant: str) -> Iterator[target.Limpet]:
 
 
 def _print_verification(surface: Output, report: Report, url: str, seconds: float) -> None:
-    glyphs, events = surface.glyphs, formatting.quantity(report.events, "event")
+    glyphs, events = surface.symbols, formatting.quantity(report.events, "event")
     if report.ok:
         surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
         what = ", every link and blob"
@@ -368,13 +368,13 @@ def rebuild_store(
     ):
         made = lp.admin.rebuild(bar)
     seconds = time.monotonic() - started
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         document = {"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)}
-        surface.document(document)
-    elif surface.face is OutputMode.PIPE:
-        surface.row(made.events, made.projections, made.claims, url)
+        surface.print_json(document)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(made.events, made.projections, made.claims, url)
     else:
-        surface.console.print(f"{surface.glyphs.good} made again", style="bold green", end="")
+        surface.console.print(f"{surface.symbols.good} made again", style="bold green", end="")
         surface.console.print(
             f"   {formatting.quantity(made.projections, 'row')} and {formatting.quantity(made.claims, 'claim')}"
             f" from {formatting.quantity(made.events, 'event')} ({seconds:.1f} s)"
@@ -419,20 +419,20 @@ def backup_store(copy: str, common: CommonOptions) -> int:
         raise exit_codes.CommandFailure(_backup_exists_problem(there, common))
     started = time.monotonic()
     with (
-        surface.repeatable(),
+        surface.hint_on_interrupt(),
         target.open_store(common) as lp,
         surface.progress("copying pages") as bar,
     ):
         made = lp.admin.backup(copy, bar)
     seconds, size = time.monotonic() - started, made.stat().st_size
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)}
         )
-    elif surface.face is OutputMode.PIPE:
-        surface.row(copy, size)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(copy, size)
     else:
-        surface.console.print(f"{surface.glyphs.good} {copy}", style="bold green", end="")
+        surface.console.print(f"{surface.symbols.good} {copy}", style="bold green", end="")
         surface.console.print(
             f"   {formatting.byte_size(size)}, copied from {url} in {seconds:.1f} s"
         )
@@ -454,7 +454,9 @@ def _backup_exists_problem(path: Path, common: CommonOptions) -> exit_codes.Comm
         "target_exists",
         f"{path} exists already.",
         f"It is a {kind}{held}, and a backup never overwrites.",
-        hints.command_line("backup", named=str(target.free_path_beside(path)), on=common.on),
+        hints.command_line(
+            "backup", named=str(target.free_path_beside(path)), on=common.store_options
+        ),
     )
 
 
@@ -468,8 +470,8 @@ def show_versions(printing: OutputOptions) -> int:
         "python": platform.python_version(),
         "apsw": metadata.version("apsw"),
     }
-    if surface.face is OutputMode.JSON:
-        surface.document(found)
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(found)
     else:
         for name, value in found.items():
             print(f"{name} {value}")
@@ -508,7 +510,7 @@ def apply_retention(wanted: RetentionCommandOptions, common: CommonOptions) -> i
     _print_retention(surface, told)
     if told.dry_run and told.gone:
         command = hints.command_line(
-            "retention", *hints.option_words("--keep", wanted.keep), on=common.on
+            "retention", *hints.option_words("--keep", wanted.keep), on=common.store_options
         )
         surface.note(f"Nothing was changed. To let them go: {command}")
     return exit_codes.DONE
@@ -521,32 +523,34 @@ def _open_for_retention(url: str, wanted: RetentionCommandOptions, common: Commo
 
 
 def _print_retention(surface: Output, told: Retained) -> None:
-    if surface.face is OutputMode.JSON:
-        surface.document(msgspec.to_builtins(told))
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(msgspec.to_builtins(told))
         return
     word = "would go" if told.dry_run else "gone"
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for session_id in told.gone:
-            surface.row(word, session_id)
+            surface.print_row(word, session_id)
         for kept in told.kept:
-            surface.row("stays", kept.session_id, kept.why, kept.other)
+            surface.print_row("stays", kept.session_id, kept.why, kept.other)
         surface.note(
             f"{formatting.quantity(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay."
         )
         return
     from limpet.admin.retention import KEEP_REASON_TEXTS, KeepReason  # noqa: PLC0415 - only a terminal shows them
 
-    surface.say(f"{surface.glyphs.good} {formatting.quantity(len(told.gone), 'session')} {word}")
+    surface.print_sentence(
+        f"{surface.symbols.good} {formatting.quantity(len(told.gone), 'session')} {word}"
+    )
     for session_id in told.gone[:_SESSIONS_SHOWN]:
-        surface.say(f"  {surface.glyphs.dot} {session_id}")
+        surface.print_sentence(f"  {surface.symbols.dot} {session_id}")
     for why, count in told.stays.items():
-        surface.say(
+        surface.print_sentence(
             f"{formatting.quantity(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}"
         )
         named = [kept for kept in told.kept if kept.why == why]
         for kept in named[:_SESSIONS_SHOWN]:
             because = f" ({kept.other})" if kept.other else ""
-            surface.say(f"  {surface.glyphs.dot} {kept.session_id}{because}")
+            surface.print_sentence(f"  {surface.symbols.dot} {kept.session_id}{because}")
 
 
 def migrate_store(source: str, goal: str, printing: OutputOptions, *, verify: bool) -> int:
@@ -555,7 +559,7 @@ def migrate_store(source: str, goal: str, printing: OutputOptions, *, verify: bo
     common = CommonOptions(json=printing.json, quiet=printing.quiet, url=source)
     started = time.monotonic()
     with (
-        surface.repeatable(),
+        surface.hint_on_interrupt(),
         target.open_store(common) as lp,
         surface.progress("copying and checking events") as bar,
         _explain_interrupted_copy("migrate", source, goal),
@@ -583,7 +587,7 @@ def restore_backup(backup: str, goal: str, printing: OutputOptions, *, verify: b
     started = time.monotonic()
     target.require_store(backup)
     with (
-        surface.repeatable(),
+        surface.hint_on_interrupt(),
         _explain_interrupted_copy("restore", backup, goal),
         surface.progress("copying and checking") as bar,
     ):
@@ -632,14 +636,16 @@ def _print_copy_result(
     surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float
 ) -> None:
     did, source, goal = (urls.without_password(each) for each in what)
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
-        surface.document({**document, "seconds": round(seconds, 3)})
-    elif surface.face is OutputMode.PIPE:
-        surface.row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
+        surface.print_json({**document, "seconds": round(seconds, 3)})
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(
+            goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values())
+        )
     else:
         checked = "verified" if moved.verified else "not verified"
-        surface.console.print(f"{surface.glyphs.good} {did}", style="bold green", end="")
+        surface.console.print(f"{surface.symbols.good} {did}", style="bold green", end="")
         surface.console.print(
             f"   {formatting.quantity(moved.events, 'event')} of {formatting.quantity(moved.tenants, 'tenant')}"
             f" to {goal}, {checked} ({seconds:.1f} s)"

@@ -63,15 +63,15 @@ def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: Commo
         scope = Scope(actor) if actor else None
         found = lp.index.list_suspensions(scope, waiting=not all_, limit=limit + 1)
     shown = found[:limit]
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {"suspensions": [suspension_document(one) for one in shown], "more": len(found) > limit}
         )
         return exit_codes.DONE
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for one in shown:
             told = suspension_document(one)
-            surface.row(*(told[name] for name in SUSPENSION_COLUMNS))
+            surface.print_row(*(told[name] for name in SUSPENSION_COLUMNS))
     elif shown:
         _print_suspensions(surface, shown)
     else:
@@ -79,7 +79,7 @@ def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: Commo
     if len(found) > limit:
         words = [*["--all"][:all_], *(hints.option_words("--actor", actor) if actor else ())]
         more = hints.command_line(
-            "suspensions list", *words, "--limit", str(limit * 10), on=common.on
+            "suspensions list", *words, "--limit", str(limit * 10), on=common.store_options
         )
         surface.note(f"There are more: {more}")
     return exit_codes.DONE
@@ -104,7 +104,7 @@ def _print_suspensions(surface: Output, shown: list[Suspension]) -> None:
 
     now = time.time_ns() // 1000
     known = [one.suspension_id for one in shown] + [one.frame_id for one in shown]
-    short = target.short_ids(known, surface.glyphs.cut)
+    short = target.short_ids(known, surface.symbols.cut)
     rows: list[list[Text]] = []
     for one in shown:
         status = frame_tree_commands.current_status(one, now)
@@ -118,7 +118,7 @@ def _print_suspensions(surface: Output, shown: list[Suspension]) -> None:
             Text(output.escape_line(one.reason)),
         )
         rows.append(list(cells))
-    surface.listed(["ID", "STATUS", "FRAME", "ACTOR", "ASKED", "PURPOSE", "REASON"], rows)
+    surface.print_table(["ID", "STATUS", "FRAME", "ACTOR", "ASKED", "PURPOSE", "REASON"], rows)
 
 
 def show_suspension(reference: str, common: CommonOptions) -> int:
@@ -129,19 +129,19 @@ def show_suspension(reference: str, common: CommonOptions) -> int:
         frame = lp.index.get_frame(found.frame_id)
         user = _session_user(lp, found)
     told = suspension_document(found, frame) | {"goal": frame.goal, "user": user}
-    if surface.face is OutputMode.JSON:
-        surface.document(told)
-    elif surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(told)
+    elif surface.mode is OutputMode.PIPE:
         for name, value in told.items():
-            surface.row(name, compact_json(value) if name == "payload" else value)
+            surface.print_row(name, compact_json(value) if name == "payload" else value)
     else:
         _print_suspension(surface, told, found, frame)
         if told["status"] == "waiting":
             surface.note(
-                f"to decide: {hints.command_line('approvals approve', named=found.suspension_id, on=common.on)}"
+                f"to decide: {hints.command_line('approvals approve', named=found.suspension_id, on=common.store_options)}"
             )
             surface.note(
-                f"       or: {hints.command_line('approvals reject', named=found.suspension_id, on=common.on)}"
+                f"       or: {hints.command_line('approvals reject', named=found.suspension_id, on=common.store_options)}"
             )
     return exit_codes.DONE
 
@@ -167,7 +167,7 @@ def _print_suspension(
         ("reason", found.reason),
         (
             "frame",
-            f"{frame.frame_id} {surface.glyphs.dot} {frame.status} {surface.glyphs.dot} {frame.goal}",
+            f"{frame.frame_id} {surface.symbols.dot} {frame.status} {surface.symbols.dot} {frame.goal}",
         ),
         ("id", found.suspension_id),
     ]
@@ -175,7 +175,7 @@ def _print_suspension(
         by = f" by {told['decided_by']}" if told["decided_by"] else ""
         why = f": {told['decision_reason']}" if told["decision_reason"] else ""
         facts.append((str(told["status"]), f"{told['decided_at']}{by}{why}"))
-    surface.facts([(name, output.escape_line(value)) for name, value in facts])
+    surface.print_facts([(name, output.escape_line(value)) for name, value in facts])
 
 
 def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Output) -> str:
@@ -193,7 +193,7 @@ def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Ou
     else:
         parts.append(str(told["status"]))
     name = str(told["tool"] or told["purpose"] or "suspension")
-    return f"{name}   " + f" {surface.glyphs.dot} ".join(part for part in parts if part)
+    return f"{name}   " + f" {surface.symbols.dot} ".join(part for part in parts if part)
 
 
 def payload_lines(found: Suspension) -> list[str]:
@@ -282,7 +282,7 @@ def _already_decided(found: Suspension, common: CommonOptions) -> exit_codes.Com
     who = f" by {found.decided_by}" if found.decided_by else ""
     at = f"{ids.iso(found.decided_us)[:19]}Z" if found.decided_us is not None else None
     when = f" at {at}" if at else ""
-    see = hints.command_line("approvals show", named=found.suspension_id, on=common.on)
+    see = hints.command_line("approvals show", named=found.suspension_id, on=common.store_options)
     return exit_codes.CommandFailure(
         exit_codes.CommandProblem(
             exit_codes.CONFLICT,
@@ -319,18 +319,18 @@ def _print_decision(
     surface: Output, frame: Frame, found: Suspension, done: tuple[str, str, int]
 ) -> None:
     past, by, event = done
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {
                 "suspension": found.suspension_id, "decision": past, "by": by, "event": event,
                 "frame": frame.frame_id, "frame_status": str(frame.status),
             }
         )  # fmt: skip
-    elif surface.face is OutputMode.PIPE:
-        surface.row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
     else:
         after = "stays suspended" if past == "revoked" else f"is {frame.status} again"
-        surface.say(
+        surface.print_sentence(
             f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.",
         )
 
@@ -360,14 +360,16 @@ def resolve_tool(
         lp.index.resolve_tool(found.frame_id, run.tool_id, how, output=value, is_error=failed)
         event = _first_event_position(lp, before, lambda fact: _concerns_tool(fact, run.tool_id))
     past = {"retry": "runs again", "result": "has its result", "abandon": "is abandoned"}[how]
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {"frame": found.frame_id, "tool": run.tool_id, "name": run.name, "key": run.key, "how": how, "event": event}
         )  # fmt: skip
-    elif surface.face is OutputMode.PIPE:
-        surface.row(how, found.frame_id, run.tool_id, run.name, event)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(how, found.frame_id, run.tool_id, run.name, event)
     else:
-        surface.say(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}.")
+        surface.print_sentence(
+            f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}."
+        )
     return exit_codes.DONE
 
 
@@ -384,7 +386,7 @@ def cancel_frame(
     with target.open_store(common) as lp:
         frame = target.find_frame(lp, reference)
         tree = lp.index.get_tree(frame.frame_id)
-        below = tree.below(frame.frame_id) if frame.frame_id in tree.frames else ()
+        below = tree.open_descendants(frame.frame_id) if frame.frame_id in tree.frames else ()
         if not frame.open:
             raise exit_codes.CommandFailure(_closed_frame_problem(frame))
         if (below or frame.suspension) and not cascade:
@@ -400,15 +402,15 @@ def cancel_frame(
         lp.index.pop_frame(frame.frame_id, FrameStatus.CANCELLED, reason=reason, cascade=cascade)
         event = _first_event_position(lp, before, lambda fact: _pops_frame(fact, frame.frame_id))
     cancelled = [*(one.frame_id for one in below), frame.frame_id]
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {"frame": frame.frame_id, "cancelled": cancelled, "reason": reason, "event": event}
         )
-    elif surface.face is OutputMode.PIPE:
+    elif surface.mode is OutputMode.PIPE:
         for one in cancelled:
-            surface.row("cancelled", one)
+            surface.print_row("cancelled", one)
     else:
-        surface.say(f"cancelled {frame.frame_id}{more}{_event_suffix(event)}.")
+        surface.print_sentence(f"cancelled {frame.frame_id}{more}{_event_suffix(event)}.")
     return exit_codes.DONE
 
 
@@ -426,7 +428,7 @@ def _closed_frame_problem(frame: Frame) -> exit_codes.CommandProblem:
         "",
         {"frame": frame.frame_id, "status": str(frame.status)},
         ("frames show",),
-        named=frame.frame_id,
+        subject=frame.frame_id,
     )
 
 
@@ -441,7 +443,7 @@ def _open_children_problem(frame: Frame, below: int) -> exit_codes.CommandProble
         "To cancel it with all that, add --cascade. To see it:",
         {"frame": frame.frame_id, "open": below},
         ("frames tree",),
-        named=frame.frame_id,
+        subject=frame.frame_id,
     )
 
 

@@ -57,18 +57,18 @@ def export_sessions(
 
 def _print_no_session_of_user(surface: Output, user: str, common: CommonOptions) -> int:
     """Say that a user has no session, which may be a slip in the name; no file is made."""
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         _print_export(surface, None, Exported(0, 0, 0, 0, ""), 0)
     surface.note(
         f"Nothing was written: no session here is of {user!r}."
-        f" Whose there are: {hints.command_line('sessions list', on=common.on)}"
+        f" Whose there are: {hints.command_line('sessions list', on=common.store_options)}"
     )
     return exit_codes.DONE
 
 
 def _print_export(surface: Output, output: str | None, made: Exported, seconds: float) -> None:
-    if surface.face is OutputMode.JSON:
-        surface.document(
+    if surface.mode is OutputMode.JSON:
+        surface.print_json(
             {
                 "file": output,
                 "sessions": made.sessions,
@@ -79,10 +79,10 @@ def _print_export(surface: Output, output: str | None, made: Exported, seconds: 
                 "seconds": round(seconds, 3),
             }
         )
-    elif surface.face is OutputMode.PIPE:
-        surface.row(output, made.sessions, made.events, made.messages, made.bytes)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(output, made.sessions, made.events, made.messages, made.bytes)
     else:
-        surface.console.print(f"{surface.glyphs.good} {output}", style="bold green", end="")
+        surface.console.print(f"{surface.symbols.good} {output}", style="bold green", end="")
         surface.console.print(
             f"   {formatting.byte_size(made.bytes)}, {formatting.quantity(made.events, 'event')} in {seconds:.1f} s"
         )
@@ -131,7 +131,7 @@ def _output_exists_problem(
         "target_exists",
         f"{output} exists already.",
         "An export never overwrites. Nothing was written.",
-        hints.command_line("export", *of, *free, named=session or "", on=common.on),
+        hints.command_line("export", *of, *free, named=session or "", on=common.store_options),
     )
 
 
@@ -165,13 +165,13 @@ def import_files(files: Sequence[str], wanted: ImportCommandOptions, common: Com
     started = time.monotonic()
     made = _trial_import(surface, files, wanted, common)
     if made:
-        for name, report in made if surface.face is not OutputMode.JSON else ():
+        for name, report in made if surface.mode is not OutputMode.JSON else ():
             _print_import(surface, name, report)
     else:
         made = _import_all(surface, files, wanted, common)
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         seconds = round(time.monotonic() - started, 3)
-        surface.document(_import_document(target.store_name(common.url), made, wanted, seconds))
+        surface.print_json(_import_document(target.store_name(common.url), made, wanted, seconds))
     if wanted.dry_run:
         surface.note("Nothing was written (--dry-run).")
     left_out = sum(_is_skipped(report) for _, report in made)
@@ -187,7 +187,7 @@ def _import_all(
     with target.open_store(common, create=not wanted.dry_run, writes=not wanted.dry_run) as lp:
         for name, report in _import_each(surface, lp, files, wanted):
             made.append((name, report))
-            if surface.face is not OutputMode.JSON:
+            if surface.mode is not OutputMode.JSON:
                 _print_import(surface, name, report)
     return made
 
@@ -270,24 +270,26 @@ def _import_document(
 
 
 def _print_import(surface: Output, name: str, report: Imported) -> None:
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         skipped = len(report.skipped)
-        surface.row(name, report.format, report.sessions, report.messages, report.already, skipped)
+        surface.print_row(
+            name, report.format, report.sessions, report.messages, report.already, skipped
+        )
         for one in report.skipped:
-            surface.row("skipped", one.source, one.reason)
+            surface.print_row("skipped", one.source, one.reason)
         for note in report.notes:
-            surface.row("note", note)
+            surface.print_row("note", note)
         return
-    glyphs = surface.glyphs
+    glyphs = surface.symbols
     whole = not report.skipped
     mark = f"{glyphs.good if whole else glyphs.warn} {name}"
     surface.console.print(mark, style="bold green" if whole else "bold yellow", end="")
     surface.console.print(f"   {_import_counts(report)}", soft_wrap=True)
     for one in report.skipped[:NOTES_SHOWN]:
         why = one.reason if one.source in one.reason else f"{one.source}: {one.reason}"
-        surface.facts([(f"  {glyphs.dot} left out", why)])
+        surface.print_facts([(f"  {glyphs.dot} left out", why)])
     for note in report.notes[:NOTES_SHOWN]:
-        surface.facts([(f"  {glyphs.dot} note", note)])
+        surface.print_facts([(f"  {glyphs.dot} note", note)])
     beyond = max(0, len(report.skipped) - NOTES_SHOWN) + max(0, len(report.notes) - NOTES_SHOWN)
     if beyond + report.more_notes:
         surface.note(f"{beyond + report.more_notes:,} more: --json has them.")

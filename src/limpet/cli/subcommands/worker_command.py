@@ -129,27 +129,27 @@ def _run_until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
 
 
 def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOptions) -> int:
-    if surface.face is OutputMode.JSON:
+    if surface.mode is OutputMode.JSON:
         tasks = [_task_document(one) for one in worker.status()]
-        surface.document(
+        surface.print_json(
             {"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks}
         )
-    elif surface.face is OutputMode.PIPE:
-        surface.row(done.steps, done.failures)
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(done.steps, done.failures)
     elif done.failures:
         failed = formatting.quantity(done.failures, "failure")
-        surface.say(
-            f"{surface.glyphs.bad} {failed}, {formatting.quantity(done.steps, 'step')}. Tried again by the next worker, later."
+        surface.print_sentence(
+            f"{surface.symbols.bad} {failed}, {formatting.quantity(done.steps, 'step')}. Tried again by the next worker, later."
         )
     elif not done.held:
-        surface.say(
-            f"{surface.glyphs.good} nothing is left to do now ({formatting.quantity(done.steps, 'step')})."
+        surface.print_sentence(
+            f"{surface.symbols.good} nothing is left to do now ({formatting.quantity(done.steps, 'step')})."
         )
     if done.held:
         surface.note(_held_text(worker, done))
     late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE_COUNTS)
     if late:
-        command = hints.command_line("worker", "--status", on=common.on)
+        command = hints.command_line("worker", "--status", on=common.store_options)
         surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
     return exit_codes.FAILED if done.failures else exit_codes.DONE
 
@@ -176,12 +176,12 @@ def _task_document(one: TaskStatus) -> dict[str, Json]:
 
 
 def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
-    if surface.face is OutputMode.JSON:
-        surface.document({"tasks": [_task_document(one) for one in found]})
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"tasks": [_task_document(one) for one in found]})
         return
-    if surface.face is OutputMode.PIPE:
+    if surface.mode is OutputMode.PIPE:
         for one in found:
-            surface.row(
+            surface.print_row(
                 one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one)
             )
         return
@@ -197,7 +197,7 @@ def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
         ]
         for one in found
     ]
-    surface.listed(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
+    surface.print_table(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
 
 
 def _task_state_parts(one: TaskStatus) -> Iterator[str]:

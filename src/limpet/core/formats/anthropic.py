@@ -122,7 +122,7 @@ def to_anthropic(messages: Sequence[Message]) -> dict[str, Json]:
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.ANTHROPIC_CALL_ID_MAX, once=True)
     turns: list[Block] = []
     for step in content_parts.answered_messages(rest):
-        names = ids.of(step.message)
+        names = ids.ids_of_message(step.message)
         role = "assistant" if step.message.role == "assistant" else "user"
         _append_content(turns, role, _message_content(step.message, names))
         _append_content(turns, "user", _result_blocks(step, names))
@@ -245,7 +245,7 @@ def _document_source(part: ContentPart) -> Block | None:
 def _result_blocks(step: content_parts.AnsweredMessage, names: Mapping[str, str]) -> list[Block]:
     """Return the results of a message's calls, and after them what the user said beside them."""
     blocks = [_result_block(answer, names[answer.result.tool_call_id]) for answer in step.answers]
-    for carrier in step.carriers():
+    for carrier in step.result_messages():
         if carrier.anthropic is not None:
             blocks += _without_blank_blocks(carrier.content or [])
     return blocks

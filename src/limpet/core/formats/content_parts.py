@@ -331,12 +331,12 @@ class AnsweredMessage(NamedTuple):
     message: Message
     answers: tuple[CallAnswer, ...] = ()
 
-    def in_order(self) -> list[tuple[ToolCallRequest, CallAnswer]]:
+    def answers_in_call_order(self) -> list[tuple[ToolCallRequest, CallAnswer]]:
         """Return calls and answers in the order of the calls."""
         found = {answer.result.tool_call_id: answer for answer in self.answers}
         return [(call, found[call.id]) for call in self.message.tool_calls]
 
-    def carriers(self) -> list[Message]:
+    def result_messages(self) -> list[Message]:
         """Return the messages that carried the answers, each once."""
         seen: list[Message] = []
         for answer in self.answers:
@@ -344,11 +344,11 @@ class AnsweredMessage(NamedTuple):
                 seen.append(answer.message)
         return seen
 
-    def said_beside(self) -> list[ContentPart]:
+    def user_parts_beside_results(self) -> list[ContentPart]:
         """Return what the user said in the same breath as the results, which only one provider allows."""
         return [
             part
-            for carrier in self.carriers()
+            for carrier in self.result_messages()
             if carrier.anthropic is not None
             for part in read_parts(carrier.content)
         ]
@@ -409,13 +409,13 @@ class ProviderCallIds:
         self._once = once
         self._taken: set[str] = set()
 
-    def of(self, message: Message) -> dict[str, str]:
+    def ids_of_message(self, message: Message) -> dict[str, str]:
         """Return the id of each call of the next message in the request."""
         if not self._once:
             self._taken.clear()
-        return {call.id: self._given(message.id, call.id) for call in message.tool_calls}
+        return {call.id: self._provider_id(message.id, call.id) for call in message.tool_calls}
 
-    def _given(self, message_id: str, call_id: str) -> str:
+    def _provider_id(self, message_id: str, call_id: str) -> str:
         name, attempt = call_id, 0
         while name in self._taken or not self._fits(name):
             whole = f"{message_id}\n{call_id}\n{attempt}".encode()

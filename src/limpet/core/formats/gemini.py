@@ -28,14 +28,14 @@ def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
     turns: list[GeminiItem] = []
     for step in content_parts.answered_messages(rest):
-        names = ids.of(step.message)
+        names = ids.ids_of_message(step.message)
         role = "model" if step.message.role == "assistant" else "user"
         _append_items(
             turns, role, _message_parts(step.message) + _function_calls(step.message, names)
         )
         below: list[ContentPart] = []
         _append_items(turns, "user", _function_responses(step, names, below))
-        _append_items(turns, "user", _content_parts([*below, *step.said_beside()]))
+        _append_items(turns, "user", _content_parts([*below, *step.user_parts_beside_results()]))
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "parts": [{"text": content_parts.OPENING_USER_TEXT}]})
     texts = [{"text": text} for one in leading if (text := content_parts.system_text(one))]
@@ -110,7 +110,7 @@ def _function_responses(
 ) -> list[GeminiItem]:
     """Return the responses in the order of the calls; media that they can't hold are added to `below`."""
     responses: list[GeminiItem] = []
-    for call, answer in step.in_order():
+    for call, answer in step.answers_in_call_order():
         said = {"id": names[call.id], "name": _function_name(call.name)}
         responses.append(
             {"function_response": {**said, "response": _function_response(answer, below)}}

@@ -164,12 +164,12 @@ def to_chat(messages: Sequence[Message]) -> list[dict[str, Json]]:
     ids = content_parts.ProviderCallIds(".+", limits.CHAT_CALL_ID_MAX, once=False)
     out: list[dict[str, Json]] = []
     for step in content_parts.answered_messages(messages):
-        names = ids.of(step.message)
+        names = ids.ids_of_message(step.message)
         out.append(_chat_message(step.message, names))
         below: list[ContentPart] = []
         for answer in step.answers:
             out.append(_chat_result(answer, names[answer.result.tool_call_id], below))
-        below += step.said_beside()
+        below += step.user_parts_beside_results()
         if shown := [_chat_user_part(part) for part in content_parts.without_private(below)]:
             out.append({"role": "user", "content": shown})
     return out
@@ -287,15 +287,15 @@ def to_responses(messages: Sequence[Message]) -> dict[str, Json]:
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.RESPONSES_CALL_ID_MAX, once=True)
     items: list[ResponsesItem] = []
     for step in content_parts.answered_messages(rest):
-        names = ids.of(step.message)
+        names = ids.ids_of_message(step.message)
         items += _responses_message_items(step.message, names)
-        for call, answer in step.in_order():
+        for call, answer in step.answers_in_call_order():
             items.append(
                 _responses_output(
                     answer, names[call.id], custom=_is_custom_call(step.message, call.id)
                 )
             )
-        if beside := content_parts.without_private(step.said_beside()):
+        if beside := content_parts.without_private(step.user_parts_beside_results()):
             items.append(
                 {"role": "user", "content": [_responses_input_part(part) for part in beside]}
             )

@@ -28,7 +28,7 @@ class CarriedVersions(msgspec.Struct, frozen=True):
 
 def is_full(state: SessionState, max_messages: int) -> bool:
     """Return whether a session has its maximum of messages; those carried over into it do not count."""
-    return state.own_count >= max_messages
+    return state.uncarried_count >= max_messages
 
 
 def is_simple_append(
@@ -52,7 +52,7 @@ def carry_if_due(
         return None
     if messages[0].role == "user" and not state.open_calls:
         return CarriedVersions(_always_visible_versions(state))
-    if state.own_count < math.ceil(max_messages * (1 + limits.CONTINUATION_GRACE_SHARE)):
+    if state.uncarried_count < math.ceil(max_messages * (1 + limits.CONTINUATION_GRACE_SHARE)):
         return None
     return carry_with_turn(state, max_messages)
 

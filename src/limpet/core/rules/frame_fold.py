@@ -39,27 +39,27 @@ class HandleIdCache:
     SIZE: Final = 64
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[HandlePages, set[str]]] = OrderedDict()
+        self._ids_by_pages: OrderedDict[int, tuple[HandlePages, set[str]]] = OrderedDict()
 
-    def may_have(self, pages: HandlePages, handle_id: str) -> bool:
+    def may_contain(self, pages: HandlePages, handle_id: str) -> bool:
         """Whether there can be a handle by that id."""
-        found = self._known.get(id(pages))
+        found = self._ids_by_pages.get(id(pages))
         if found is None or found[0] is not pages:
-            found = self._keep(pages, {handle.handle_id for page in pages for handle in page})
+            found = self._store(pages, {handle.handle_id for page in pages for handle in page})
         return handle_id in found[1]
 
-    def grown(self, before: HandlePages, handle: ContextHandle) -> HandlePages:
+    def with_handle(self, before: HandlePages, handle: ContextHandle) -> HandlePages:
         """Return handles with one more."""
-        after, found = pages_with_handle(before, handle), self._known.pop(id(before), None)
+        after, found = pages_with_handle(before, handle), self._ids_by_pages.pop(id(before), None)
         if found is not None and found[0] is before:
             found[1].add(handle.handle_id)
-            self._keep(after, found[1])
+            self._store(after, found[1])
         return after
 
-    def _keep(self, pages: HandlePages, known: set[str]) -> tuple[HandlePages, set[str]]:
-        made = self._known[id(pages)] = (pages, known)
-        while len(self._known) > self.SIZE:
-            self._known.popitem(last=False)
+    def _store(self, pages: HandlePages, known: set[str]) -> tuple[HandlePages, set[str]]:
+        made = self._ids_by_pages[id(pages)] = (pages, known)
+        while len(self._ids_by_pages) > self.SIZE:
+            self._ids_by_pages.popitem(last=False)
         return made
 
 
@@ -70,14 +70,14 @@ def find_handle(frame: Frame, handle_id: str) -> ContextHandle | None:
     """Return the handle of a frame by its id; None if it has none."""
     return (
         frame.handle(handle_id)
-        if _handle_id_cache.may_have(frame.handle_pages, handle_id)
+        if _handle_id_cache.may_contain(frame.handle_pages, handle_id)
         else None
     )
 
 
 def with_handle(frame: Frame, handle: ContextHandle) -> HandlePages:
     """Return the handles of a frame with one more."""
-    return _handle_id_cache.grown(frame.handle_pages, handle)
+    return _handle_id_cache.with_handle(frame.handle_pages, handle)
 
 
 _S = FrameStatus
@@ -133,7 +133,7 @@ def invalid_transition_error(frame: Frame, wanted: str, hint: str = "") -> error
 
 def check_deadline(tree: TreeState, frame: Frame, now_us: int) -> None:
     """Raise TimeLimitExceeded if the time of a frame, or of one above it, is up."""
-    until = tree.deadline(frame.frame_id)
+    until = tree.deadline_of(frame.frame_id)
     if until is not None and now_us >= until:
         raise errors.TimeLimitExceeded(
             f"the time of the frame {frame.frame_id!r} was up at {ids.iso(until)}.",
@@ -163,10 +163,10 @@ def evolve_one(tree: TreeState | None, event: events.FrameEvent, *, time_us: int
     if isinstance(event, events.TreeErasedEvent):
         return replace(tree, version=tree.version + 1)
     frames: FramesById = dict(tree.frames)
-    closed, burden = ((), 0) if tree.shelves else (tree.closed, tree.burden)
+    closed, burden = ((), 0) if tree.moves_closed_frames else (tree.closed, tree.burden)
     left = _apply_event(tree, frames, event, time_us)
     if left is not None:
-        closed, burden = (*closed, left), burden + left.weight
+        closed, burden = (*closed, left), burden + left.state_size
     version, due = tree.version + 1, tree.due
     if version >= due:
         due = version + max(limits.SNAPSHOT_EVERY, _snapshot_weight(frames.values()))
@@ -303,7 +303,7 @@ def _pause_or_restart_clocks(frames: FramesById, frame_id: str, time_us: int) ->
     """Stop the clocks of a frame and its ancestors while anything below is suspended; else let them go on."""
     tree = TreeState(root_id="", frames=frames)
     for frame in tree.ancestry(frame_id):
-        below = (frame, *tree.below(frame.frame_id))
+        below = (frame, *tree.open_descendants(frame.frame_id))
         stands = any(one.status is _S.SUSPENDED for one in below)
         if stands and frame.stood_us is None:
             frames[frame.frame_id] = replace(frame, stood_us=time_us)

@@ -82,7 +82,7 @@ def _begin_tool_event(
         check_deadline(tree, frame, now_us)
         return _tool_status_event(frame, known, ToolStatus.STARTED, now_us)
     check_deadline(tree, frame, now_us)
-    most = tree.limit(frame.frame_id, "max_tool_calls")
+    most = tree.strictest_limit(frame.frame_id, "max_tool_calls")
     if most is not None and frame.tool_calls >= most:
         raise errors.ToolLimitExceeded(
             f"the frame {frame.frame_id!r} has made {frame.tool_calls:,} tool calls, as many as it may.",
@@ -361,7 +361,7 @@ def _push_event(
         parent = tree.frames[command.parent_frame_id]
         if parent.status is _S.SUSPENDED:
             raise invalid_transition_error(parent, "get children", "Resume it first.")
-        most = tree.limit(parent.frame_id, "max_subframe_depth")
+        most = tree.strictest_limit(parent.frame_id, "max_subframe_depth")
         if most is not None and parent.depth >= most:
             raise errors.MaxDepthExceeded(
                 f"the parent is at depth {parent.depth}; frames here go down to {most}.",
@@ -458,7 +458,7 @@ def _pop_events(tree: TreeState, frame: Frame, command: commands.PopFrame) -> li
 
 
 def _cancel_events(tree: TreeState, frame: Frame) -> list[e.FrameEvent]:
-    below = tree.below(frame.frame_id)
+    below = tree.open_descendants(frame.frame_id)
     return [_popped_event(one, _S.CANCELLED, reason=REASON_PARENT_CLOSED) for one in below]
 
 
@@ -550,7 +550,7 @@ def _compact_writes(frame: Frame, command: commands.CompactFrame) -> tuple[Frame
                 f"the frame has no handle {handle_id!r}.",
                 facts={"frame": frame.frame_id, "handle": handle_id},
             )
-        if planned and (handle is None or handle.stays):
+        if planned and (handle is None or handle.never_dropped):
             # It was planned on handles that somebody has changed since.
             raise errors.Conflict(
                 f"the handles of the frame {frame.frame_id!r} changed meanwhile.",

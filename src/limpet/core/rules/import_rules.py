@@ -43,12 +43,12 @@ class ImportTerms(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     latest_us: int
-    policy: Callable[[WindowPolicy | None], object]
+    check_policy: Callable[[WindowPolicy | None], object]
     names: Mapping[str, str]
-    begins: Mapping[str, int]
+    version_offsets: Mapping[str, int]
     user_id: str | None = None
 
-    def named(self, session_id: str) -> str:
+    def new_id(self, session_id: str) -> str:
         """Return the id that a session of the file gets in this store."""
         return checked_id("a session's id", self.names.get(session_id, session_id))
 
@@ -67,33 +67,33 @@ class SessionReplay:
     def __init__(
         self, session_id: str, terms: ImportTerms, *, events: int, targets: Collection[int] = ()
     ) -> None:
-        self.session_id = terms.named(session_id)
+        self.session_id = terms.new_id(session_id)
         self.state: SessionState | None = None
         self.number = 0
         self._terms = terms
-        self._begin = terms.begins.get(session_id, 0)
-        self._until = self._begin + events
+        self._version_offset = terms.version_offsets.get(session_id, 0)
+        self._until = self._version_offset + events
         self._targets = targets
-        self._there: dict[int, SessionState] = {}
-        self._said: list[tuple[int, int]] = []
-        self._taken: set[int] = set()
+        self._rewind_states: dict[int, SessionState] = {}
+        self._message_keys: list[tuple[int, int]] = []
+        self._used_keys: set[int] = set()
 
-    def take(
+    def apply(
         self, fact: export_format.ExportedEvent, time_us: int, *, hidden: bool
     ) -> ImportedEvent:
         """Check and fold the next event; raise a kind of Refused if it may not follow. `hidden`: the session stays hidden until all are in."""
         self.number += 1
         self._check_time(time_us)
         event, base = self._event(fact, hidden=hidden)
-        version = self._begin + self.number
+        version = self._version_offset + self.number
         self.state = evolve(
             self.state, events.RecordedEvent(event, self.session_id, 0, version, time_us)
         )
         if self.number in self._targets:
-            self._there[self.number] = self.state
+            self._rewind_states[self.number] = self.state
         return ImportedEvent(event, time_us, base)
 
-    def end(self) -> SessionState:
+    def finish(self) -> SessionState:
         """Return the session after its last event; raise DamagedFile if it had none."""
         if self.state is None:
             raise errors.DamagedFile("it has no events.")
@@ -109,28 +109,28 @@ class SessionReplay:
         self, fact: export_format.ExportedEvent, *, hidden: bool
     ) -> tuple[events.SessionEvent, int | None]:
         if isinstance(fact, events.SessionCreatedEvent):
-            return self._created(fact, hidden=hidden), 0 if self._begin else None
+            return self._created_event(fact, hidden=hidden), 0 if self._version_offset else None
         state = self.state
         if state is None:
             raise errors.DamagedFile("a session begins with its creation.")
         if isinstance(fact, export_format.ExportedRewind):
-            return self._rewound(state, fact)
-        return self._following(state, fact), None
+            return self._rewound_event(state, fact)
+        return self._following_event(state, fact), None
 
-    def _following(
+    def _following_event(
         self, state: SessionState, fact: export_format.UnchangedEvent | export_format.ExportedFork
     ) -> events.SessionEvent:
         match fact:
             case export_format.ExportedFork():
-                return self._forked(state, fact)
+                return self._forked_event(state, fact)
             case events.MessageAddedEvent():
-                return self._added(state, fact)
+                return self._message_event(state, fact)
             case events.WindowRecordedEvent():
-                return self._window(fact)
+                return self._window_event(fact)
             case events.SessionUpdatedEvent():
-                return self._updated(state, fact)
+                return self._updated_event(state, fact)
             case events.SessionContinuedEvent():
-                return events.SessionContinuedEvent(self._terms.named(fact.to))
+                return events.SessionContinuedEvent(self._terms.new_id(fact.to))
             case events.WindowCutEvent():
                 check_cut(state, fact.cut)
             case events.SessionSummarizedEvent():
@@ -143,12 +143,12 @@ class SessionReplay:
                 assert_never(fact)
         return fact
 
-    def _created(
+    def _created_event(
         self, fact: events.SessionCreatedEvent, *, hidden: bool
     ) -> events.SessionCreatedEvent:
         if self.state is not None:
             raise errors.DamagedFile("a session is created once.")
-        if self._terms.named(fact.id) != self.session_id:
+        if self._terms.new_id(fact.id) != self.session_id:
             raise errors.DamagedFile("it belongs to another session than the one named.")
         terms, user = self._terms, fact.user_id
         if user is not None:
@@ -166,16 +166,16 @@ class SessionReplay:
             user_id=user if terms.user_id is None else terms.user_id,
             title=checked_title(fact.title),
             metadata=checked_metadata(fact.metadata),
-            root_id=fact.root_id and terms.named(fact.root_id),
-            continued_from=fact.continued_from and terms.named(fact.continued_from),
-            until=self._until if hidden or self._begin else 0,
+            root_id=fact.root_id and terms.new_id(fact.root_id),
+            continued_from=fact.continued_from and terms.new_id(fact.continued_from),
+            until=self._until if hidden or self._version_offset else 0,
         )
 
     def _check_policy(self, policy: WindowPolicy | None) -> None:
         if policy is not None:
-            self._terms.policy(policy)
+            self._terms.check_policy(policy)
 
-    def _added(
+    def _message_event(
         self, state: SessionState, fact: events.MessageAddedEvent
     ) -> events.MessageAddedEvent:
         message = fact.message
@@ -184,27 +184,27 @@ class SessionReplay:
         checked_id("the name of a counter", fact.counter)
         _check_count("tokens", fact.tokens)
         key = hash(message.id)
-        if key in self._taken:
+        if key in self._used_keys:
             raise errors.DuplicateMessage(
                 f"another message of the session has the id {message.id!r}."
             )
-        self._taken.add(key)
-        self._said.append((self.number, key))
+        self._used_keys.add(key)
+        self._message_keys.append((self.number, key))
         message = with_renamed_sources(message, self._terms.names)
         if message.origin is not None and message.origin in self._terms.names:
-            message = replace(message, origin=self._terms.named(message.origin))
+            message = replace(message, origin=self._terms.new_id(message.origin))
         return fact if message is fact.message else replace(fact, message=message)
 
-    def _window(self, fact: events.WindowRecordedEvent) -> events.WindowRecordedEvent:
+    def _window_event(self, fact: events.WindowRecordedEvent) -> events.WindowRecordedEvent:
         chosen, terms = fact.selection, self._terms
         check_selection(chosen)
         if fact.messages < 1:
             raise errors.InvalidRequest("a window is recorded with at least one message.")
-        version = chosen.version + terms.begins.get(chosen.session_id, 0)
-        here = replace(chosen, session_id=terms.named(chosen.session_id), version=version)
+        version = chosen.version + terms.version_offsets.get(chosen.session_id, 0)
+        here = replace(chosen, session_id=terms.new_id(chosen.session_id), version=version)
         return events.WindowRecordedEvent(here, fact.messages)
 
-    def _updated(
+    def _updated_event(
         self, state: SessionState, fact: events.SessionUpdatedEvent
     ) -> events.SessionUpdatedEvent:
         if fact.title is not msgspec.UNSET:
@@ -220,13 +220,13 @@ class SessionReplay:
         checked_metadata({k: v for k, v in merged.items() if k not in fact.drop_metadata})
         return replace(fact, set_metadata=setting)
 
-    def _forked(
+    def _forked_event(
         self, state: SessionState, fact: export_format.ExportedFork
     ) -> events.SessionForkedEvent:
         if fact.version != self.number - 1:
             raise errors.DamagedFile("a fork must follow the event before it.")
-        version = self._begin + self.number
-        source = checked_id("a session's id", self._terms.named(fact.source))
+        version = self._version_offset + self.number
+        source = checked_id("a session's id", self._terms.new_id(fact.source))
         there = replace(
             state,
             version=version,
@@ -247,16 +247,18 @@ class SessionReplay:
         )
         return events.SessionForkedEvent(there.id, source, version - 1, there)
 
-    def _rewound(
+    def _rewound_event(
         self, state: SessionState, fact: export_format.ExportedRewind
     ) -> tuple[events.SessionRewoundEvent, int | None]:
-        there = state if fact.to == self.number - 1 else self._there.get(fact.to)
+        there = state if fact.to == self.number - 1 else self._rewind_states.get(fact.to)
         if there is None:
             raise errors.DamagedFile("it goes back to an event that the session does not have.")
-        while self._said and self._said[-1][0] > fact.to:
-            self._taken.discard(self._said.pop()[1])
-        self._there = {number: was for number, was in self._there.items() if number <= fact.to}
-        version, to = self._begin + self.number, self._begin + fact.to
+        while self._message_keys and self._message_keys[-1][0] > fact.to:
+            self._used_keys.discard(self._message_keys.pop()[1])
+        self._rewind_states = {
+            number: was for number, was in self._rewind_states.items() if number <= fact.to
+        }
+        version, to = self._version_offset + self.number, self._version_offset + fact.to
         back = replace(
             there,
             version=version,

@@ -300,7 +300,7 @@ def _session_write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[S
 
 def existing_state(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of an existing session; raise SessionNotFound if it does not exist."""
-    if state is None or state.gone:
+    if state is None or state.hidden:
         raise unknown_session_error(session_id)
     return state
 
@@ -316,7 +316,7 @@ def unknown_session_error(session_id: str) -> errors.SessionNotFound:
 
 def active_state(state: SessionState | None, session_id: str) -> SessionState:
     """Return the state of an active session; raise SessionEnded if it has ended."""
-    if state is not None and state.status is SessionStatus.ACTIVE and not state.gone:
+    if state is not None and state.status is SessionStatus.ACTIVE and not state.hidden:
         return state
     ended = existing_state(state, session_id)
     raise errors.SessionEnded(
@@ -330,7 +330,7 @@ def is_continuation_of(state: SessionState | None, before: SessionState) -> bool
     """Return whether a session continues another: it exists, and each names the other."""
     return (
         state is not None
-        and not state.gone
+        and not state.hidden
         and state.continued_from == before.id
         and state.id in before.continuations
     )
@@ -340,7 +340,7 @@ def _create_events(
     state: SessionState | None, command: commands.CreateSession
 ) -> list[e.SessionEvent]:
     said = with_profile_prompt(command.messages, command.opening)
-    if state is not None and not state.gone:
+    if state is not None and not state.hidden:
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:

@@ -105,7 +105,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
     def message(self, message: Message) -> int:
         """Count a message with all its parts and what the format puts around it."""
-        tokens = self.format.message + self._content(message.content)
+        tokens = self.format.message + self._count_content(message.content)
         if name := _participant_name(message):
             tokens += self.format.name + self.text(name)
         if message.role == "system":
@@ -114,27 +114,27 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
             arguments = call.arguments or _json_text(call.args)
             tokens += self.format.call + self.text(call.name) + self.text(arguments)
         if message.tool_results:
-            tokens += self._results(message)
+            tokens += self._count_results(message)
         return tokens + sum(map(self.text, _extra_texts(message)))
 
-    def _results(self, message: Message) -> int:
+    def _count_results(self, message: Message) -> int:
         """Count results. Where they can't share a message, each has its own, and what is said beside them too."""
         further = len(message.tool_results) - 1 + (message.content is not None)
         tokens = self.format.message * further
         for result in message.tool_results:
-            tokens += self.format.result + self._result(result.result)
+            tokens += self.format.result + self._count_result(result.result)
             tokens += _NOTE_TOKENS if result.is_error else 0
         return tokens
 
-    def _result(self, value: Json) -> int:
+    def _count_result(self, value: Json) -> int:
         if not isinstance(value, list):
-            return self._content(value)
+            return self._count_content(value)
         items = cast("list[Json]", value)
         if not items or not all(isinstance(item, Mapping) and "type" in item for item in items):
             return self.text(_json_text(value))
         # Parts are put together in lines, and media that a result can't hold follow in a message of their own.
         shown = sum(media.media_in_part(item) is not None for item in items)
-        tokens = sum(map(self._item, items)) + len(items) + shown * _NOTE_TOKENS
+        tokens = sum(map(self._count_part, items)) + len(items) + shown * _NOTE_TOKENS
         return tokens + (self.format.message if shown else 0)
 
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
@@ -147,16 +147,16 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         ]
         return self.format.tools + sum(each) if each else 0
 
-    def _content(self, content: Json) -> int:
+    def _count_content(self, content: Json) -> int:
         if content is None:
             return 0
         if isinstance(content, str):
             return self.text(content)
         if isinstance(content, list):
-            return sum(map(self._item, cast("list[Json]", content)))
+            return sum(map(self._count_part, cast("list[Json]", content)))
         return self.text(_json_text(content))
 
-    def _item(self, item: Json) -> int:
+    def _count_part(self, item: Json) -> int:
         """Count a part; what is no provider's part, such as a row that a tool gave, as JSON."""
         if isinstance(item, Mapping):
             part = cast("Mapping[str, Json]", item)
@@ -164,45 +164,45 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
                 return self.format.media.tokens(found, self.text)
             field = "text" if [*part] == ["text"] else _TEXT_FIELDS.get(str(part.get("type")))
             if field and isinstance(part.get(field), (str, list)):
-                return self._content(part[field])
+                return self._count_content(part[field])
         return self.text(_json_text(item)) + 1
 
 
 class ScaledCounter(msgspec.Struct, frozen=True):
     """A counter whose every number is multiplied, rounded up. See Counter."""
 
-    plain: Counter
+    counter: Counter
     thousandths: int
     exact: bool = False
 
     @property
     def name(self) -> str:
         """The plain counter's name and the factor."""
-        return f"{self.plain.name}*{self.thousandths / 1000:.3f}"
+        return f"{self.counter.name}*{self.thousandths / 1000:.3f}"
 
     @property
     def margin(self) -> float:
         """The plain counter's margin: a mean says nothing about the spread around it."""
-        return self.plain.margin
+        return self.counter.margin
 
     @property
     def reply(self) -> int:
         """What the provider adds once to prime its answer."""
-        return self._scaled(self.plain.reply)
+        return self._scale(self.counter.reply)
 
     def text(self, text: str) -> int:
         """Count a text."""
-        return self._scaled(self.plain.text(text))
+        return self._scale(self.counter.text(text))
 
     def message(self, message: Message) -> int:
         """Count a message."""
-        return self._scaled(self.plain.message(message))
+        return self._scale(self.counter.message(message))
 
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
         """Count the definitions of tools."""
-        return self._scaled(self.plain.tools(definitions))
+        return self._scale(self.counter.tools(definitions))
 
-    def _scaled(self, tokens: int) -> int:
+    def _scale(self, tokens: int) -> int:
         return -(-tokens * self.thousandths // 1000)
 
 
@@ -269,7 +269,7 @@ class Calibration(msgspec.Struct, frozen=True):
     def observe(self, estimated: int, reported: int) -> Calibration:
         """Return the calibration after one more request: what the plain counter said, what was charged."""
         known = CounterCorrection(self.counter, self.factor, self.observations)
-        after = known.after(ReportedUsage(self.counter, estimated, reported))
+        after = known.with_usage(ReportedUsage(self.counter, estimated, reported))
         return Calibration(self.counter, after.factor, after.observations)
 
     def apply(self, counter: Counter) -> Counter:

@@ -120,9 +120,9 @@ class Media(msgspec.Struct, frozen=True):
     """One image, recording or file: what a rule needs to know of it. None: can't be seen from here."""
 
     kind: MediaKind
-    size: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
     detail: str = ""
-    bytes: int | None = None
+    byte_count: int | None = None
     seconds: float | None = None
     pages: int | None = None
     text: str | None = None
@@ -191,11 +191,11 @@ def _inspect_payload(kind: MediaKind, declared: str, payload: str, detail: str) 
     if kind == "image":
         return Media(kind, image_size(_decode_head(payload)), detail, size)
     if kind in ("audio", "video"):
-        return Media(kind, bytes=size, seconds=wav_seconds(_decode_head(payload), size))
+        return Media(kind, byte_count=size, seconds=wav_seconds(_decode_head(payload), size))
     data = _decode_base64(payload, limits.MESSAGE_BYTES_MAX * 2)
     if declared.startswith("text/") or declared.endswith("json"):
-        return Media(kind, bytes=size, text=data.decode("utf-8", "replace"))
-    return Media(kind, bytes=size, pages=len(_PDF_PAGE.findall(data)) or None)
+        return Media(kind, byte_count=size, text=data.decode("utf-8", "replace"))
+    return Media(kind, byte_count=size, pages=len(_PDF_PAGE.findall(data)) or None)
 
 
 def _decode_head(payload: str) -> bytes:
@@ -236,17 +236,17 @@ def _page_count(media: Media) -> int:
         return media.pages
     if media.text is not None:
         return 0
-    if media.bytes is None:
+    if media.byte_count is None:
         return limits.FILE_PAGES_ASSUMED
-    return max(1, min(media.bytes // limits.FILE_PAGE_BYTES_MIN, limits.FILE_PAGES_ASSUMED))
+    return max(1, min(media.byte_count // limits.FILE_PAGE_BYTES_MIN, limits.FILE_PAGES_ASSUMED))
 
 
 def _duration_seconds(media: Media) -> float:
     if media.seconds is not None:
         return media.seconds
-    if media.bytes is None:
+    if media.byte_count is None:
         return limits.MEDIA_SECONDS_ASSUMED
-    return media.bytes / limits.MEDIA_BYTES_PER_SECOND_MIN
+    return media.byte_count / limits.MEDIA_BYTES_PER_SECOND_MIN
 
 
 def tile_rule(base: int, tile: int) -> Callable[[Media], int]:
@@ -255,9 +255,9 @@ def tile_rule(base: int, tile: int) -> Callable[[Media], int]:
     def image(media: Media) -> int:
         if media.detail == "low":
             return base
-        if media.size is None:
+        if media.image_size is None:
             return base + tile * 8  # 768 by 2048, the most that the scaling leaves
-        width, height = _scale_down(media.size, longest=2048, shortest=768)
+        width, height = _scale_down(media.image_size, longest=2048, shortest=768)
         return base + tile * ceil(width / 512) * ceil(height / 512)
 
     return image
@@ -271,9 +271,9 @@ def patch_rule(factor: float, most: int = 1536, original: int = 0) -> Callable[[
 
     def image(media: Media) -> int:
         limit = most if media.detail in ("low", "high") else max(most, original)
-        if media.size is None:
+        if media.image_size is None:
             return ceil(limit * factor)
-        width, height = media.size
+        width, height = media.image_size
         return ceil(min(limit, ceil(width / 32) * ceil(height / 32)) * factor)
 
     return image
@@ -283,18 +283,18 @@ def cell_rule(most: int) -> Callable[[Media], int]:
     """Anthropic's rule: one for each cell of 28², up to what it scales a larger image down to."""
 
     def image(media: Media) -> int:
-        if media.size is None:
+        if media.image_size is None:
             return most
-        return min(most, ceil(media.size[0] / 28) * ceil(media.size[1] / 28))
+        return min(most, ceil(media.image_size[0] / 28) * ceil(media.image_size[1] / 28))
 
     return image
 
 
 def crop_rule(media: Media) -> int:
     """Gemini's rule: 258 for a small image, else for each crop of two thirds of the shorter side."""
-    if media.size is None:
+    if media.image_size is None:
         return 258 * limits.IMAGE_CROPS_MAX
-    width, height = media.size
+    width, height = media.image_size
     if max(width, height) <= 384:
         return 258
     unit = max(1, int(min(width, height) / 1.5))

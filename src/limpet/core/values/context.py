@@ -168,7 +168,7 @@ class Ledger(msgspec.Struct, frozen=True):
                 reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
         return reasons
 
-    def of(self, number: int) -> LedgerEntry | None:
+    def entry_of(self, number: int) -> LedgerEntry | None:
         """Return the entry of a message by its number; None if there is no such message."""
         found = (entry for entry in self.entries if entry.first <= number <= entry.last)
         return next(found, None)
@@ -320,12 +320,12 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
                 )
 
     @property
-    def stays(self) -> bool:
+    def never_dropped(self) -> bool:
         """Whether compaction never drops it."""
         return self.pinned or self.priority is ContextPriority.CRITICAL
 
     @property
-    def at(self) -> int | None:
+    def session_version(self) -> int | None:
         """The version of the session in which its messages are numbered, if there is one."""
         at = (
             self.target.get(TARGET_VERSION_KEY)

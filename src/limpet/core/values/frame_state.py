@@ -254,7 +254,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.budget.used - self.settled
 
     @property
-    def weight(self) -> int:
+    def state_size(self) -> int:
         """The size of the frame in the state, in handles or half kilobytes."""
         text = len(self.goal) + len(self.result_summary)
         if self.inputs is not None:
@@ -298,7 +298,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.root_id
 
     @property
-    def shelves(self) -> bool:
+    def moves_closed_frames(self) -> bool:
         """Whether the last event moves the closed frames to rows; the next event drops them from the state."""
         return self.burden >= limits.FRAMES_CLOSED_KEPT or not self.frames
 
@@ -319,7 +319,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             at = frame.parent_frame_id
         return tuple(reversed(found))
 
-    def below(self, frame_id: str) -> tuple[Frame, ...]:
+    def open_descendants(self, frame_id: str) -> tuple[Frame, ...]:
         """Return the open descendants of a frame, the deepest first."""
         found: list[Frame] = []
         waiting = list(self.frames[frame_id].children)
@@ -329,7 +329,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             waiting += frame.children
         return tuple(reversed(found))
 
-    def limit(self, frame_id: str, name: str) -> int | None:
+    def strictest_limit(self, frame_id: str, name: str) -> int | None:
         """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
         strictest: int | None = None
         at: str | None = frame_id
@@ -341,7 +341,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             at = frame.parent_frame_id
         return strictest
 
-    def deadline(self, frame_id: str) -> int | None:
+    def deadline_of(self, frame_id: str) -> int | None:
         """Return the deadline of a frame: its own or an ancestor's, unless the clock is stopped."""
         soonest: int | None = None
         at: str | None = frame_id
@@ -358,7 +358,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         frames = (*self.frames.values(), *self.closed) if self.frames else ()
         return {frame.scope for frame in frames}
 
-    def alarm(self) -> int | None:
+    def next_expiry_us(self) -> int | None:
         """Return the next moment at which a frame is overdue or a suspension expires."""
         moments: list[int] = []
         for frame in self.frames.values():

@@ -159,7 +159,7 @@ class PackLedger(msgspec.Struct, frozen=True):
         """How many handles there are, or how many had this fate."""
         return sum(e.count for e in self.handles if fate is None or e.fate is fate)
 
-    def of(self, handle_id: str) -> HandleEntry | None:
+    def entry_of(self, handle_id: str) -> HandleEntry | None:
         """Return the line of one handle; None if it shares a line or is unknown."""
         return next((e for e in self.handles if e.handle_id == handle_id), None)
 

@@ -198,7 +198,7 @@ class CounterCorrection(msgspec.Struct, frozen=True):
     factor: float = 1.0
     observations: int = 0
 
-    def after(self, usage: ReportedUsage) -> CounterCorrection:
+    def with_usage(self, usage: ReportedUsage) -> CounterCorrection:
         """Return the correction after one more observation."""
         weight = 1 / (min(self.observations, limits.CALIBRATION_OBSERVATIONS) + 1)
         ratio = bounded_factor(usage.reported / usage.estimated)
@@ -220,7 +220,7 @@ def corrections_with_usage(
     here = next(
         (one for one in known if one.counter == usage.counter), CounterCorrection(usage.counter)
     )
-    return (*others, here.after(usage))
+    return (*others, here.with_usage(usage))
 
 
 DERIVED_METADATA: Final = (
@@ -310,7 +310,7 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
     erased: int = 0
 
     @property
-    def gone(self) -> bool:
+    def hidden(self) -> bool:
         """Whether it is hidden: deleted, or not imported completely."""
         return self.status is SessionStatus.DELETED or self.version < self.until
 
@@ -320,7 +320,7 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
         return self.ordinal - self.ordinal_began
 
     @property
-    def own_count(self) -> int:
+    def uncarried_count(self) -> int:
         """The number of messages of the present generation that were not carried over."""
         return self.ordinal - self.ordinal_began - self.carried
 

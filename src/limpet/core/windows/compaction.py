@@ -54,7 +54,7 @@ class _HandleGroup(msgspec.Struct, frozen=True):
     newest: int
 
     @property
-    def stays(self) -> bool:
+    def must_stay(self) -> bool:
         return any(map(_must_stay, self.handles))
 
     @property
@@ -87,14 +87,14 @@ def plan_compaction(
     planning = _CompactionPlanner(frame, target, strategy, _handle_groups(frame, together))
     match strategy.name:
         case "priority_based":
-            planning.by_priority()
+            planning.drop_by_priority()
         case "summarize_oldest":
             planning.summarise(contents)
         case "truncate_at":
             planning.truncate(strategy.message_count or 0)
         case _:
-            planning.custom(strategy, whole)
-    return planning.planned()
+            planning.apply_custom(strategy, whole)
+    return planning.plan()
 
 
 def _handle_groups(frame: Frame, together: CallGroups) -> list[_HandleGroup]:
@@ -122,15 +122,15 @@ class _CompactionPlanner:
         self._original = sum(handle.size for handle in frame.context_handles)
         self._removed: list[ContextHandle] = []
         self._summarised: list[ContextHandle] = []
-        self._replaced: list[ContextHandle] = []
+        self._replacements: list[ContextHandle] = []
 
-    def by_priority(self) -> None:
+    def drop_by_priority(self) -> None:
         """Drop the least important units, the oldest first among equals, until the rest fits."""
         current = self._original
         for unit in sorted(self._units, key=lambda unit: unit.priority):
             if current <= self._target:
                 return
-            if not unit.stays:
+            if not unit.must_stay:
                 self._removed += unit.handles
                 current = max(0, current - unit.size)
 
@@ -138,7 +138,7 @@ class _CompactionPlanner:
         """Keep the newest units, as many as have `most` handles together."""
         kept, over = 0, False
         for unit in reversed(self._units):
-            if unit.stays:
+            if unit.must_stay:
                 continue
             over = over or kept + len(unit.handles) > most
             if over:
@@ -154,7 +154,7 @@ class _CompactionPlanner:
         old = [
             handle
             for unit in self._units
-            if unit.newest < newest and not unit.stays
+            if unit.newest < newest and not unit.must_stay
             for handle in unit.handles
         ]
         if not old or (len(old) == 1 and old[0].handle_id.startswith(SUMMARY_ID_PREFIX)):
@@ -162,7 +162,7 @@ class _CompactionPlanner:
         made = self._summary(old, contents(old[-limits.SUMMARISED_HANDLES_MAX :]))
         if made.size < sum(handle.size for handle in old):
             self._summarised = old
-            self._replaced = [made]
+            self._replacements = [made]
 
     def _summary(self, old: Sequence[ContextHandle], contents: Mapping[str, str]) -> ContextHandle:
         texts = [
@@ -181,7 +181,7 @@ class _CompactionPlanner:
             content=text,
         )
 
-    def custom(self, strategy: CompactionStrategy, whole: AssembleWholePack) -> None:
+    def apply_custom(self, strategy: CompactionStrategy, whole: AssembleWholePack) -> None:
         """Drop what a function takes out of the pack; what it makes shorter is shorter from here on."""
         before = whole()
         assert strategy.function is not None, "a custom strategy has a function"
@@ -226,17 +226,17 @@ class _CompactionPlanner:
                     facts={"handles": [handle.handle_id]},
                 )
             self._summarised.append(handle)
-            self._replaced.append(
+            self._replacements.append(
                 msgspec.structs.replace(
                     handle, content=text, content_hash=None, estimated_tokens=messages.estimate_text_tokens(text)
                 )
             )  # fmt: skip
 
-    def planned(self) -> CompactionPlan:
+    def plan(self) -> CompactionPlan:
         """Return what shall be done."""
         out = [*self._removed, *self._summarised]
         final = self._original - sum(handle.size for handle in out)
-        final = max(0, final + sum(handle.size for handle in self._replaced))
+        final = max(0, final + sum(handle.size for handle in self._replacements))
         result = CompactionResult(
             original_tokens=self._original,
             final_tokens=final,
@@ -250,7 +250,7 @@ class _CompactionPlanner:
         command = CompactFrame(
             frame_id=self._frame.frame_id,
             removed=tuple(handle.handle_id for handle in out),
-            replaced=tuple(self._replaced),
+            replaced=tuple(self._replacements),
             strategy=self._strategy.label,
             target_budget=self._target,
             original_tokens=self._original,
@@ -268,7 +268,7 @@ class _CompactionPlanner:
             final,
             changed=bool(gone),
             summarised=bool(self._summarised),
-            only_critical=all(map(_must_stay, rest)) and not self._replaced,
+            only_critical=all(map(_must_stay, rest)) and not self._replacements,
         )
 
 

@@ -87,7 +87,7 @@ def _current_question(pieces: Sequence[WindowMessage]) -> int:
 
 
 def _stub_if_smaller(piece: WindowMessage, turn: int, count: CountMessage) -> WindowMessage:
-    if piece.message.role != "tool" or piece.number >= turn or piece.whole:
+    if piece.message.role != "tool" or piece.number >= turn or piece.original_size:
         return piece
     message = short_forms.stub_tool_output(piece.message)
     size = count(message)

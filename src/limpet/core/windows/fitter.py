@@ -48,7 +48,7 @@ class ItemView(msgspec.Struct, frozen=True, gc=False):
     tokens: tuple[int, ...]
     size: int
     rule: str = ""
-    account: tuple[LedgerEntry, ...] = ()
+    entries: tuple[LedgerEntry, ...] = ()
 
 
 class ContextItem(msgspec.Struct, frozen=True):
@@ -73,27 +73,27 @@ class ContextItem(msgspec.Struct, frozen=True):
     size: int
     priority: ContextPriority
     rule: str = ""
-    barred: bool = False
-    asks: bool = False
-    now: bool = False
-    count: int = 0
-    told: bool = False
-    whole: tuple[int, ...] = ()
-    fits: ItemView | None = None
+    excluded: bool = False
+    begins_turn: bool = False
+    in_current_turn: bool = False
+    gap_count: int = 0
+    summarised: bool = False
+    original_sizes: tuple[int, ...] = ()
+    cached_view: ItemView | None = None
     pool: str = ""
     name: str = ""
-    alone: bool = False
-    light: Callable[[Message], Message] | None = None
-    ladder: Callable[[CompactionLevel], ItemView] | None = None
+    standalone: bool = False
+    shorten: Callable[[Message], Message] | None = None
+    view_at_level: Callable[[CompactionLevel], ItemView] | None = None
 
     @property
     def last(self) -> int:
-        return self.first + (self.count or len(self.messages)) - 1
+        return self.first + (self.gap_count or len(self.messages)) - 1
 
     @property
-    def tells(self) -> bool:
+    def is_summary(self) -> bool:
         """Whether it is the summary that the session has."""
-        return self.told and bool(self.messages)
+        return self.summarised and bool(self.messages)
 
 
 class ItemPools(msgspec.Struct, frozen=True):
@@ -103,7 +103,7 @@ class ItemPools(msgspec.Struct, frozen=True):
     """
 
     shares: BudgetShares
-    summary: Callable[[Sequence[ContextItem], int], Message]
+    summarise: Callable[[Sequence[ContextItem], int], Message]
 
 
 class FitResult(msgspec.Struct, frozen=True):
@@ -121,14 +121,14 @@ class FitResult(msgspec.Struct, frozen=True):
     summary_at: int
     room: int
     placed: Mapping[int, ItemView]
-    out: Mapping[int, str]
-    under: Set[int]
+    left_out: Mapping[int, str]
+    summarised: Set[int]
     summaries: Mapping[int, tuple[Message, int]]
 
 
 def placed_entries(item: ContextItem, view: ItemView) -> list[LedgerEntry]:
     """Return the entries of an item that went in."""
-    if view.messages is item.messages and not item.whole:
+    if view.messages is item.messages and not item.original_sizes:
         return uniform_entries(item, Fate.KEPT, view.rule)
     entries: list[LedgerEntry] = []
     for number, message in enumerate(item.messages):
@@ -155,14 +155,14 @@ def whole_view(item: ContextItem, rule: str) -> ItemView:
 
 def gap_entry(item: ContextItem, *, told: bool) -> LedgerEntry:
     """Return the entry of messages that were not looked at."""
-    under = told and item.told
+    under = told and item.summarised
     fate, rule = (Fate.SUMMARISED, RULE_SUMMARISED) if under else (Fate.LEFT_OUT, item.rule)
     return LedgerEntry(item.first, item.last, fate, item.size, 0, rule)
 
 
 def _original_size(item: ContextItem, number: int) -> int:
     """Return what a message has in the conversation, however it came."""
-    return (item.whole[number] if item.whole else 0) or item.tokens[number]
+    return (item.original_sizes[number] if item.original_sizes else 0) or item.tokens[number]
 
 
 def uniform_entries(item: ContextItem, fate: Fate, rule: str) -> list[LedgerEntry]:
@@ -170,7 +170,7 @@ def uniform_entries(item: ContextItem, fate: Fate, rule: str) -> list[LedgerEntr
     entries: list[LedgerEntry] = []
     at, kept = item.first, fate is Fate.KEPT
     for number, message in enumerate(item.messages):
-        size = _original_size(item, number) if item.whole else item.tokens[number]
+        size = _original_size(item, number) if item.original_sizes else item.tokens[number]
         entries.append(LedgerEntry(at, at, fate, size, size if kept else 0, rule, message.category))
         at += 1
     return entries
@@ -200,7 +200,7 @@ def fit(
         fitting = _FittingAttempt(
             items, budget - overhead, level, count, shares=shares, pools=pools
         )
-        if fitting.musts_fit() or (flag and level is CompactionLevel.CRITICAL):
+        if fitting.place_required() or (flag and level is CompactionLevel.CRITICAL):
             fitting.admit()
             return fitting.result()
     raise _overflow_error(items, budget, overhead)
@@ -212,7 +212,7 @@ def _overflow_error(
     needed = [
         (_critical_view(item).size, item)
         for item in items
-        if item.priority is ContextPriority.CRITICAL and not item.barred
+        if item.priority is ContextPriority.CRITICAL and not item.excluded
     ]
     required = sum(size for size, _ in needed) + overhead
     largest = sorted(needed, key=lambda one: (-one[0], one[1].first))[:3]
@@ -231,7 +231,11 @@ def _overflow_error(
 
 def _critical_view(item: ContextItem) -> ItemView:
     """Return what is left of a critical item at the last level."""
-    return item.ladder(CompactionLevel.CRITICAL) if item.ladder else whole_view(item, item.rule)
+    return (
+        item.view_at_level(CompactionLevel.CRITICAL)
+        if item.view_at_level
+        else whole_view(item, item.rule)
+    )
 
 
 class _FittingAttempt:
@@ -254,73 +258,75 @@ class _FittingAttempt:
         self._pools = pools
         self._budget = self._room = budget
         self._placed: dict[int, ItemView] = {}
-        self._musts: frozenset[int] = frozenset()
-        self._out: dict[int, str] = {}
+        self._required: frozenset[int] = frozenset()
+        self._left_out: dict[int, str] = {}
         self._summaries: dict[int, tuple[Message, int, str]] = {}
-        self._under: set[int] = set()
+        self._summarised: set[int] = set()
 
-    def musts_fit(self) -> bool:
+    def place_required(self) -> bool:
         """Put in what must be there; whether it fits."""
         critical = ContextPriority.CRITICAL
         for index, item in enumerate(self._items):
-            if item.barred:
-                self._out[index] = item.rule
+            if item.excluded:
+                self._left_out[index] = item.rule
             elif item.priority is critical:
-                at_level = item.ladder
-                self._put(index, at_level(self._level) if at_level else whole_view(item, item.rule))
+                at_level = item.view_at_level
+                self._place(
+                    index, at_level(self._level) if at_level else whole_view(item, item.rule)
+                )
         if self._level >= CompactionLevel.CRITICAL:
             return self._room >= 0
         if self._pools is not None:
             if self._room < 0:
                 return False
-            self._include()
+            self._place_included()
         if self._level >= CompactionLevel.MODERATE:
             self._summarise()
         high = ContextPriority.HIGH
         found = [index for index, item in enumerate(self._items) if item.priority is high]
-        for index in self._waiting(found):
+        for index in self._undecided(found):
             item = self._items[index]
-            if self._needs(item):
-                view = self._told(item) if item.tells else self._view(item, item.rule)
-                self._put(index, view)
+            if self._is_required(item):
+                view = self._summary_view(item) if item.is_summary else self._view(item, item.rule)
+                self._place(index, view)
         return self._room >= 0
 
-    def _needs(self, item: ContextItem) -> bool:
+    def _is_required(self, item: ContextItem) -> bool:
         """Whether an item of high priority is a must-have."""
         if self._pools is not None:
-            return item.tells or item.rule == RULE_CUT_TURN_QUESTION
+            return item.is_summary or item.rule == RULE_CUT_TURN_QUESTION
         return not (self._shares and item.rule == RULE_CONTEXT)
 
-    def _include(self) -> None:
+    def _place_included(self) -> None:
         """Put in what was asked for by name, as long as all but the fixed items take three quarters at most."""
-        fixed = sum(self._placed[i].size for i in self._placed if self._items[i].ladder)
+        fixed = sum(self._placed[i].size for i in self._placed if self._items[i].view_at_level)
         most = (self._budget - fixed) * 3 // 4
-        wanted = [i for i in self._waiting() if self._items[i].rule == RULE_INCLUDED]
+        wanted = [i for i in self._undecided() if self._items[i].rule == RULE_INCLUDED]
         for index in sorted(wanted, key=lambda i: (-self._items[i].priority, -i)):
             view = self._view(self._items[index], RULE_INCLUDED)
             if self._budget - self._room - fixed + view.size <= most:
-                self._put(index, view)
+                self._place(index, view)
 
-    def _told(self, item: ContextItem) -> ItemView:
+    def _summary_view(self, item: ContextItem) -> ItemView:
         if self._level < CompactionLevel.MODERATE:
             return whole_view(item, item.rule)
         # It may have been written for larger windows: it must not drive out all that was said since.
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
         return self._shortened(item, lambda said: summary.shorten_summary(said, chars), item.rule)
 
-    def _waiting(self, among: Iterable[int] | None = None) -> list[int]:
+    def _undecided(self, among: Iterable[int] | None = None) -> list[int]:
         """Return the indexes, of some items or of all, that are neither in nor out nor under a summary."""
-        under, placed, out = self._under, self._placed, self._out
+        under, placed, out = self._summarised, self._placed, self._left_out
         some = range(len(self._items)) if among is None else among
         return [i for i in some if i not in placed and i not in out and i not in under]
 
-    def _put(self, index: int, view: ItemView) -> None:
+    def _place(self, index: int, view: ItemView) -> None:
         self._placed[index] = view
         self._room -= view.size
 
     def _view(self, item: ContextItem, rule: str) -> ItemView:
         if self._level >= CompactionLevel.LIGHT:
-            return self._shortened(item, item.light or short_forms.lighten_message, rule)
+            return self._shortened(item, item.shorten or short_forms.lighten_message, rule)
         return whole_view(item, rule)
 
     def _shortened(
@@ -342,21 +348,21 @@ class _FittingAttempt:
                 item = self._items[index]
                 if item.pool != pool:
                     continue
-                if item.tells:
+                if item.is_summary:
                     before = index
                     continue
                 late = newest >= limits.NEWEST_MESSAGES
-                if late and index not in self._placed and not item.barred:
+                if late and index not in self._placed and not item.excluded:
                     old.append(index)
                 newest += len(item.messages)
             if old:
-                self._stand_for(pool, old[::-1], before)
+                self._place_summary(pool, old[::-1], before)
 
-    def _stand_for(self, pool: str, old: list[int], before: int) -> None:
+    def _place_summary(self, pool: str, old: list[int], before: int) -> None:
         """Put one summary in the place of items of a pool, and of the one that the session has."""
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
         if pool and self._pools is not None:
-            made = self._pools.summary([self._items[index] for index in old], chars)
+            made = self._pools.summarise([self._items[index] for index in old], chars)
             told = None
         else:
             messages = [m for index in old for m in self._items[index].messages]
@@ -367,28 +373,29 @@ class _FittingAttempt:
         # One summary at most: the session's own goes into this one.
         under = {*old, before} if told else set(old)
         self._summaries[min(under)] = (made, size, pool)
-        self._under |= under
+        self._summarised |= under
         self._room -= size
 
     def admit(self) -> None:
         """Put in what there is room for: by priority, then recency."""
-        self._musts = frozenset(self._placed)
-        items, waiting = self._items, self._waiting()
+        self._required = frozenset(self._placed)
+        items, waiting = self._items, self._undecided()
         size = sum([items[index].size for index in waiting])
         # Where there is room for all, it does not matter who comes first.
         if size <= self._room and self._level < CompactionLevel.LIGHT:
             views = {
-                index: items[index].fits or whole_view(items[index], RULE_FITS) for index in waiting
+                index: items[index].cached_view or whole_view(items[index], RULE_FITS)
+                for index in waiting
             }
             self._placed.update(views)
             self._room -= size
         else:
-            self._choose(waiting)
-        cut = [index for index, rule in self._out.items() if rule == RULE_NO_ROOM]
+            self._admit_by_priority(waiting)
+        cut = [index for index, rule in self._left_out.items() if rule == RULE_NO_ROOM]
         if cut:
-            self._begin_with_a_question(max(cut) + 1)
+            self._drop_turn_without_question(max(cut) + 1)
 
-    def _choose(self, waiting: Sequence[int]) -> None:
+    def _admit_by_priority(self, waiting: Sequence[int]) -> None:
         """Put in some of what waits, and say of the others why not."""
         free = self._room
         classes: dict[ContextPriority, list[int]] = {}
@@ -397,9 +404,9 @@ class _FittingAttempt:
         for index in reversed(waiting):
             priority = self._items[index].priority
             if critical:
-                self._out[index] = RULE_NOT_CRITICAL
+                self._left_out[index] = RULE_NOT_CRITICAL
             elif aggressive and priority <= ContextPriority.LOW:
-                self._out[index] = RULE_LOW_PRIORITY
+                self._left_out[index] = RULE_LOW_PRIORITY
             else:
                 classes.setdefault(priority, []).append(index)
         shares = self._shares if self._pools is None else self._pools.shares
@@ -422,7 +429,7 @@ class _FittingAttempt:
         used: dict[str, float] = {}
         for index, view in self._placed.items():
             # Pools share what the must-haves leave; categories share everything.
-            if self._pools is None or index not in self._musts:
+            if self._pools is None or index not in self._required:
                 name = self._share_of(index)
                 used[name] = used.get(name, 0) + view.size
         waiting, full = list[int](), set(closed)
@@ -431,12 +438,12 @@ class _FittingAttempt:
             most = shares.get(name, 0) * base
             view = None if name in full else self._fitting_view(item)
             if view is None or used.get(name, 0) + view.size > most:
-                if not item.alone:
+                if not item.standalone:
                     full.add(name)
                 waiting.append(index)
             else:
                 used[name] = used.get(name, 0) + view.size
-                self._put(index, view)
+                self._place(index, view)
         return waiting
 
     def _share_of(self, index: int) -> str:
@@ -448,52 +455,56 @@ class _FittingAttempt:
         for index in newest_first:
             item = self._items[index]
             # What is older than a gap would be read as if it came right before what follows it.
-            view = None if cut and not item.alone else self._fitting_view(item)
+            view = None if cut and not item.standalone else self._fitting_view(item)
             if view is not None:
-                self._put(index, view)
-            elif item.alone:
-                self._out[index] = RULE_TOO_LARGE
+                self._place(index, view)
+            elif item.standalone:
+                self._left_out[index] = RULE_TOO_LARGE
             else:
-                self._out[index] = RULE_NO_ROOM
+                self._left_out[index] = RULE_NO_ROOM
                 cut = True
 
     def _fitting_view(self, item: ContextItem) -> ItemView | None:
-        if item.fits is not None and self._level < CompactionLevel.LIGHT:
-            view = item.fits
+        if item.cached_view is not None and self._level < CompactionLevel.LIGHT:
+            view = item.cached_view
         else:
             view = self._view(item, RULE_FITS)
         if view.size <= self._room:
             return view
         # Of the current turn even a shortened result is worth more than none; so is high evidence.
-        shorters = (short_forms.lighten_message, short_forms.stub_tool_output) if item.now else ()
-        if item.light is not None and item.priority is ContextPriority.HIGH:
-            shorters = (item.light,)
+        shorters = (
+            (short_forms.lighten_message, short_forms.stub_tool_output)
+            if item.in_current_turn
+            else ()
+        )
+        if item.shorten is not None and item.priority is ContextPriority.HIGH:
+            shorters = (item.shorten,)
         for shorter in shorters:
             view = self._shortened(item, shorter, RULE_FITS)
             if view.size <= self._room:
                 return view
         return None
 
-    def _begin_with_a_question(self, start: int) -> None:
-        before = [i for i in range(start) if i in self._placed and not self._items[i].tells]
+    def _drop_turn_without_question(self, start: int) -> None:
+        before = [i for i in range(start) if i in self._placed and not self._items[i].is_summary]
         if before and self._items[before[-1]].rule == RULE_CUT_TURN_QUESTION:
             return
         for index in range(start, len(self._items)):
             item = self._items[index]
-            if item.asks or item.now:
+            if item.begins_turn or item.in_current_turn:
                 return
             view = self._placed.get(index)
             if view is not None and view.rule == RULE_FITS:
                 del self._placed[index]
-                self._out[index] = RULE_TURN_CUT
+                self._left_out[index] = RULE_TURN_CUT
                 self._room += view.size
 
     def result(self) -> FitResult:
         """Return what went in, in order, and the account of everything."""
         messages, sizes, entries = list[Message](), list[int](), list[LedgerEntry]()
         stands_at = -1
-        tells = {at for at, item in enumerate(self._items) if item.told and item.tells}
-        told = not tells.isdisjoint((*self._placed, *self._under))
+        tells = {at for at, item in enumerate(self._items) if item.summarised and item.is_summary}
+        told = not tells.isdisjoint((*self._placed, *self._summarised))
         placed, summaries = self._placed, self._summaries
         for index, item in enumerate(self._items):
             if index in summaries:
@@ -507,24 +518,24 @@ class _FittingAttempt:
                     stands_at = len(messages)
                 messages += view.messages
                 sizes += view.tokens
-                if view.account:
-                    entries += view.account
+                if view.entries:
+                    entries += view.entries
                     continue
-            if item.count:
+            if item.gap_count:
                 entries += [] if index in tells else [gap_entry(item, told=told)]
             elif not item.pool:
                 entries += self._entries(index, item, view)
         return FitResult(
             tuple(messages), tuple(sizes), self._budget - self._room, self._level,
-            Ledger(tuple(entries)), stands_at, self._room, self._placed, self._out, self._under,
+            Ledger(tuple(entries)), stands_at, self._room, self._placed, self._left_out, self._summarised,
             {at: (made, size) for at, (made, size, _) in self._summaries.items()},
         )  # fmt: skip
 
     def _entries(self, index: int, item: ContextItem, view: ItemView | None) -> list[LedgerEntry]:
         if view is None:
-            if index in self._under:
+            if index in self._summarised:
                 return uniform_entries(item, Fate.SUMMARISED, RULE_SUMMARISED)
-            return uniform_entries(item, Fate.LEFT_OUT, self._out[index])
+            return uniform_entries(item, Fate.LEFT_OUT, self._left_out[index])
         return placed_entries(item, view)
 
 

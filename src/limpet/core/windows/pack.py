@@ -79,7 +79,7 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
     messages: tuple[Message, ...]
     sizes: tuple[int, ...]
     sources: tuple[PackSource, ...]
-    talked: ConversationMoment | None = None
+    conversation_moment: ConversationMoment | None = None
 
     def __repr__(self) -> str:
         told = self.token_summary
@@ -184,7 +184,7 @@ def _explain_pack(pack: ContextPack) -> str:
 
 
 def _explain_handle(pack: ContextPack, handle_id: str) -> str:
-    entry = pack.ledger.of(handle_id)
+    entry = pack.ledger.entry_of(handle_id)
     if entry is None:
         raise errors.HandleNotFound(
             f"the pack has no line for the handle {handle_id!r}.",
@@ -269,11 +269,11 @@ class EvidenceFence(msgspec.Struct, frozen=True):
     above: str
     below: str
 
-    def around(self, content: str) -> str:
+    def wrap(self, content: str) -> str:
         """Return the content between them."""
         return f"{self.above}\n{content}\n{self.below}"
 
-    def inside(self, text: str) -> str:
+    def unwrap(self, text: str) -> str:
         """Return what stands between them."""
         return text[len(self.above) + 1 : len(text) - len(self.below) - 1]
 

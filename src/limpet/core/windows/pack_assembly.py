@@ -100,11 +100,11 @@ class PackInput(msgspec.Struct, frozen=True, kw_only=True):
     budget: int
     assembled_at: str
     conversation: tuple[ContextItem, ...] = ()
-    talked: ConversationMoment | None = None
+    conversation_moment: ConversationMoment | None = None
     include: frozenset[str] = frozenset()
     exclude: frozenset[str] = frozenset()
-    least: CompactionLevel = CompactionLevel.NONE
-    flag: bool = False
+    level_min: CompactionLevel = CompactionLevel.NONE
+    allow_overflow: bool = False
 
     @property
     def frame(self) -> Frame:
@@ -143,7 +143,7 @@ class HandleQueue:
         self, priority: ContextPriority, indices: Sequence[int], sizes: Sequence[int]
     ) -> None:
         self.priority = priority
-        self.at = 0
+        self.position = 0
         self._indices = indices
         self._sizes = sizes
         found = list(map(sizes.__getitem__, indices))
@@ -151,7 +151,7 @@ class HandleQueue:
         self.count = len(found)
         self.tokens = sum(found)
 
-    def within(
+    def take_within(
         self, room: int, spent: int, most: int, *, extra: int, each: int
     ) -> Iterator[tuple[int, int]]:
         """Yield indices and sizes, in order, of those that there is room for; `most` is what any takes at most.
@@ -162,8 +162,8 @@ class HandleQueue:
         if min(self._smallest, most) + extra > room:
             return
         indices, sizes = self._indices, self._sizes
-        while self.at < len(indices):
-            index = indices[self.at]
+        while self.position < len(indices):
+            index = indices[self.position]
             size = min(sizes[index], most) + extra
             if size <= room:
                 if spent + size > room:
@@ -171,10 +171,10 @@ class HandleQueue:
                 spent += size * each
                 self.count -= 1
                 self.tokens -= sizes[index]
-                self.at += 1
+                self.position += 1
                 yield index, size
             else:
-                self.at += 1
+                self.position += 1
 
 
 class SortedHandles:
@@ -197,9 +197,9 @@ class SortedHandles:
             gone = taken | out
         else:
             gone = taken
-        self.musts = sorted(taken)
+        self.required = sorted(taken)
         sizes = list(map(attrgetter("size"), handles))
-        self.waiting = [
+        self.queues = [
             HandleQueue(priority, _newest_first(scores, priority, gone), sizes)
             for priority in ContextPriority
             if priority in scores
@@ -228,57 +228,57 @@ class PackAssembler:
         self.counted = counted
         self._fetch = fetch
         self._count = sized
-        self.sorted = SortedHandles(wanted)
-        self.shown: dict[int, EvidenceItem] = {}
+        self.handles = SortedHandles(wanted)
+        self.evidence: dict[int, EvidenceItem] = {}
         self.faults: list[tuple[ContextHandle, str]] = []
-        self._looked = self._vain = self._seen = 0
+        self._tokens_read = self._fruitless_reads = self._handles_read = 0
         self._extra = limits.TOKENS_MAX
         # The frame's own moment, so that the same pack is the same whenever it is made.
-        self._moment = wanted.frame.created_at
+        self._timestamp = wanted.frame.created_at
 
-    def fitted(self) -> FitResult:
+    def fit(self) -> FitResult:
         """Return what fits; raise ContextOverflow if the critical items do not, unless flagged."""
-        self._look(self.sorted.musts, must=True)
+        self._read_handles(self.handles.required, must=True)
         free = self.wanted.budget - self.counted.overhead
         free -= sum(item.size for item in self.items if item.priority is ContextPriority.CRITICAL)
         # With a conversation beside it, evidence has its share first; what is left over comes later.
         first = int(free * POOL_SHARES[EVIDENCE_POOL]) if self.wanted.conversation else free
-        self._look(self._next(first, self.wanted.least), must=False)
+        self._read_handles(self._next_handles(first, self.wanted.level_min), must=False)
         placed = 0
         while True:
             fitted = fitter.fit(
                 self.items,
                 self.wanted.budget,
                 count=self._count,
-                least=self.wanted.least,
+                least=self.wanted.level_min,
                 overhead=self.counted.overhead,
                 pools=ItemPools(POOL_SHARES, self._summary),
-                flag=self.wanted.flag,
+                flag=self.wanted.allow_overflow,
             )
-            self._vain = 0 if len(fitted.placed) > placed else self._vain + 1
+            self._fruitless_reads = 0 if len(fitted.placed) > placed else self._fruitless_reads + 1
             placed = len(fitted.placed)
-            more = self._next(self._room(fitted), fitted.level)
+            more = self._next_handles(self._evidence_room(fitted), fitted.level)
             if not more:
                 return fitted
-            self._look(more, must=False)
+            self._read_handles(more, must=False)
 
     @property
     def items(self) -> list[ContextItem]:
         """What is fitted, in the order in which it is read."""
-        evidence = [self.shown[number].item for number in sorted(self.shown)]
-        told, rest = self._talk
-        if self.asks:
-            return [self._brief, *told, *evidence, *rest, self._crumbs]
-        return [self._brief, self._crumbs, *told, *evidence, *rest]
+        evidence = [self.evidence[number].item for number in sorted(self.evidence)]
+        told, rest = self._split_conversation
+        if self.goal_is_question:
+            return [self._brief, *told, *evidence, *rest, self._breadcrumbs]
+        return [self._brief, self._breadcrumbs, *told, *evidence, *rest]
 
     @cached_property
-    def asks(self) -> bool:
+    def goal_is_question(self) -> bool:
         """Whether nobody asks anything in the conversation, so that the frame's goal is the question."""
-        said = (m for item in self.wanted.conversation for m in item.messages if not item.barred)
+        said = (m for item in self.wanted.conversation for m in item.messages if not item.excluded)
         return all(message.role != "user" for message in said)
 
     @cached_property
-    def _talk(self) -> tuple[list[ContextItem], list[ContextItem]]:
+    def _split_conversation(self) -> tuple[list[ContextItem], list[ContextItem]]:
         """The conversation: the system messages that it begins with, and the rest."""
         talk = list(self.wanted.conversation)
         at = 0
@@ -292,70 +292,74 @@ class PackAssembler:
 
     def _brief_view(self, level: CompactionLevel) -> ItemView:
         given, scope = self.wanted.brief, self.wanted.scope
-        view = self._system("pack_brief", pack.brief_text(given, scope, level))
+        view = self._text_view("pack_brief", pack.brief_text(given, scope, level))
         if level < CompactionLevel.MODERATE:
             return view
         for chars in (1_000, 500, 250, 120):
             if view.size <= limits.BRIEF_TOKENS:
                 return view
-            view = self._system("pack_brief", pack.brief_text(given, scope, level, chars))
+            view = self._text_view("pack_brief", pack.brief_text(given, scope, level, chars))
         text = str(view.messages[0].content)
         for chars in (2_000, 1_400, 1_000, 700, 500, 300, 150):
             if view.size <= limits.BRIEF_TOKENS:
                 break
-            view = self._system("pack_brief", short_forms.abbreviate(text, chars))
+            view = self._text_view("pack_brief", short_forms.abbreviate(text, chars))
         return view
 
     @cached_property
-    def _crumbs(self) -> ContextItem:
-        return _fixed_item("breadcrumbs", self._crumbs_view)
+    def _breadcrumbs(self) -> ContextItem:
+        return _fixed_item("breadcrumbs", self._breadcrumbs_view)
 
-    def _crumbs_view(self, level: CompactionLevel) -> ItemView:
+    def _breadcrumbs_view(self, level: CompactionLevel) -> ItemView:
         ancestry = self.wanted.ancestry
-        text = pack.breadcrumbs_text(ancestry, level, asks=self.asks)
-        view = self._system("pack_breadcrumbs", text, role="user" if self.asks else "system")
+        text = pack.breadcrumbs_text(ancestry, level, asks=self.goal_is_question)
+        view = self._text_view(
+            "pack_breadcrumbs", text, role="user" if self.goal_is_question else "system"
+        )
         if level < CompactionLevel.CRITICAL:
             size = max(view.size, limits.BREADCRUMB_TOKENS * len(ancestry))
             view = ItemView(view.messages, (size,), size, view.rule)
         return view
 
-    def _system(self, name: str, text: str, role: str = "system") -> ItemView:
+    def _text_view(self, name: str, text: str, role: str = "system") -> ItemView:
         message = self._message(name, text, role, MessageCategory.SYSTEM)
         size = self._count(message)
         return ItemView((message,), (size,), size, name)
 
     def _message(self, name: str, text: str, role: str, category: MessageCategory) -> Message:
         # Nothing that callers wrote is in its fields but the text, which is checked where it comes in.
-        return Message(role, text, category, name, self._moment, extra=PREVALIDATED)
+        return Message(role, text, category, name, self._timestamp, extra=PREVALIDATED)
 
-    def _next(self, room: int, level: CompactionLevel) -> list[int]:
+    def _next_handles(self, room: int, level: CompactionLevel) -> list[int]:
         """Return the next handles that can get in by their estimated sizes, in order, by their indices."""
         batch: list[int] = []
         spent = 0
-        if room <= 0 or level is CompactionLevel.CRITICAL or self._weary():
+        if room <= 0 or level is CompactionLevel.CRITICAL or self._gives_up():
             return batch
         # After a look in vain estimates are too small here: several at once may have one that fits.
-        each, most_of = (0, 4**self._vain) if self._vain else (1, _BATCH_HANDLES_MAX)
-        for waiting in self.sorted.waiting:
+        each, most_of = (
+            (0, 4**self._fruitless_reads) if self._fruitless_reads else (1, _BATCH_HANDLES_MAX)
+        )
+        for waiting in self.handles.queues:
             if level >= CompactionLevel.AGGRESSIVE and waiting.priority <= ContextPriority.LOW:
                 break
             high = waiting.priority is ContextPriority.HIGH
             most = _LIGHT_TOKENS if level or high else limits.TOKENS_MAX
-            extra = self._extra if self._seen >= _SIZE_SAMPLES_MIN else 0
-            for index, size in waiting.within(room, spent, most, extra=extra, each=each):
+            extra = self._extra if self._handles_read >= _SIZE_SAMPLES_MIN else 0
+            for index, size in waiting.take_within(room, spent, most, extra=extra, each=each):
                 spent += size * each
                 batch.append(index)
                 if len(batch) >= most_of:
                     return batch
         return batch
 
-    def _weary(self) -> bool:
+    def _gives_up(self) -> bool:
         return (
-            self._vain > _FRUITLESS_READS_MAX
-            or self._looked > _READ_BUDGETS_MAX * self.wanted.budget
+            self._fruitless_reads > _FRUITLESS_READS_MAX
+            or self._tokens_read > _READ_BUDGETS_MAX * self.wanted.budget
         )
 
-    def _room(self, fitted: FitResult) -> int:
+    def _evidence_room(self, fitted: FitResult) -> int:
         """Return what is left for evidence: what nobody took, or what is left of its share."""
         talk = evidence = 0
         items = self.items
@@ -367,28 +371,28 @@ class PackAssembler:
         share = int((talk + evidence + max(0, fitted.room)) * POOL_SHARES[EVIDENCE_POOL])
         return max(fitted.room, share - evidence)
 
-    def _look(self, indices: Sequence[int], *, must: bool) -> None:
+    def _read_handles(self, indices: Sequence[int], *, must: bool) -> None:
         if not indices:
             return
-        handles = [self.sorted.handles[index] for index in indices]
+        handles = [self.handles.handles[index] for index in indices]
         found = self._fetch(handles, must)
         for index, handle in zip(indices, handles, strict=True):
             content = found[handle.handle_id]
             if content.text is None:
                 self.faults.append((handle, content.fault))
                 continue
-            shown = self._shown(index + 1, handle, content.text, content.session)
-            self.shown[index + 1] = shown
-            self._looked += shown.item.size
-            self._seen += 1
+            shown = self._evidence_item(index + 1, handle, content.text, content.session)
+            self.evidence[index + 1] = shown
+            self._tokens_read += shown.item.size
+            self._handles_read += 1
             self._extra = max(0, min(self._extra, shown.item.size - handle.size))
 
-    def _shown(
+    def _evidence_item(
         self, number: int, handle: ContextHandle, text: str, session: tuple[str, int] | None
     ) -> EvidenceItem:
-        fence = pack.make_fence(handle, text, number, len(self.sorted.handles))
+        fence = pack.make_fence(handle, text, number, len(self.handles.handles))
         name = f"pack_{hashlib.sha256(handle.handle_id.encode()).hexdigest()[:24]}"
-        message = self._message(name, fence.around(text), "user", MessageCategory.CONTEXT)
+        message = self._message(name, fence.wrap(text), "user", MessageCategory.CONTEXT)
         size = self._count(message)
         priority, rule = handle.priority, ""
         if priority is ContextPriority.CRITICAL:
@@ -399,25 +403,25 @@ class PackAssembler:
             rule = fitter.RULE_INCLUDED
 
         def light(whole: Message) -> Message:
-            shorter = fence.around(short_forms.lighten_text(text))
+            shorter = fence.wrap(short_forms.lighten_text(text))
             return msgspec.structs.replace(whole, content=shorter)
 
         item = ContextItem(
             number, (message,), (size,), size, priority, rule,
-            pool=EVIDENCE_POOL, name=f"handle {handle.handle_id}", alone=True, light=light,
+            pool=EVIDENCE_POOL, name=f"handle {handle.handle_id}", standalone=True, shorten=light,
         )  # fmt: skip
         return EvidenceItem(number, handle, item, fence, session)
 
     def _summary(self, under: Sequence[ContextItem], chars: int) -> Message:
         """Return what stands for some of the evidence."""
-        shown = [self.shown[item.first] for item in under]
+        shown = [self.evidence[item.first] for item in under]
         texts = [
-            (one.handle.handle_id, one.fence.inside(str(one.item.messages[0].content)))
+            (one.handle.handle_id, one.fence.unwrap(str(one.item.messages[0].content)))
             for one in shown
         ]
         told = summary.extract_named_sentences(texts, chars)
         ids = [one.handle.handle_id for one in shown]
-        step = len(self.sorted.handles)
+        step = len(self.handles.handles)
         text = pack.evidence_summary_text(told, ids, step)
         return self._message("pack_summary", text, "user", MessageCategory.CONTEXT)
 
@@ -437,7 +441,7 @@ def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> Conte
     whole = ladder(CompactionLevel.NONE)
     return ContextItem(
         0, whole.messages, whole.tokens, whole.size, ContextPriority.CRITICAL, "always there",
-        pool=FIXED_POOL, name=name, alone=True, ladder=ladder,
+        pool=FIXED_POOL, name=name, standalone=True, view_at_level=ladder,
     )  # fmt: skip
 
 
@@ -452,12 +456,12 @@ def assemble(
     checked_pack_budget(wanted.budget)
     work = PackAssembler(wanted, fetch, count, counted)
     try:
-        fitted = work.fitted()
+        fitted = work.fit()
     except errors.ContextOverflow as error:
-        kept = [one.handle.handle_id for one in work.shown.values() if _is_critical(one.item)]
+        kept = [one.handle.handle_id for one in work.evidence.values() if _is_critical(one.item)]
         error.facts |= {"frame": wanted.frame.frame_id, "critical_handles": sorted(kept)}
         raise
-    return _PackBuilder(work, fitted).pack()
+    return _PackBuilder(work, fitted).build()
 
 
 def _is_critical(item: ContextItem) -> bool:
@@ -477,7 +481,7 @@ class _PackBuilder:
         self._sizes: list[int] = []
         self._sources: list[PackSource] = []
 
-    def pack(self) -> ContextPack:
+    def build(self) -> ContextPack:
         """Return the pack."""
         for index, item in enumerate(self._items):
             if index in self._fitted.summaries:
@@ -491,13 +495,13 @@ class _PackBuilder:
             brief_context=str(self._message(SOURCE_BRIEF).content),
             breadcrumbs=_frame_breadcrumbs(wanted.ancestry, self._fitted.level),
             segments=tuple(self._segments),
-            token_summary=self._told(),
+            token_summary=self._token_summary(),
             context_hash="",
             ledger=PackLedger(tuple(self._entries()), self._fitted.ledger),
             messages=tuple(self._messages),
             sizes=tuple(self._sizes),
             sources=tuple(self._sources),
-            talked=wanted.talked,
+            conversation_moment=wanted.conversation_moment,
         )
         return replace(made, context_hash=context_hash(frame.frame_id, made))
 
@@ -505,7 +509,7 @@ class _PackBuilder:
         at = next(i for i, source in enumerate(self._sources) if source.kind == kind)
         return self._messages[at]
 
-    def _put(self, message: Message, size: int, source: PackSource) -> None:
+    def _append(self, message: Message, size: int, source: PackSource) -> None:
         self._messages.append(message)
         self._sizes.append(size)
         self._sources.append(source)
@@ -514,10 +518,10 @@ class _PackBuilder:
         message, size = self._fitted.summaries[index]
         source = PackSource(SOURCE_SUMMARY)
         if item.pool:
-            under = (one for at, one in enumerate(self._items) if at in self._fitted.under)
-            shown = [self._work.shown[one.first] for one in under if one.pool == EVIDENCE_POOL]
+            under = (one for at, one in enumerate(self._items) if at in self._fitted.summarised)
+            shown = [self._work.evidence[one.first] for one in under if one.pool == EVIDENCE_POOL]
             source = PackSource(SOURCE_EVIDENCE_SUMMARY, sessions=_source_sessions(shown))
-        self._put(message, size, source)
+        self._append(message, size, source)
         self._segments.append(
             ContextSegment(
                 segment_type=SegmentType.SUMMARY,
@@ -531,36 +535,38 @@ class _PackBuilder:
     def _add(self, item: ContextItem, view: ItemView) -> None:
         if item.pool == FIXED_POOL:
             kind = SOURCE_BRIEF if item is self._items[0] else SOURCE_BREADCRUMBS
-            self._put(view.messages[0], view.size, PackSource(kind))
+            self._append(view.messages[0], view.size, PackSource(kind))
         elif item.pool:
             self._add_evidence(item, view)
-        elif item.tells:
-            self._put(view.messages[0], view.size, PackSource(SOURCE_SUMMARY))
+        elif item.is_summary:
+            self._append(view.messages[0], view.size, PackSource(SOURCE_SUMMARY))
             self._segments.append(
                 _message_segment(item, view.messages[0], view.size, shortened=False)
             )
         else:
             for at, message in enumerate(view.messages):
-                came = message is item.messages[at] and not (item.whole and item.whole[at])
+                came = message is item.messages[at] and not (
+                    item.original_sizes and item.original_sizes[at]
+                )
                 source = PackSource(SOURCE_MESSAGE, None, item.first + at, not came)
-                self._put(message, view.tokens[at], source)
+                self._append(message, view.tokens[at], source)
                 self._segments.append(
                     _message_segment(item, message, view.tokens[at], shortened=not came)
                 )
 
     def _add_evidence(self, item: ContextItem, view: ItemView) -> None:
-        shown = self._work.shown[item.first]
+        shown = self._work.evidence[item.first]
         message, handle = view.messages[0], shown.handle
         shortened = message is not item.messages[0]
         source = PackSource(
             SOURCE_HANDLE, handle.handle_id, 0, shortened, _source_sessions([shown])
         )
-        self._put(message, view.size, source)
+        self._append(message, view.size, source)
         self._segments.append(
             ContextSegment(
                 segment_type=SEGMENT_TYPE_OF_HANDLE[handle.handle_type],
                 priority=handle.priority,
-                content=shown.fence.inside(str(message.content)),
+                content=shown.fence.unwrap(str(message.content)),
                 estimated_tokens=view.size,
                 handle_id=handle.handle_id,
                 shortened=shortened,
@@ -580,7 +586,7 @@ class _PackBuilder:
             unknown_excludes=tuple(sorted(wanted.exclude - known)),
         )
 
-    def _told(self) -> TokenSummary:
+    def _token_summary(self) -> TokenSummary:
         counted = self._work.counted
         parts = token_breakdown(self._sources, self._sizes, counted.overhead)
         return token_summary(
@@ -597,31 +603,31 @@ class _PackBuilder:
                 yield self._entry(index, item)
         for handle, fault in self._work.faults:
             yield _left_out_entry(handle, f"{RULE_UNRESOLVED}: {fault}")
-        for handle in self._work.sorted.excluded:
+        for handle in self._work.handles.excluded:
             yield _left_out_entry(handle, RULE_EXCLUDED)
-        yield from self._unseen()
+        yield from self._unread_entries()
 
     def _entry(self, index: int, item: ContextItem) -> HandleEntry:
-        handle = self._work.shown[item.first].handle
+        handle = self._work.evidence[item.first].handle
         view = self._fitted.placed.get(index)
         fate, rule, used = Fate.LEFT_OUT, "", 0
         if view is not None:
             same = view.messages[0] is item.messages[0]
             fate, rule = Fate.KEPT if same else Fate.SHORTENED, view.rule
             used = view.size
-        elif index in self._fitted.under:
+        elif index in self._fitted.summarised:
             fate, rule = Fate.SUMMARISED, fitter.RULE_SUMMARISED
         else:
-            rule = self._fitted.out[index]
+            rule = self._fitted.left_out[index]
         return HandleEntry(
             fate=fate, rule=rule, priority=handle.priority, tokens=item.size, used=used,
             handle_id=handle.handle_id,
         )  # fmt: skip
 
-    def _unseen(self) -> Iterator[HandleEntry]:
+    def _unread_entries(self) -> Iterator[HandleEntry]:
         """Yield one line for all handles of a priority that nobody looked at."""
         level = self._fitted.level
-        for waiting in self._work.sorted.waiting:
+        for waiting in self._work.handles.queues:
             if not waiting.count:
                 continue
             priority = waiting.priority
@@ -676,11 +682,11 @@ def _message_segment(
     item: ContextItem, message: Message, size: int, *, shortened: bool
 ) -> ContextSegment:
     return ContextSegment(
-        segment_type=SegmentType.SUMMARY if item.tells else SegmentType.CONVERSATION,
+        segment_type=SegmentType.SUMMARY if item.is_summary else SegmentType.CONVERSATION,
         priority=item.priority,
         content=message_text(message),
         estimated_tokens=size,
-        message_id=None if item.tells else message.id,
+        message_id=None if item.is_summary else message.id,
         shortened=shortened,
     )
 

@@ -97,7 +97,7 @@ class _PackRecorder:
     def parts(self) -> Iterator[dict[str, Json]]:
         """Yield what there is to record, messages that follow on one another in one part."""
         crumbs = [[c.frame_id, c.goal, str(c.status), c.depth] for c in self._pack.breadcrumbs]
-        yield {"kind": "frames", **self._kept(codec.canonical_json(crumbs).decode())}
+        yield {"kind": "frames", **self._text_or_hash(codec.canonical_json(crumbs).decode())}
         segments = iter(self._pack.segments)
         run: _MessageRun | None = None
         for at, source in enumerate(self._pack.sources):
@@ -105,7 +105,7 @@ class _PackRecorder:
             if segment is None or source.kind != SOURCE_MESSAGE or source.altered:
                 yield from run.part() if run else ()
                 run = None
-                yield self._made(at, source, segment)
+                yield self._message_part(at, source, segment)
                 continue
             if run is None or source.number != run.first + len(run.tokens):
                 yield from run.part() if run else ()
@@ -114,7 +114,9 @@ class _PackRecorder:
             run.priorities.append(int(segment.priority))
         yield from run.part() if run else ()
 
-    def _made(self, at: int, source: PackSource, segment: ContextSegment | None) -> dict[str, Json]:
+    def _message_part(
+        self, at: int, source: PackSource, segment: ContextSegment | None
+    ) -> dict[str, Json]:
         message = self._pack.messages[at]
         part: dict[str, Json] = {"kind": source.kind, "tokens": self._pack.sizes[at]}
         if source.kind in (SOURCE_MESSAGE, SOURCE_SUMMARY):
@@ -131,9 +133,9 @@ class _PackRecorder:
             part |= {"handle": source.handle_id, "head": head, "size": len(segment.content)}
         if source.sessions:
             part |= {"sessions": source.sessions}
-        return part | self._kept(text)
+        return part | self._text_or_hash(text)
 
-    def _kept(self, text: str) -> dict[str, Json]:
+    def _text_or_hash(self, text: str) -> dict[str, Json]:
         if len(text) < INLINE_TEXT_CHARS:
             return {"text": text}
         name = codec.digest(text.encode()).hex()
@@ -147,8 +149,8 @@ def _pack_details(pack: ContextPack) -> dict[str, Json]:
         "overhead": pack.token_summary.breakdown.overhead,
         "timestamp": pack.messages[pack.sources.index(PackSource(SOURCE_BRIEF))].timestamp,
     }
-    if pack.talked is not None:
-        about["talked"] = msgspec.to_builtins(pack.talked)
+    if pack.conversation_moment is not None:
+        about["talked"] = msgspec.to_builtins(pack.conversation_moment)
     sums: dict[tuple[str, str, int], list[int]] = {}
     for entry in pack.ledger:
         if entry.fate in (Fate.LEFT_OUT, Fate.SUMMARISED):
@@ -166,7 +168,7 @@ def rebuilt_pack(chosen: PackSelection, texts: ReadTexts, said: ReadMessagesAt) 
     if not chosen.digest:
         raise errors.Erased("the pack can't be made again: something that was in it was erased.")
     try:
-        made = _PackRebuilder(chosen, texts(chosen.hashes), said).pack()
+        made = _PackRebuilder(chosen, texts(chosen.hashes), said).rebuild()
     except (LookupError, TypeError, ValueError, msgspec.MsgspecError, errors.Refused) as error:
         raise _corrupt_pack_error(chosen) from error
     if made.context_hash != chosen.digest:
@@ -188,15 +190,15 @@ class _PackRebuilder:
     ) -> None:
         self._chosen = chosen
         self._texts = texts
-        self._said = said
+        self._read_messages = said
         self._messages: list[Message] = []
         self._sizes: list[int] = []
         self._sources: list[PackSource] = []
         self._segments: list[ContextSegment] = []
         self._handles: list[HandleEntry] = []
-        self._inside: list[LedgerEntry] = []
+        self._message_entries: list[LedgerEntry] = []
 
-    def pack(self) -> ContextPack:
+    def rebuild(self) -> ContextPack:
         """Return the pack."""
         chosen, about = self._chosen, self._chosen.about
         talked = about.get("talked")
@@ -205,9 +207,9 @@ class _PackRebuilder:
         for part in parts:
             if part["kind"] == SOURCE_MESSAGE and "first" in part:
                 assert moment is not None, "what was said was said in a session"
-                self._run(part, moment)
+                self._append_run(part, moment)
             else:
-                self._made(part)
+                self._append_part(part)
         brief = self._messages[self._sources.index(PackSource(SOURCE_BRIEF))]
         metadata = msgspec.convert(about["metadata"], ContextPackMetadata)
         made = ContextPack(
@@ -233,7 +235,7 @@ class _PackRebuilder:
             messages=tuple(self._messages),
             sizes=tuple(self._sizes),
             sources=tuple(self._sources),
-            talked=moment,
+            conversation_moment=moment,
         )
         digest = context_hash(metadata.frame_id, made)
         return msgspec.structs.replace(made, context_hash=digest)
@@ -241,29 +243,29 @@ class _PackRebuilder:
     def _text(self, part: Mapping[str, Json]) -> str:
         return part["text"] if "text" in part else self._texts[part["hash"]]
 
-    def _put(self, message: Message, size: int, source: PackSource) -> None:
+    def _append(self, message: Message, size: int, source: PackSource) -> None:
         self._messages.append(message)
         self._sizes.append(size)
         self._sources.append(source)
 
-    def _run(self, part: Mapping[str, Json], moment: ConversationMoment) -> None:
-        found = self._said(moment, part["first"], part["last"])
+    def _append_run(self, part: Mapping[str, Json], moment: ConversationMoment) -> None:
+        found = self._read_messages(moment, part["first"], part["last"])
         numbers = range(part["first"], part["last"] + 1)
         for number, message, size, priority in zip(
             numbers, found, part["tokens"], part["priorities"], strict=True
         ):
-            self._put(message, size, PackSource(SOURCE_MESSAGE, None, number))
+            self._append(message, size, PackSource(SOURCE_MESSAGE, None, number))
             self._segments.append(
                 _recorded_segment(
                     message, size, ContextPriority(priority), SegmentType.CONVERSATION
                 )
             )
-            self._inside.append(_recorded_entry(number, Fate.KEPT, size, message))
+            self._message_entries.append(_recorded_entry(number, Fate.KEPT, size, message))
 
-    def _made(self, part: Mapping[str, Json]) -> None:
+    def _append_part(self, part: Mapping[str, Json]) -> None:
         kind, size, text = part["kind"], part["tokens"], self._text(part)
         if kind in (SOURCE_MESSAGE, SOURCE_SUMMARY):
-            self._altered(part, Message.from_dict(msgspec.json.decode(text)))
+            self._append_altered(part, Message.from_dict(msgspec.json.decode(text)))
             return
         about = self._chosen.about
         fields = {"role": part["role"], "category": part["category"], "id": part["id"]}
@@ -271,7 +273,7 @@ class _PackRebuilder:
         handle_id = part.get("handle")
         altered = kind == SOURCE_HANDLE and part["shortened"]
         sessions = tuple((name, version) for name, version in part.get("sessions", ()))
-        self._put(message, size, PackSource(kind, handle_id, 0, altered, sessions))
+        self._append(message, size, PackSource(kind, handle_id, 0, altered, sessions))
         if kind in (SOURCE_BRIEF, SOURCE_BREADCRUMBS):
             return
         content = text
@@ -294,9 +296,9 @@ class _PackRebuilder:
             )
         )
 
-    def _altered(self, part: Mapping[str, Json], message: Message) -> None:
+    def _append_altered(self, part: Mapping[str, Json], message: Message) -> None:
         number, size = part.get("number", 0), part["tokens"]
-        self._put(
+        self._append(
             message, size, PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE)
         )
         made = _recorded_segment(
@@ -304,7 +306,7 @@ class _PackRebuilder:
         )
         self._segments.append(msgspec.structs.replace(made, shortened=part["shortened"]))
         if number:
-            self._inside.append(_recorded_entry(number, Fate.SHORTENED, size, message))
+            self._message_entries.append(_recorded_entry(number, Fate.SHORTENED, size, message))
 
     def _ledger(self) -> PackLedger:
         about = self._chosen.about
@@ -315,7 +317,7 @@ class _PackRebuilder:
                     count=count,
                 )
             )  # fmt: skip
-        return PackLedger(tuple(self._handles), Ledger(tuple(self._inside)))
+        return PackLedger(tuple(self._handles), Ledger(tuple(self._message_entries)))
 
 
 def _recorded_segment(

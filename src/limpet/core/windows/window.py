@@ -55,8 +55,8 @@ class WindowMessage(msgspec.Struct, frozen=True):
     number: int
     message: Message
     tokens: int
-    whole: int = 0
-    asked: bool = False
+    original_size: int = 0
+    cut_turn_question: bool = False
 
 
 class WindowGap(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class WindowGap(msgspec.Struct, frozen=True):
     first: int
     count: int
     tokens: int
-    told: bool = False
+    summarised: bool = False
 
 
 class WindowSummary(msgspec.Struct, frozen=True):
@@ -133,7 +133,7 @@ def window_items(
         last = at if alone else group.last
         if at == question:
             priority, rule = ContextPriority.CRITICAL, RULE_QUESTION
-        elif part.asked:
+        elif part.cut_turn_question:
             priority, rule = ContextPriority.HIGH, rules.RULE_CUT_TURN_QUESTION
         else:
             priority, rule = _priority_and_rule(part, group, keep_prompt=keep_prompt)
@@ -155,7 +155,7 @@ def _is_user_message(part: WindowPart) -> bool:
 def _gap_item(gap: WindowGap) -> ContextItem:
     rule, low = rules.RULE_NO_ROOM, ContextPriority.BACKGROUND
     return ContextItem(
-        gap.first, (), (gap.tokens,), gap.tokens, low, rule, barred=True, count=gap.count, told=gap.told
+        gap.first, (), (gap.tokens,), gap.tokens, low, rule, excluded=True, gap_count=gap.count, summarised=gap.summarised
     )  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def _summary_item(part: WindowSummary) -> ContextItem:
     size, count = part.tokens, part.last - part.first + 1
     high, rule = ContextPriority.HIGH, rules.RULE_SUMMARY_OF_CUT
     return ContextItem(
-        part.first, (part.message,), (size,), size, high, rule, count=count, told=True
+        part.first, (part.message,), (size,), size, high, rule, gap_count=count, summarised=True
     )
 
 
@@ -179,12 +179,12 @@ def _message_item(
     asks = first.message.role == "user"
     if len(pieces) == 1:
         messages, tokens, size = (first.message,), (first.tokens,), first.tokens
-        whole = (first.whole,)
+        whole = (first.original_size,)
     else:
         messages = tuple([piece.message for piece in pieces])
         tokens = tuple([piece.tokens for piece in pieces])
         size = sum(tokens)
-        whole = tuple([piece.whole for piece in pieces])
+        whole = tuple([piece.original_size for piece in pieces])
     whole = whole if any(whole) else ()
     return ContextItem(
         first.number, messages, tokens, size, priority, rule, barred, asks, now, 0, False, whole
@@ -441,7 +441,7 @@ def _explain_window(window: Window) -> str:
 def _explain_message(window: Window, number: int) -> str:
     if type(cast("object", number)) is not int:
         raise errors.InvalidRequest("a message is explained by its number: an int.")
-    entry = window.ledger.of(number)
+    entry = window.ledger.entry_of(number)
     if entry is None:
         raise errors.MessageNotFound(
             f"the conversation has no message #{number:,}.",

@@ -157,7 +157,7 @@ class RankedFacts(msgspec.Struct, frozen=True, array_like=True):
     `turn` counts the changes of all that is known of the user.
     """
 
-    turn: int = 0
+    revision: int = 0
     more: bool = False
     facts: tuple[Fact, ...] = ()
 
@@ -190,7 +190,7 @@ def update_ranked_facts(
     if len(facts) > limits.PROFILE_FACTS_KEPT:
         del facts[limits.PROFILE_FACTS_KEPT :]
         more = True
-    return RankedFacts(ready.turn + 1, more, tuple(facts))
+    return RankedFacts(ready.revision + 1, more, tuple(facts))
 
 
 def write_profile(facts: Sequence[Fact], budget: int, count: CountTokens) -> Profile:
@@ -309,7 +309,7 @@ def search_facts(book: FactStore, who: Who, query: str, k: int) -> list[Recalled
     weights = dict[str, float]()
     scores = dict[str, float]()
     for word in search_terms(query[: limits.FACT_SCAN_CHARS_MAX])[: limits.FACT_QUERY_TERMS]:
-        names = book.with_word(who, word)
+        names = book.slots_with_word(who, word)
         weights[word] = 1 / (1 + math.log1p(len(names)))
         for name in names:
             scores[name] = scores.get(name, 0.0) + weights[word]
@@ -351,7 +351,7 @@ class RankedFactsRow(msgspec.Struct, frozen=True):
 
     who: Who
     row: bytes | None
-    ready: RankedFacts
+    ranked: RankedFacts
 
 
 class FactStore:
@@ -371,16 +371,16 @@ class FactStore:
         for _key, value in self._rows(SLOTS, _user_key(who)):
             yield _decode_slot(value)
 
-    def ready(self, who: Who) -> RankedFacts:
+    def ranked_facts(self, who: Who) -> RankedFacts:
         """Return the facts that stand ready for a profile."""
-        return self.seen(who).ready
+        return self.read_ranked(who).ranked
 
-    def seen(self, who: Who) -> RankedFactsRow:
+    def read_ranked(self, who: Who) -> RankedFactsRow:
         """Return what a change must begin with: whatever is read after it is as it says, or the change fails."""
         row = self._shelf.get(RANKED_FACTS, [_user_key(who)]).get(_user_key(who))
         return RankedFactsRow(who, row, decode_row(row, RankedFacts) if row else RankedFacts())
 
-    def said_at(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
+    def slots_of_messages(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
         """Return the names of the slots that have something of these messages."""
         first, last = (
             _user_key(who, session_id, min(positions)),
@@ -393,7 +393,7 @@ class FactStore:
             if (source := decode_row(value, SlotSource)).position in positions
         }
 
-    def named(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
+    def slots_of_source(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
         """Return the names of some slots that have something of a session, or of a message; none: there are none."""
         if session_id is None:
             rows = self._rows(SOURCES, _user_key(who))
@@ -410,13 +410,13 @@ class FactStore:
                 break
         return found
 
-    def with_word(self, who: Who, word: str) -> list[str]:
+    def slots_with_word(self, who: Who, word: str) -> list[str]:
         """Return the names of slots that have a word."""
         at = _user_key(who, word)
         rows = self._shelf.scan(WORDS, at, prefix_end(at), limit=limits.MEMORY_ROWS)
         return [value.decode() for _, value in rows]
 
-    def change(
+    def write_slots(
         self,
         seen: RankedFactsRow,
         before: SlotsByName,
@@ -435,13 +435,15 @@ class FactStore:
             changes += _slot_rows(who, name, before.get(name), then[name])
         gone = [fact for name in names for fact in _current_facts(who, before.get(name))]
         new = [fact for name in names for fact in _current_facts(who, then[name])]
-        now = update_ranked_facts(seen.ready, gone, new, lambda: self._all_holding(who, then))
+        now = update_ranked_facts(
+            seen.ranked, gone, new, lambda: self._all_current_facts(who, then)
+        )
         changes.append(PutRow(RANKED_FACTS, _user_key(who), msgspec.msgpack.encode(now)))
         return self._shelf.write(
             changes, expected={**expected, (RANKED_FACTS, _user_key(who)): seen.row}
         )
 
-    def _all_holding(self, who: Who, then: SlotsByName) -> Iterator[Fact]:
+    def _all_current_facts(self, who: Who, then: SlotsByName) -> Iterator[Fact]:
         """Yield the facts that hold once these slots are changed."""
         for slot in self.all_slots(who):
             if slot.mentions and _name_of(slot) not in then:
@@ -449,7 +451,7 @@ class FactStore:
         for slot in then.values():
             yield from _current_facts(who, slot)
 
-    def forgotten(self, who: Who) -> list[DropRows]:
+    def drop_user(self, who: Who) -> list[DropRows]:
         """Return what drops every row of a user."""
         return [DropRows(book, _user_key(who), prefix_end(_user_key(who))) for book in TABLES]
 

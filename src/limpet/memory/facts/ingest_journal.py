@@ -36,15 +36,15 @@ class IngestRow(msgspec.Struct, frozen=True, array_like=True):
     session_id: str
     key: str
     done: bool = False
-    stood_in: bool = False
+    used_fallback: bool = False
 
 
 class IngestAttempt(msgspec.Struct, frozen=True):
     """Somebody taking a conversation, and the row that they hold."""
 
     history: History
-    at: bytes
-    held: bytes
+    key: bytes
+    row: bytes
 
 
 class IngestJournal:
@@ -53,17 +53,17 @@ class IngestJournal:
     def __init__(self, shelf: IndexStore) -> None:
         self._shelf = shelf
 
-    def has(self, who: Who, session_id: str, named: str) -> bool:
+    def has_ingested(self, who: Who, session_id: str, named: str) -> bool:
         """Whether a conversation was taken."""
-        row = self._of(who, session_id, named)
+        row = self._find(who, session_id, named)
         return row is not None and row.done
 
-    def stood_in(self, who: Who, session_id: str, named: str) -> bool:
+    def used_fallback(self, who: Who, session_id: str, named: str) -> bool:
         """Whether somebody had to stand in when a conversation was taken."""
-        row = self._of(who, session_id, named)
-        return row is not None and row.stood_in
+        row = self._find(who, session_id, named)
+        return row is not None and row.used_fallback
 
-    def _of(self, who: Who, session_id: str, named: str) -> IngestRow | None:
+    def _find(self, who: Who, session_id: str, named: str) -> IngestRow | None:
         at = encode_key(who.tenant, who.user_id, session_id, named)
         seen = self._shelf.get(INGESTED, [at]).get(at)
         return None if seen is None else _decode_row(seen)
@@ -82,7 +82,7 @@ class IngestJournal:
             epoch = self._shelf.get(EPOCHS, [at_epoch]).get(at_epoch)
             seen = self._shelf.get(INGESTED, [at]).get(at)
             row = _decode_row(seen) if seen else IngestRow(0, 0, history.session_id, history.key)
-            if not row.stood_in if redo else row.done:
+            if not row.used_fallback if redo else row.done:
                 return None
             mine = msgspec.msgpack.encode(
                 msgspec.structs.replace(
@@ -94,26 +94,26 @@ class IngestJournal:
                 return IngestAttempt(history, at, mine)
         raise errors.Unavailable("others take the same conversation; hand it over again.")
 
-    def holds(self, attempt: IngestAttempt) -> ExpectedRows:
+    def expected_row(self, attempt: IngestAttempt) -> ExpectedRows:
         """Return what a write must expect; raise Unavailable if somebody else has it, or it was forgotten."""
-        if self._shelf.get(INGESTED, [attempt.at]).get(attempt.at) != attempt.held:
+        if self._shelf.get(INGESTED, [attempt.key]).get(attempt.key) != attempt.row:
             raise errors.Unavailable(
                 "the conversation was forgotten, or somebody else takes it; hand it over again."
             )
-        return {(INGESTED, attempt.at): attempt.held}
+        return {(INGESTED, attempt.key): attempt.row}
 
     def end(self, attempt: IngestAttempt, *, stood_in: bool) -> None:
         """Keep that the conversation was taken."""
-        row = _decode_row(attempt.held)
+        row = _decode_row(attempt.row)
         done = msgspec.structs.replace(row, done=True, stood_in=stood_in)
-        put = PutRow(INGESTED, attempt.at, msgspec.msgpack.encode(done))
-        if not self._shelf.write([put], expected=self.holds(attempt)):
-            self.holds(attempt)
+        put = PutRow(INGESTED, attempt.key, msgspec.msgpack.encode(done))
+        if not self._shelf.write([put], expected=self.expected_row(attempt)):
+            self.expected_row(attempt)
 
-    def stand_ins(self, who: Who) -> Iterator[tuple[str, str]]:
+    def fallback_ingests(self, who: Who) -> Iterator[tuple[str, str]]:
         """Yield session and key of the conversations in which somebody had to stand in."""
         for _at, value in _scan_all(self._shelf, encode_key(who.tenant, who.user_id)):
-            if (row := _decode_row(value)).stood_in:
+            if (row := _decode_row(value)).used_fallback:
                 yield row.session_id, row.key
 
     def forget(self, who: Who, drops: Sequence[DropRows]) -> bool:
@@ -126,12 +126,12 @@ class IngestJournal:
         mine = encode_key(who.tenant, who.user_id, session_id)
         return self._next_epoch(who, [DropRows(INGESTED, mine, prefix_end(mine))])
 
-    def stop(self, who: Who) -> bool:
+    def abort_attempts(self, who: Who) -> bool:
         """Forget what is being taken of a user's, so that it is taken anew; return whether nobody was in the way."""
         if not self._next_epoch(who, []):
             return False
         for _ in range(limits.RETRIES_MAX):
-            if not (stale := self._stale(who)):
+            if not (stale := self._stale_attempts(who)):
                 return True
             for at, seen in stale:
                 self._shelf.write(
@@ -139,7 +139,7 @@ class IngestJournal:
                 )
         return False
 
-    def _stale(self, who: Who) -> list[tuple[bytes, bytes]]:
+    def _stale_attempts(self, who: Who) -> list[tuple[bytes, bytes]]:
         at = encode_key(who.tenant)
         epoch = _decode_epoch(self._shelf.get(EPOCHS, [at]).get(at))
         rows = _scan_all(self._shelf, encode_key(who.tenant, who.user_id))

@@ -41,7 +41,7 @@ class NewDocument(msgspec.Struct, frozen=True):
 
     position: int
     time_us: int
-    place: SessionGeneration
+    generation: SessionGeneration
     role: str
     once: Sequence[Term]
     often: Sequence[Term]
@@ -67,9 +67,9 @@ class DocumentBlock:
         self.times = array("q")
         self.answers = array("H")
         """How many numbers before its own the document has that it answers; 0: none."""
-        self.places = array("H")
+        self.generation_numbers = array("H")
         self.kinds = bytearray()
-        self.named: list[SessionGeneration] = []
+        self.generations: list[SessionGeneration] = []
         self._numbers: dict[SessionGeneration, int] = {}
 
     def __len__(self) -> int:
@@ -82,57 +82,61 @@ class DocumentBlock:
         self.positions.append(entry.position)
         self.times.append(entry.time_us)
         self.answers.append(distance if 0 < distance <= _ANSWER_DISTANCE_MAX else 0)
-        self.places.append(self._place(entry.place))
+        self.generation_numbers.append(self._generation_number(entry.generation))
         self.kinds.append(document_kind(entry.role, length))
 
-    def name(self, places: list[SessionGeneration]) -> None:
+    def set_generations(self, places: list[SessionGeneration]) -> None:
         """Have places by their numbers, in the stead of any before."""
-        self.named = places
+        self.generations = places
         self._numbers = {place: at for at, place in enumerate(places)}
 
-    def _place(self, place: SessionGeneration) -> int:
+    def _generation_number(self, place: SessionGeneration) -> int:
         known = self._numbers.get(place)
         if known is None:
-            known = self._numbers[place] = len(self.named)
-            self.named.append(place)
+            known = self._numbers[place] = len(self.generations)
+            self.generations.append(place)
         return known
 
     def extend(self, other: DocumentBlock) -> None:
         """Take the documents that follow."""
-        self._take_places(other.named, other.places, other.kinds)
+        self._add_generation_numbers(other.generations, other.generation_numbers, other.kinds)
         self.positions += other.positions
         self.times += other.times
         self.answers += other.answers
         self.kinds += other.kinds
 
-    def part(self, start: int, stop: int) -> DocumentBlock:
+    def section(self, start: int, stop: int) -> DocumentBlock:
         """Return some of the documents."""
         if start == 0 and stop >= len(self):
             return self
         made = DocumentBlock()
         made.positions, made.times = self.positions[start:stop], self.times[start:stop]
         made.answers, made.kinds = self.answers[start:stop], self.kinds[start:stop]
-        made._take_places(self.named, self.places[start:stop], made.kinds)
+        made._add_generation_numbers(
+            self.generations, self.generation_numbers[start:stop], made.kinds
+        )
         return made
 
-    def _take_places(
+    def _add_generation_numbers(
         self, named: Sequence[SessionGeneration], places: Sequence[int], kinds: bytearray
     ) -> None:
         """Take documents' places, which have numbers elsewhere; those of forgotten documents name nothing."""
-        self.places.extend(
-            0 if of == FORGOTTEN else self._place(named[at])
+        self.generation_numbers.extend(
+            0 if of == FORGOTTEN else self._generation_number(named[at])
             for at, of in zip(places, kinds, strict=True)
         )
 
-    def forget(self, indexes: Iterable[int]) -> None:
+    def blank(self, indexes: Iterable[int]) -> None:
         """Let nothing be known of some documents but that they were there."""
         for at in indexes:
-            self.positions[at] = self.times[at] = self.answers[at] = self.places[at] = 0
+            self.positions[at] = self.times[at] = self.answers[at] = self.generation_numbers[at] = 0
             self.kinds[at] = FORGOTTEN
-        whole, self.named, self._numbers = self.named, [], {}
+        whole, self.generations, self._numbers = self.generations, [], {}
         for at, of in enumerate(self.kinds):
             if of != FORGOTTEN:
-                self.places[at] = self._place(whole[self.places[at]])
+                self.generation_numbers[at] = self._generation_number(
+                    whole[self.generation_numbers[at]]
+                )
 
     def encode(self) -> bytes:
         """Return the row."""
@@ -146,9 +150,9 @@ class DocumentBlock:
                 array("I", (max(0, one - position) for one in self.positions)).tobytes(),
                 array("Q", (max(0, one - time_us) for one in self.times)).tobytes(),
                 self.answers.tobytes(),
-                self.places.tobytes(),
+                self.generation_numbers.tobytes(),
                 bytes(self.kinds),
-                self.named,
+                self.generations,
             )
         )
 
@@ -180,7 +184,7 @@ class DocumentBlockView:
         """Return when a document was said."""
         return self._stored.time_us + memoryview(self._stored.times).cast("Q")[at]
 
-    def place(self, at: int) -> SessionGeneration:
+    def generation(self, at: int) -> SessionGeneration:
         """Return where a document was said."""
         return self._stored.named[memoryview(self._stored.places).cast("H")[at]]
 
@@ -200,11 +204,14 @@ def decode_block(row: bytes) -> DocumentBlock:
         positions, times = array("I", stored.positions), array("Q", stored.times)
         made.positions = array("q", [stored.position + offset for offset in positions])
         made.times = array("q", [stored.time_us + offset for offset in times])
-        made.answers, made.places = array("H", stored.answers), array("H", stored.places)
+        made.answers, made.generation_numbers = (
+            array("H", stored.answers),
+            array("H", stored.places),
+        )
     except (ValueError, OverflowError) as error:
         raise errors.Corrupt("a row of the archive can't be read.") from error
     made.kinds = bytearray(stored.kinds)
-    made.name(stored.named)
+    made.set_generations(stored.named)
     return made
 
 

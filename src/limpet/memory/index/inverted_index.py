@@ -63,7 +63,7 @@ class IndexCursor(msgspec.Struct, frozen=True, array_like=True):
     format: int = ROW_FORMAT
     position: int = 0
     link: bytes = b""
-    turn: int = 0
+    revision: int = 0
 
 
 class OwnerHead(msgspec.Struct, frozen=True, array_like=True):
@@ -72,7 +72,7 @@ class OwnerHead(msgspec.Struct, frozen=True, array_like=True):
     following: int = 0
     documents: int = 0
     length: int = 0
-    turn: int = 0
+    revision: int = 0
 
 
 class PendingDocuments(msgspec.Struct, array_like=True):
@@ -113,11 +113,11 @@ class ArchiveIndex:
     """The rows of the archive, for whoever writes or searches them."""
 
     def __init__(self, shelf: IndexStore) -> None:
-        self.shelf = shelf
+        self.store = shelf
 
     def cursor(self, tenant: str) -> tuple[IndexCursor, bytes | None]:
         """Return how far a tenant's log is in the index, and the row that says so, if there is one."""
-        row = self.shelf.get(CURSORS, [encode_key(tenant)]).get(encode_key(tenant))
+        row = self.store.get(CURSORS, [encode_key(tenant)]).get(encode_key(tenant))
         if row is None:
             return IndexCursor(), None
         return decode_row(IndexCursor, row), row
@@ -125,17 +125,17 @@ class ArchiveIndex:
     def owner(self, who: Who) -> int | None:
         """Return the number of a user; None if nothing of theirs is in the index."""
         named = encode_key(who.tenant, who.user_id)
-        row = self.shelf.get(OWNERS, [named]).get(named)
+        row = self.store.get(OWNERS, [named]).get(named)
         return None if row is None else int.from_bytes(row, "big")
 
     def head(self, owner: int) -> OwnerHead:
         """Return an owner's head."""
-        row = self.shelf.get(HEADS, [encode_key(owner)]).get(encode_key(owner))
+        row = self.store.get(HEADS, [encode_key(owner)]).get(encode_key(owner))
         return OwnerHead() if row is None else decode_row(OwnerHead, row)
 
-    def waiting(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
+    def pending(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
         """Return the rows of an owner's documents that are in no segment yet, by key."""
-        rows = self.shelf.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
+        rows = self.store.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
         return [(named, decode_row(PendingDocuments, row)) for named, row in rows]
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
@@ -149,14 +149,14 @@ class ArchiveIndex:
         return [(at, DocumentBlockView(row)) for at, row in self._documents(owner, first, last)]
 
     def _documents(self, owner: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        for named, row in self.shelf.scan(
+        for named, row in self.store.scan(
             DOCUMENTS, encode_key(owner, first), encode_key(owner, last), limit=_SCAN_LIMIT
         ):
             yield int.from_bytes(named[-8:], "big"), row
 
     def terms(self, owner: int, segment: Segment) -> dict[Term, bytes]:
         """Return every list of a segment."""
-        rows = self.shelf.scan(TERMS, *owner_key_range(owner, *segment), limit=_SCAN_LIMIT)
+        rows = self.store.scan(TERMS, *owner_key_range(owner, *segment), limit=_SCAN_LIMIT)
         found: dict[Term, bytes] = {}
         for _, row in rows:
             found |= postings.unpack_row(row)
@@ -166,7 +166,7 @@ class ArchiveIndex:
         """Return the rows of segments that have the lists of terms, if the segments have them, in one look."""
         firsts = {segment: encode_key(owner, *segment) for segment, _ in wanted}
         spans = [(firsts[segment], firsts[segment] + term + b"\0") for segment, term in wanted]
-        return self.shelf.lasts(TERMS, spans)
+        return self.store.last_values(TERMS, spans)
 
 
 def segments(following: int) -> Iterator[Segment]:
@@ -191,7 +191,7 @@ def document_rows(owner: int, first: int, held: DocumentBlock) -> Iterator[PutRo
         yield PutRow(
             DOCUMENTS,
             encode_key(owner, first + start),
-            held.part(start, start + SEGMENT_SIZES[1]).encode(),
+            held.section(start, start + SEGMENT_SIZES[1]).encode(),
         )
 
 
@@ -210,9 +210,9 @@ class IndexedSession(msgspec.Struct, frozen=True, array_like=True):
     owner: int
     generation: int
     began: int
-    asked: int | None = None
-    told: int | None = None
-    called: int | None = None
+    last_user: int | None = None
+    last_assistant: int | None = None
+    last_call: int | None = None
 
 
 class IndexBatch:
@@ -231,25 +231,27 @@ class IndexBatch:
         self._members: set[tuple[int, str]] = set()
         self._hidden: defaultdict[int, set[str]] = defaultdict(set)
 
-    def look(self, session_ids: Collection[str]) -> None:
+    def load_sessions(self, session_ids: Collection[str]) -> None:
         """Fetch what is known of sessions, in one look."""
         keys = {
             encode_key(self._tenant, name): name for name in session_ids if name not in self._known
         }
-        for found, row in self._index.shelf.get(SESSIONS, list(keys)).items():
+        for found, row in self._index.store.get(SESSIONS, list(keys)).items():
             self._known[keys[found]] = decode_row(IndexedSession, row)
 
-    def known(self, session_id: str) -> IndexedSession | None:
+    def session(self, session_id: str) -> IndexedSession | None:
         """Return what is known of a session that was looked for."""
         return self._known.get(session_id)
 
-    def begin(self, session_id: str, user_id: str | None, generation: int, began: int) -> None:
+    def add_session(
+        self, session_id: str, user_id: str | None, generation: int, began: int
+    ) -> None:
         """Know whose a session is from here on, and the generation that it is in."""
         owner = self._owner(user_id or "")
         self._known[session_id] = IndexedSession(owner, generation, began)
         self._members.add((owner, session_id))
 
-    def again(self, session_id: str, generation: int, began: int) -> None:
+    def start_generation(self, session_id: str, generation: int, began: int) -> None:
         """Know that a session began its next generation."""
         owner = self._known[session_id].owner
         self._known[session_id] = IndexedSession(owner, generation, began)
@@ -257,13 +259,13 @@ class IndexBatch:
     def _owner(self, user_id: str) -> int:
         if user_id not in self._owners:
             named = encode_key(self._tenant, user_id)
-            row = self._index.shelf.get(OWNERS, [named]).get(named)
-            self._owners[user_id] = int.from_bytes(row, "big") if row else self._another()
+            row = self._index.store.get(OWNERS, [named]).get(named)
+            self._owners[user_id] = int.from_bytes(row, "big") if row else self._next_owner_number()
         return self._owners[user_id]
 
-    def _another(self) -> int:
+    def _next_owner_number(self) -> int:
         if not self._next_owner:
-            row = self._index.shelf.get(CURSORS, [OWNER_COUNTER_KEY]).get(OWNER_COUNTER_KEY)
+            row = self._index.store.get(CURSORS, [OWNER_COUNTER_KEY]).get(OWNER_COUNTER_KEY)
             self._counter, self._next_owner = row, int.from_bytes(row or b"\1", "big")
         self._next_owner += 1
         return self._next_owner - 1
@@ -297,7 +299,10 @@ class IndexBatch:
         if role == "user":
             known = msgspec.structs.replace(known, asked=number)
         elif role == "assistant":
-            told, called = number if spoken else known.told, number if calls else known.called
+            told, called = (
+                number if spoken else known.last_assistant,
+                number if calls else known.last_call,
+            )
             known = msgspec.structs.replace(known, told=told, called=called)
         self._known[session_id] = known
 
@@ -318,14 +323,14 @@ class IndexBatch:
             counter = (CURSORS, OWNER_COUNTER_KEY)
             expected[counter] = self._counter
             changes.append(PutRow(*counter, encode_number(self._next_owner)))
-        changes += self._named()
+        changes += self._name_rows()
         for owner, entries in self._new.items():
-            changes += _OwnerUpdate(self._index, owner, self._head(owner)).taken(entries)
+            changes += _OwnerUpdate(self._index, owner, self._head(owner)).add_documents(entries)
         for owner, sessions in self._hidden.items():
-            changes += _OwnerUpdate(self._index, owner, self._head(owner)).hidden(sessions)
-        return self._index.shelf.write(changes, expected=expected)
+            changes += _OwnerUpdate(self._index, owner, self._head(owner)).hide_sessions(sessions)
+        return self._index.store.write(changes, expected=expected)
 
-    def _named(self) -> Iterable[PutRow]:
+    def _name_rows(self) -> Iterable[PutRow]:
         for user_id, owner in self._owners.items():
             yield PutRow(OWNERS, encode_key(self._tenant, user_id), encode_number(owner))
         for owner, session_id in sorted(self._members):
@@ -337,10 +342,10 @@ class IndexBatch:
 def _answered_document(known: IndexedSession, role: str, spoken: bool) -> int | None:
     """Return the document that a message answers: a user an assistant, an assistant a user, a tool its call."""
     if role == "tool":
-        return known.called
+        return known.last_call
     if role == "user":
-        return known.told
-    return known.asked if role == "assistant" and spoken else None
+        return known.last_assistant
+    return known.last_user if role == "assistant" and spoken else None
 
 
 class _OwnerUpdate:
@@ -354,24 +359,24 @@ class _OwnerUpdate:
         self._held: dict[int, DocumentBlock] = {}
         self._changes: list[PutRow | DropRows] = []
 
-    def taken(self, entries: list[NewDocument]) -> list[PutRow | DropRows]:
+    def add_documents(self, entries: list[NewDocument]) -> list[PutRow | DropRows]:
         """Return what takes new documents in."""
-        self._take(entries)
+        self._append(entries)
         length = sum(len(entry.once) + 2 * len(entry.often) for entry in entries)
-        return self._headed(len(entries), len(entries), length)
+        return self._with_head(len(entries), len(entries), length)
 
-    def hidden(self, sessions: Collection[str]) -> list[PutRow | DropRows]:
+    def hide_sessions(self, sessions: Collection[str]) -> list[PutRow | DropRows]:
         """Return what hides the documents of sessions."""
-        return self._headed(0, -self._hide(sessions), 0)
+        return self._with_head(0, -self._hide(sessions), 0)
 
-    def _headed(self, new: int, more: int, length: int) -> list[PutRow | DropRows]:
+    def _with_head(self, new: int, more: int, length: int) -> list[PutRow | DropRows]:
         old = self._head
         head = OwnerHead(
-            old.following + new, old.documents + more, old.length + length, old.turn + 1
+            old.following + new, old.documents + more, old.length + length, old.revision + 1
         )
         return [*self._changes, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
 
-    def _take(self, entries: list[NewDocument]) -> None:
+    def _append(self, entries: list[NewDocument]) -> None:
         first = self._head.following
         fresh = DocumentBlock()
         for number, entry in enumerate(entries, first):
@@ -384,14 +389,16 @@ class _OwnerUpdate:
             self._changes.append(PutRow(PENDING, encode_key(self._owner, first), encode_row(row)))
             return
         held, before, before_often = DocumentBlock(), list[bytes](), list[bytes]()
-        for _, row in self._index.waiting(self._owner):
+        for _, row in self._index.pending(self._owner):
             held.extend(documents.decode_block(row.documents))
             before += row.once
             before_often += row.often
         held.extend(fresh)
-        self._cut(start, held, before + once, before_often + often)
+        self._build_segments(start, held, before + once, before_often + often)
 
-    def _cut(self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
+    def _build_segments(
+        self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]
+    ) -> None:
         """Make segments of what waits, the largest that are whole, and let the rest wait."""
         begin, following = start, start + len(held)
         self._changes.append(DropRows(PENDING, *owner_key_range(self._owner)))
@@ -407,7 +414,7 @@ class _OwnerUpdate:
                     range(start, start + size), once[low:high], often[low:high], strict=True
                 )
             )
-            self._held[start] = held.part(low, high)
+            self._held[start] = held.section(low, high)
             start += size
             self._merge(size, start)
         for segment, lists in self._made.items():
@@ -417,7 +424,7 @@ class _OwnerUpdate:
         if start < following:
             rest = slice(start - begin, None)
             row = PendingDocuments(
-                held.part(start - begin, len(held)).encode(), once[rest], often[rest]
+                held.section(start - begin, len(held)).encode(), once[rest], often[rest]
             )
             self._changes.append(PutRow(PENDING, encode_key(self._owner, start), encode_row(row)))
 
@@ -430,7 +437,7 @@ class _OwnerUpdate:
             parts = [(size, start) for start in range(first, end, size)]
             self._made[larger, first] = postings.merge([self._lists(part) for part in parts])
             if larger == SEGMENT_SIZES[1]:
-                self._join(first, end)
+                self._merge_document_rows(first, end)
             size = larger
 
     def _lists(self, segment: Segment) -> dict[Term, bytes]:
@@ -440,7 +447,7 @@ class _OwnerUpdate:
         self._changes.append(DropRows(TERMS, *owner_key_range(self._owner, *segment)))
         return self._index.terms(self._owner, segment)
 
-    def _join(self, first: int, end: int) -> None:
+    def _merge_document_rows(self, first: int, end: int) -> None:
         """Put the documents of a stretch into one row."""
         rows = self._index.documents(self._owner, first, end)
         self._changes.append(
@@ -462,7 +469,7 @@ class _OwnerUpdate:
                 marked += found
                 row = PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode())
                 self._changes.append(row)
-        for named, row in self._index.waiting(self._owner):
+        for named, row in self._index.pending(self._owner):
             held = documents.decode_block(row.documents)
             if found := _hide_sessions(held, sessions):
                 marked += found
@@ -472,11 +479,11 @@ class _OwnerUpdate:
 
 
 def _hide_sessions(held: DocumentBlock, sessions: Collection[str]) -> int:
-    named = {at for at, place in enumerate(held.named) if place.session_id in sessions}
+    named = {at for at, place in enumerate(held.generations) if place.session_id in sessions}
     if not named:
         return 0
     marked = 0
-    for at, place in enumerate(held.places):
+    for at, place in enumerate(held.generation_numbers):
         if place in named and held.kinds[at] < HIDDEN:
             held.kinds[at] = HIDDEN
             marked += 1
@@ -507,7 +514,7 @@ def forget(
     forgotten = _write_with_retry(
         rows, who.tenant, lambda: _removal(rows, who, session_id, position)
     )
-    rows.shelf.scrub()
+    rows.store.scrub()
     return forgotten
 
 
@@ -527,7 +534,7 @@ def reset_tenant(rows: ArchiveIndex, tenant: str) -> None:
 def _scan_all(
     rows: ArchiveIndex, book: str, first: bytes, last: bytes
 ) -> Iterator[tuple[bytes, bytes]]:
-    while page := rows.shelf.scan(book, first, last, limit=limits.MEMORY_ROWS):
+    while page := rows.store.scan(book, first, last, limit=limits.MEMORY_ROWS):
         yield from page
         first = page[-1][0] + b"\0"
 
@@ -543,11 +550,11 @@ def _write_with_retry(
     for _ in range(_TRIES):
         cursor, row = rows.cursor(tenant)
         if anew:
-            following = IndexCursor(turn=cursor.turn + 1)
+            following = IndexCursor(revision=cursor.revision + 1)
         else:
-            following = msgspec.structs.replace(cursor, turn=cursor.turn + 1)
+            following = msgspec.structs.replace(cursor, turn=cursor.revision + 1)
         count, made = changes()
-        if rows.shelf.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
+        if rows.store.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
             return count
     raise errors.Unavailable(
         "the archive changes too fast for anything to be forgotten; try again."
@@ -576,7 +583,10 @@ def _document_filter(session_id: str | None, position: int | None) -> DocumentFi
     def chosen(held: DocumentBlock, at: int) -> bool:
         if position is not None and held.positions[at] != position:
             return False
-        return session_id is None or held.named[held.places[at]].session_id == session_id
+        return (
+            session_id is None
+            or held.generations[held.generation_numbers[at]].session_id == session_id
+        )
 
     return chosen
 
@@ -605,29 +615,29 @@ class _DocumentRemoval:
         self._made: list[PutRow | DropRows] = []
 
     def changes(self) -> tuple[int, list[PutRow | DropRows]]:
-        gone = self._documents()
+        gone = self._blank_documents()
         for size, first in segments(self._head.following):
             if within := {number & 0xFFFF for number in gone if first <= number < first + size}:
-                self._segment((size, first), within)
-        self._waiting()
+                self._rewrite_segment((size, first), within)
+        self._remove_pending()
         head = msgspec.structs.replace(
             self._head,
             documents=self._head.documents - self._count,
             length=max(0, self._head.length - round(self._length)),
-            turn=self._head.turn + 1,
+            turn=self._head.revision + 1,
         )
         return self._count, [*self._made, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
 
-    def _documents(self) -> set[int]:
+    def _blank_documents(self) -> set[int]:
         gone = set[int]()
         stop = self._head.following - self._head.following % SEGMENT_SIZES[0]
         for first, held in self._index.documents(self._owner, 0, stop):
-            if found := self._blanked(held):
+            if found := self._blank(held):
                 gone |= {first + at for at in found}
                 self._made.append(PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode()))
         return gone
 
-    def _blanked(self, held: DocumentBlock) -> list[int]:
+    def _blank(self, held: DocumentBlock) -> list[int]:
         """Forget the chosen ones among documents; return their places."""
         found = [
             at for at, kind in enumerate(held.kinds) if kind != FORGOTTEN and self._chosen(held, at)
@@ -635,20 +645,20 @@ class _DocumentRemoval:
         shown = [held.kinds[at] for at in found if held.kinds[at] < HIDDEN]
         self._count += len(shown)
         self._length += sum(map(length_of_kind, shown))
-        held.forget(found)
+        held.blank(found)
         return found
 
-    def _segment(self, segment: Segment, gone: Collection[int]) -> None:
+    def _rewrite_segment(self, segment: Segment, gone: Collection[int]) -> None:
         lists = self._index.terms(self._owner, segment)
         left = {term: postings.remove_numbers(data, gone) for term, data in lists.items()}
         kept = {term: data for term, data in left.items() if data}
         self._made.append(DropRows(TERMS, *owner_key_range(self._owner, *segment)))
         self._made += segment_rows(self._owner, segment, kept)
 
-    def _waiting(self) -> None:
-        for named, row in self._index.waiting(self._owner):
+    def _remove_pending(self) -> None:
+        for named, row in self._index.pending(self._owner):
             held = documents.decode_block(row.documents)
-            if found := self._blanked(held):
+            if found := self._blank(held):
                 for at in found:
                     row.once[at] = row.often[at] = b""
                 row.documents = held.encode()

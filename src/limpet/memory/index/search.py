@@ -117,7 +117,7 @@ class ArchiveMatch(msgspec.Struct, frozen=True):
     """A message that fits, and how well."""
 
     position: int
-    place: SessionGeneration
+    generation: SessionGeneration
     time_us: int
     role: str
     score: float
@@ -140,10 +140,10 @@ def find_messages(
     for _ in range(_TRIES):
         head = rows.head(owner)
         found = _IndexSearch(rows, owner, head, sought, kept)
-        lists = found.read()
+        lists = found.read_lists()
         # Rows that were moved meanwhile may have been read twice, or not at all.
         if rows.head(owner) == head:
-            return found.ranked(lists)
+            return found.rank(lists)
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
@@ -155,7 +155,7 @@ def locate_messages(
         head = rows.head(owner)
         found = _IndexSearch(rows, owner, head, ArchiveQuery(terms=(), k=0), kept)
         if rows.head(owner) == head:
-            return found.located(positions)
+            return found.locate(positions)
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
@@ -175,31 +175,31 @@ class _IndexSearch:
         self._head = head
         self._sought = sought
         self._kept = kept or SearchCache()
-        self._waiting_from = head.following - head.following % SEGMENT_SIZES[0]
+        self._pending_from = head.following - head.following % SEGMENT_SIZES[0]
         self._known = self._kept.get(owner, head)
         self._views = [] if self._known else self._read_views()
 
     def _read_views(self) -> list[tuple[int, DocumentBlockView]]:
-        views = self._index.views(self._owner, 0, self._waiting_from)
-        number = self._waiting_from
-        for _, row in self._index.waiting(self._owner):
+        views = self._index.views(self._owner, 0, self._pending_from)
+        number = self._pending_from
+        for _, row in self._index.pending(self._owner):
             views.append((number, DocumentBlockView(row.documents)))
             number += len(row.once)
         return views
 
     @property
-    def _held(self) -> OwnerDocuments:
+    def _documents(self) -> OwnerDocuments:
         """What the owner had. Only once it is known that nothing was moved while it was read."""
         if self._known is None:
             self._known = OwnerDocuments(self._head.following, self._views)
             self._kept.put(self._owner, self._head, self._known)
         return self._known
 
-    def read(self) -> dict[Term, _TermDocuments]:
+    def read_lists(self) -> dict[Term, _TermDocuments]:
         """Read all that is needed; return the documents of each term that any has."""
         return self._lists()
 
-    def ranked(self, lists: Mapping[Term, _TermDocuments]) -> ArchiveMatches:
+    def rank(self, lists: Mapping[Term, _TermDocuments]) -> ArchiveMatches:
         """Return what was found, the best first."""
         if not lists:
             return ArchiveMatches((), {})
@@ -207,14 +207,14 @@ class _IndexSearch:
             term: _term_weight(self._head.documents, sum(map(len, found)))
             for term, found in lists.items()
         }
-        best = self._best(lists, weights)
+        best = self._best_documents(lists, weights)
         return ArchiveMatches([self._match(score, number) for score, number in best], weights)
 
-    def located(self, positions: Collection[int]) -> dict[int, ArchiveMatch]:
+    def locate(self, positions: Collection[int]) -> dict[int, ArchiveMatch]:
         """Return the documents at some positions that can be found."""
         return {
             position: self._match(0.0, first + at)
-            for first, view in self._held.views
+            for first, view in self._documents.views
             for at, position in enumerate(view.positions())
             if position in positions and view.kinds[at] < HIDDEN
         }
@@ -222,7 +222,7 @@ class _IndexSearch:
     def _lists(self) -> dict[Term, _TermDocuments]:
         """Return the documents of each term that any has, the rarest term first."""
         found: dict[Term, _TermDocuments] = {term: ([], []) for term in self._sought.terms}
-        self._wait(found)
+        self._read_pending(found)
         wanted = [
             (segment, term)
             for segment in inverted_index.segments(self._head.following)
@@ -232,7 +232,7 @@ class _IndexSearch:
         for (segment, term), row in zip(wanted, rows, strict=True):
             base = segment[1] & ~0xFFFF
             once, often = found[term]
-            for data in self._segment(segment, term, row):
+            for data in self._segment_lists(segment, term, row):
                 first, second = postings.decode(data)
                 once.extend([base + n for n in first] if base else first)
                 often.extend([base + n for n in second] if base else second)
@@ -243,16 +243,16 @@ class _IndexSearch:
         there = [(term, both) for term, both in found.items() if both[0] or both[1]]
         return dict(sorted(there, key=lambda one: len(one[1][0]) + len(one[1][1])))
 
-    def _segment(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+    def _segment_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
         if not is_prefix(term):
             data = postings.find_list(row, term) if row is not None else None
             return () if data is None else (data,)
-        return self._beginning(segment, term, row)
+        return self._prefix_lists(segment, term, row)
 
-    def _beginning(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+    def _prefix_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
         """Yield the lists of all terms that begin with one."""
         first = inverted_index.owner_key_range(self._owner, *segment)[0] + term
-        later = self._index.shelf.scan(
+        later = self._index.store.scan(
             inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS
         )
         for data in (row, *(value for _, value in later)):
@@ -261,10 +261,10 @@ class _IndexSearch:
                     if name.startswith(term):
                         yield held
 
-    def _wait(self, found: Mapping[Term, _TermDocuments]) -> None:
+    def _read_pending(self, found: Mapping[Term, _TermDocuments]) -> None:
         """Look through the documents that are in no segment."""
-        number = self._waiting_from
-        for _, row in self._index.waiting(self._owner):
+        number = self._pending_from
+        for _, row in self._index.pending(self._owner):
             for singly, repeated in zip(row.once, row.often, strict=True):
                 for terms, part in ((singly, 0), (repeated, 1)):
                     framed = b"\n%b\n" % terms
@@ -273,13 +273,13 @@ class _IndexSearch:
                             lists[part].append(number)
                 number += 1
 
-    def _best(
+    def _best_documents(
         self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float]
     ) -> list[tuple[float, int]]:
         """Return the best documents that pass, each with its score."""
-        scores, bits = [0.0] * len(self._held), [0] * len(self._held)
+        scores, bits = [0.0] * len(self._documents), [0] * len(self._documents)
         touched = self._add_up(lists, weights, scores, bits)
-        self._answer(touched, scores, bits)
+        self._add_answer_scores(touched, scores, bits)
         if self._sought.is_narrow:
             touched = set(filter(self._passes, touched))
         # What a score loses for what is missing leaves it above this part of itself.
@@ -302,7 +302,7 @@ class _IndexSearch:
         bits: list[int],
     ) -> set[int]:
         """Add to the scores of documents what their terms weigh, and note in bits which they have; return whose."""
-        kinds = self._held.kinds
+        kinds = self._documents.kinds
         norms = _term_factors(round(self._head.length / max(1, self._head.documents)))
         touched = set[int]()
         for at, (term, found) in enumerate(lists.items()):
@@ -318,9 +318,9 @@ class _IndexSearch:
                     bits[number] |= bit
         return touched
 
-    def _answer(self, touched: set[int], scores: list[float], bits: list[int]) -> None:
+    def _add_answer_scores(self, touched: set[int], scores: list[float], bits: list[int]) -> None:
         """Add to each document a part of the score that the one it answers has by itself."""
-        replies = self._held.replies
+        replies = self._documents.replies
         # The last first: one that answers is done before what answers it in turn could count it twice.
         for number in sorted(touched & replies.keys(), reverse=True):
             if score := scores[number]:
@@ -332,20 +332,20 @@ class _IndexSearch:
     def _passes(self, number: int) -> bool:
         """Whether all that must hold is true of a document."""
         sought = self._sought
-        view, at = self._held.at(number)
+        view, at = self._documents.at(number)
         if view.kinds[at] >= HIDDEN:
             return False
         return (
             (not sought.roles or documents.role_of_kind(view.kinds[at]) in sought.roles)
-            and sought.session_id in (None, view.place(at).session_id)
+            and sought.session_id in (None, view.generation(at).session_id)
             and (sought.since_us is None or sought.since_us <= view.time(at))
             and (sought.until_us is None or view.time(at) <= sought.until_us)
         )
 
     def _match(self, score: float, number: int) -> ArchiveMatch:
-        view, at = self._held.at(number)
+        view, at = self._documents.at(number)
         role = documents.role_of_kind(view.kinds[at])
-        return ArchiveMatch(view.position(at), view.place(at), view.time(at), role, score)
+        return ArchiveMatch(view.position(at), view.generation(at), view.time(at), role, score)
 
 
 @functools.lru_cache(maxsize=64)

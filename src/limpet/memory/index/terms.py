@@ -61,20 +61,20 @@ class _TermPatterns:
 
     def __init__(self) -> None:
         self.compound = re.compile(rb"[0-9a-z]+(?:[-_.@:/][0-9a-z]+)+")
-        self.telling = re.compile(rb"[0-9_.@]")
-        self.humped = re.compile(rb"[A-Za-z0-9]*[a-z][A-Z][A-Za-z0-9]*")
+        self.identifier_mark = re.compile(rb"[0-9_.@]")
+        self.camel_case = re.compile(rb"[A-Za-z0-9]*[a-z][A-Z][A-Za-z0-9]*")
         self.parts = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
         self.plain = re.compile(r"[A-Za-z0-9]+")
         self.encoded = re.compile(f"[A-Za-z0-9+/=_-]{{{_ENCODED_CHARS},}}")
         combining = "".join(chr(c) for c in range(0x300, 0x10000) if unicodedata.combining(chr(c)))
-        self.crowds = re.compile(f"([{re.escape(combining)}]{{8}})[{re.escape(combining)}]+")
+        self.mark_runs = re.compile(f"([{re.escape(combining)}]{{8}})[{re.escape(combining)}]+")
         self.accents = re.compile("[\u0300-\u036f]+")
         self.katakana = re.compile("[\u30a1-\u30fa\u30fc]{3,20}")
         marks = "".join(chr(code) for code in range(0x483, 0x2100) if _is_mark(code))
         self.between = re.compile(f"[^\\w\\x00-\\x7f{re.escape(marks)}]+")
         self.pieces = re.compile(f"[{_UNSPACED}]+|[^{_UNSPACED}]+")
         self.unspaced = re.compile(f"[{_UNSPACED}]")
-        self.settled = re.compile(f"[{_FOLD_STABLE}]+")
+        self.fold_stable = re.compile(f"[{_FOLD_STABLE}]+")
         self.foreign = re.compile(f"[^\\W\\x00-\\x7f]|[\u0300-\u036f{re.escape(marks)}]")
         self.span = re.compile(f"(?:[^\\W_]|[\u0300-\u036f{re.escape(marks)}])+")
 
@@ -186,7 +186,7 @@ def _candidate_pairs(word: str, wanted: Collection[str]) -> Iterator[tuple[int, 
     What is settled has the terms that it looks like, so that most of a long text is passed over.
     """
     settled = bytearray(len(word) + 1)
-    for match in _patterns().settled.finditer(word):
+    for match in _patterns().fold_stable.finditer(word):
         settled[match.start() : match.end()] = b"\1" * len(match[0])
     for at in range(len(word)):
         pair, one = word[at : at + 2], word[at]
@@ -201,7 +201,7 @@ def fold(text: str) -> str:
     if text.isascii():
         return text.lower()
     # Sorting a long run of marks takes the square of its length.
-    parted = unicodedata.normalize("NFKD", _patterns().crowds.sub(r"\1", text))
+    parted = unicodedata.normalize("NFKD", _patterns().mark_runs.sub(r"\1", text))
     bare = _patterns().accents.sub("", parted)
     return unicodedata.normalize("NFKC", bare).casefold()
 
@@ -247,11 +247,11 @@ def _add_identifiers(found: list[Term], folded: bytes, text: str) -> None:
     for joined in folded.translate(_JOINED).split():
         if not joined.isalnum():
             for whole in find.compound.findall(joined):
-                if len(whole) <= limits.ARCHIVE_WORD_CHARS and find.telling.search(whole):
+                if len(whole) <= limits.ARCHIVE_WORD_CHARS and find.identifier_mark.search(whole):
                     found.append(whole)
     said = text.encode()
     if b"aA" in said.translate(_CASE_CLASSES):
-        for name in find.humped.findall(said):
+        for name in find.camel_case.findall(said):
             found += [_cached_stem(part.lower()) for part in find.parts.findall(name)]
 
 

@@ -164,10 +164,10 @@ class _LinearWeights(NamedTuple):
 class _LayerWeights(NamedTuple):
     attention: _LinearWeights
     output: _LinearWeights
-    attended: _LinearWeights
+    attention_norm: _LinearWeights
     up: _LinearWeights
     down: _LinearWeights
-    done: _LinearWeights
+    output_norm: _LinearWeights
 
 
 class MiniLM:
@@ -182,13 +182,13 @@ class MiniLM:
         self._words = read("embeddings.word_embeddings.weight")
         kind = read("embeddings.token_type_embeddings.weight")[0]
         self._places = read("embeddings.position_embeddings.weight") + kind
-        self._begun = _LinearWeights(
+        self._embedding_norm = _LinearWeights(
             read("embeddings.LayerNorm.weight"), read("embeddings.LayerNorm.bias")
         )
         self._layers = [_read_layer(read, f"encoder.layer.{number}.") for number in range(_LAYERS)]
         self._threads = cast("Any", threadpoolctl.ThreadpoolController())
         self._lock = Lock()
-        self._check()
+        self._check_known_vector()
 
     @property
     def name(self) -> str:
@@ -200,7 +200,7 @@ class MiniLM:
         """How many numbers a vector has."""
         return DIMENSIONS
 
-    def _check(self) -> None:
+    def _check_known_vector(self) -> None:
         found = self.embed([KNOWN_TEXT])[0, : len(KNOWN_VECTOR)]
         if not np.allclose(found, KNOWN_VECTOR, atol=_TOLERANCE):
             raise errors.WrongEmbedder(
@@ -224,17 +224,17 @@ class MiniLM:
         starts = np.concatenate(([0], np.cumsum(lengths)))
         hidden = self._words[np.concatenate(texts)]
         hidden += self._places[np.concatenate([np.arange(len(text)) for text in texts])]
-        _normalize(hidden, self._begun)
+        _normalize(hidden, self._embedding_norm)
         groups = list(_length_groups(lengths, starts))
         for layer in self._layers:
             hidden += _apply_linear(
                 layer.output, _attention(_apply_linear(layer.attention, hidden), groups)
             )
-            _normalize(hidden, layer.attended)
+            _normalize(hidden, layer.attention_norm)
             wide = hidden @ layer.up.weight
             _gelu(wide, layer.up.bias)
             hidden += _apply_linear(layer.down, wide)
-            _normalize(hidden, layer.done)
+            _normalize(hidden, layer.output_norm)
         means = np.add.reduceat(hidden, starts[:-1]) / lengths[:, None]
         return (means / np.linalg.norm(means, axis=1, keepdims=True)).astype(np.float32)
 
@@ -287,10 +287,10 @@ def _read_layer(read: _SafetensorsFile, prefix: str) -> _LayerWeights:
     return _LayerWeights(
         attention=joined,
         output=linear("attention.output.dense"),
-        attended=norm("attention.output.LayerNorm"),
+        attention_norm=norm("attention.output.LayerNorm"),
         up=linear("intermediate.dense"),
         down=linear("output.dense"),
-        done=norm("output.LayerNorm"),
+        output_norm=norm("output.LayerNorm"),
     )
 
 

@@ -44,7 +44,7 @@ class SemanticSearch:
 
         Raises Unavailable if the embedder can't answer; the caller then has its words.
         """
-        gallery = self.vectors.gallery(who)
+        gallery = self.vectors.owner_index(who)
         wide = max(CANDIDATES, k)
         near: list[int] = []
         if len(gallery.vectors):

@@ -57,7 +57,7 @@ class VectorSet(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def then(self, more: VectorSet) -> VectorSet:
+    def extended(self, more: VectorSet) -> VectorSet:
         """Return these with others behind them."""
         return VectorSet(*(
             np.concatenate((getattr(self, field), getattr(more, field)))
@@ -84,14 +84,14 @@ class VectorIndex:
         )
         finite = np.isfinite(self._nearest)
         total = np.where(finite, self._nearest, 0).sum(1, dtype=np.float32)
-        self.crowds: Floats = total / np.maximum(finite.sum(1), 1).astype(np.float32)
+        self.densities: Floats = total / np.maximum(finite.sum(1), 1).astype(np.float32)
 
-    def grown(self, more: VectorSet) -> VectorIndex:
+    def extended(self, more: VectorSet) -> VectorIndex:
         """Return the gallery with more vectors behind those it has."""
-        return VectorIndex(self.vectors.then(more), self._nearest, len(self.vectors))
+        return VectorIndex(self.vectors.extended(more), self._nearest, len(self.vectors))
 
     @property
-    def size(self) -> int:
+    def byte_size(self) -> int:
         """How many bytes its vectors take."""
         return self.vectors.rows.nbytes
 
@@ -99,8 +99,8 @@ class VectorIndex:
         self, vector: Floats, k: int, wanted: VectorFilter = NO_FILTER
     ) -> list[NearMessage]:
         """Return up to k messages, the nearest first; of equals the latest. Each is there once."""
-        scores = self.vectors.rows @ vector - self.crowds / 2
-        chosen = self._chosen(wanted)
+        scores = self.vectors.rows @ vector - self.densities / 2
+        chosen = self._mask(wanted)
         if chosen is not None:
             scores = np.where(chosen, scores, -np.inf)
         wide = min(len(scores), k * limits.EMBED_PASSAGES_MAX)
@@ -114,7 +114,7 @@ class VectorIndex:
                 found.setdefault(int(self.vectors.positions[index]), float(scores[index]))
         return [NearMessage(position, score) for position, score in found.items()]
 
-    def _chosen(self, wanted: VectorFilter) -> NDArray[np.bool_] | None:
+    def _mask(self, wanted: VectorFilter) -> NDArray[np.bool_] | None:
         if wanted == NO_FILTER:
             return None
         held = self.vectors
@@ -136,7 +136,7 @@ class VectorIndex:
         0 and less is nothing in common, from 0.3 on there is something. Messages without vectors are left out.
         """
         at = np.flatnonzero(np.isin(self.vectors.positions, list(positions)))
-        rows, crowds = self.vectors.rows[at], self.crowds[at]
+        rows, crowds = self.vectors.rows[at], self.densities[at]
         scores = 2 * (rows @ rows.T) - crowds[:, None] - crowds[None, :]
         names = self.vectors.positions[at].tolist()
         found: dict[tuple[int, int], float] = {}
@@ -218,14 +218,14 @@ class VectorBlock(msgspec.Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.positions)
 
-    def part(self, chosen: slice | NDArray[np.bool_]) -> VectorBlock:
+    def section(self, chosen: slice | NDArray[np.bool_]) -> VectorBlock:
         """Return some of it."""
         return VectorBlock(*(getattr(self, field)[chosen] for field in self.__struct_fields__))
 
-    def parts(self, size: int) -> Iterator[VectorBlock]:
+    def split(self, size: int) -> Iterator[VectorBlock]:
         """Yield it in blocks of a size; the last may be smaller."""
         for first in range(0, len(self), size):
-            yield self.part(slice(first, first + size))
+            yield self.section(slice(first, first + size))
 
     def vectors(self) -> VectorSet:
         """Return the vectors as numbers, each of length 1."""

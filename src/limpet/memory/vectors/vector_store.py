@@ -42,13 +42,13 @@ class EmbeddingProgress(msgspec.Struct, frozen=True):
 
     position: int
     cursor: bytes | None
-    forgotten: bytes | None
+    forget_count: bytes | None
 
 
 class _OwnerVectors(msgspec.Struct, frozen=True, array_like=True):
     """Of one owner's vectors: when one was last forgotten, the last block and how many it has, and all there are."""
 
-    forgotten: int = 0
+    forget_count: int = 0
     last: int = 0
     in_last: int = 0
     count: int = 0
@@ -68,7 +68,7 @@ class VectorStore:
         self._lock = Lock()
         self._cache: OrderedDict[Who, tuple[_OwnerVectors, VectorIndex]] = OrderedDict()
 
-    def mark(self, tenant: str) -> EmbeddingProgress:
+    def progress(self, tenant: str) -> EmbeddingProgress:
         """Return how far a tenant's log is embedded. To be asked before the log is read."""
         cursor, forgotten = encode_key(tenant, self._name), encode_key(tenant)
         rows = self._shelf.get(PROGRESS_TABLE, [cursor, forgotten])
@@ -92,17 +92,17 @@ class VectorStore:
         for user_id, vectors in found.items():
             if vectors:
                 block = vector_index.pack_block(vectors, self._dimensions)
-                changes += self._appended(
-                    Who(tenant, user_id), block, _decode_number(mark.forgotten)
+                changes += self._append(
+                    Who(tenant, user_id), block, _decode_number(mark.forget_count)
                 )
         expected = {
             (PROGRESS_TABLE, cursor): mark.cursor,
-            (PROGRESS_TABLE, forgotten): mark.forgotten,
+            (PROGRESS_TABLE, forgotten): mark.forget_count,
         }
         return self._shelf.write(changes, expected=expected)
 
-    def _appended(self, who: Who, block: VectorBlock, forgotten: int) -> Iterator[PutRow]:
-        place = self._place(who)
+    def _append(self, who: Who, block: VectorBlock, forgotten: int) -> Iterator[PutRow]:
+        place = self._owner_key(who)
         head = self._head(place) or _OwnerVectors(forgotten)
         count = head.count + len(block)
         if kept := self._shelf.get(BLOCKS, [place + encode_key(head.last)]):
@@ -110,55 +110,55 @@ class VectorStore:
                 [*map(vector_index.decode_block, kept.values()), block]
             )
         last, part = head.last, block
-        for last, part in enumerate(block.parts(limits.VECTOR_BLOCK), head.last):
+        for last, part in enumerate(block.split(limits.VECTOR_BLOCK), head.last):
             yield PutRow(BLOCKS, place + encode_key(last), part.encode())
-        yield _put_head(place, _OwnerVectors(head.forgotten, last, len(part), count))
+        yield _put_head(place, _OwnerVectors(head.forget_count, last, len(part), count))
 
     def nearest(
         self, who: Who, vector: NDArray[np.float32], k: int, wanted: VectorFilter = NO_FILTER
     ) -> list[NearMessage]:
         """Return up to k messages of an owner that lie nearest to a vector of length 1, the nearest first."""
-        return self.gallery(who).nearest(vector, k, wanted)
+        return self.owner_index(who).nearest(vector, k, wanted)
 
-    def gallery(self, who: Who) -> VectorIndex:
+    def owner_index(self, who: Who) -> VectorIndex:
         """Return an owner's vectors as they are now: from memory, but for what has come since."""
-        place, nothing = self._place(who), VectorIndex(empty_vectors(self._dimensions))
+        place, nothing = self._owner_key(who), VectorIndex(empty_vectors(self._dimensions))
         for _ in range(_TRIES):
             head = self._head(place)
             if head is None:
-                self._let_go(who)
+                self._evict(who)
                 return nothing
             with self._lock:
                 known, gallery = self._cache.get(who, (head, None))
-            if gallery is None or known.forgotten != head.forgotten:
+            if gallery is None or known.forget_count != head.forget_count:
                 known, gallery = _OwnerVectors(), nothing
             if known != head:
-                gallery = self._grown(place, known, gallery)
+                gallery = self._extend(place, known, gallery)
             # If not so, somebody writes just now, and what was read is of two moments.
             if len(gallery.vectors) == head.count and self._head(place) == head:
-                self._keep(who, head, gallery)
+                self._cache_index(who, head, gallery)
                 return gallery
         raise errors.Unavailable("the vectors change too fast to be searched; try again.")
 
-    def _grown(self, place: bytes, known: _OwnerVectors, gallery: VectorIndex) -> VectorIndex:
+    def _extend(self, place: bytes, known: _OwnerVectors, gallery: VectorIndex) -> VectorIndex:
         found = [block for _, block in self._blocks(place, known.last)]
         if not found:
             return gallery
         # The last block that was known may have grown.
-        return gallery.grown(
-            vector_index.concatenate_blocks(found).part(slice(known.in_last, None)).vectors()
+        return gallery.extended(
+            vector_index.concatenate_blocks(found).section(slice(known.in_last, None)).vectors()
         )
 
-    def _keep(self, who: Who, head: _OwnerVectors, gallery: VectorIndex) -> None:
+    def _cache_index(self, who: Who, head: _OwnerVectors, gallery: VectorIndex) -> None:
         with self._lock:
             self._cache[who] = head, gallery
             self._cache.move_to_end(who)
-            total = sum(kept.size for _, kept in self._cache.values())
+            total = sum(kept.byte_size for _, kept in self._cache.values())
             while total > limits.VECTOR_CACHE_BYTES and len(self._cache) > 1:
                 _, (_, dropped) = self._cache.popitem(last=False)
-                total -= dropped.size
+                total -= dropped.byte_size
 
-    def _let_go(self, who: Who) -> None:
+    def _evict(self, who: Who) -> None:
         with self._lock:
             self._cache.pop(who, None)
 
@@ -167,16 +167,16 @@ class VectorStore:
 
         Those of every embedder go. When this returns, nothing of them is left in any file.
         """
-        self._let_go(who)
+        self._evict(who)
         for _ in range(_TRIES):
-            dropped = self._dropped(who, session_id, position)
+            dropped = self._drop(who, session_id, position)
             if dropped is not None:
                 # Also if there was nothing: another may have been stopped between dropping and this.
                 self._shelf.scrub()
                 return dropped
         raise errors.Unavailable("vectors are added too fast to forget some; try again.")
 
-    def _dropped(self, who: Who, session_id: str | None, position: int | None) -> int | None:
+    def _drop(self, who: Who, session_id: str | None, position: int | None) -> int | None:
         """Drop in one step; return how many, or None if somebody else wrote meanwhile."""
         row = encode_key(who.tenant)
         seen = self._shelf.get(PROGRESS_TABLE, [row]).get(row)
@@ -191,12 +191,12 @@ class VectorStore:
         else:
             for place, data in heads:
                 expected[HEADS, place] = data
-                found, count = self._without(place, forgotten, session_id, position)
+                found, count = self._remove(place, forgotten, session_id, position)
                 changes += found
                 dropped += count
         return dropped if self._shelf.write(changes, expected=expected) else None
 
-    def _without(
+    def _remove(
         self, place: bytes, forgotten: int, session_id: str | None, position: int | None
     ) -> tuple[list[PutRow | DropRows], int]:
         """Return what leaves an embedder's vectors of an owner without some of them, and how many those are."""
@@ -207,7 +207,7 @@ class VectorStore:
                 chosen &= block.sessions == session_id
             if position is not None:
                 chosen &= block.positions == position
-            rest = block.part(~chosen)
+            rest = block.section(~chosen)
             row = place + encode_key(number)
             if len(rest) < len(block):
                 dropped += len(block) - len(rest)
@@ -221,7 +221,7 @@ class VectorStore:
         )
         return changes, dropped
 
-    def _place(self, who: Who) -> bytes:
+    def _owner_key(self, who: Who) -> bytes:
         return encode_key(who.tenant, who.user_id, self._name)
 
     def _head(self, place: bytes) -> _OwnerVectors | None:

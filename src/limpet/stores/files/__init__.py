@@ -68,7 +68,7 @@ def delete_index(path: str | Path, files: StoreFiles | None = None) -> None:
         folder = StoreFolder(used, place)
         turns = ProcessWriteLock(used, folder.journal / LOCK_NAME)
         try:
-            turns.take(limits.WRITE_LOCK_WAIT_S)
+            turns.acquire(limits.WRITE_LOCK_WAIT_S)
             for found in folder.index.glob("state.db*"):
                 used.remove(found)
             used.sync(folder.index)

@@ -102,16 +102,16 @@ class StoreFolder:
 
     def prepare(self) -> None:
         """Have every folder, and tell git what it may leave out; raise UnsafeStore or InvalidRequest where that can't be."""
-        kind = self._files.kind(self.root)
+        kind = self._files.file_system_type(self.root)
         if kind in NETWORK_FILE_SYSTEMS:
             raise errors.UnsafeStore(
                 f"{self.root} lies on a network file system ({kind}), whose locks do not hold.",
                 hint="Use a local disk, or a server database.",
                 facts={"filesystem": kind},
             )
-        self._refuse_others()
+        self._check_not_occupied()
         for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
-            self._have(folder)
+            self._make_folder(folder)
         for path, text in (
             (self.root / ".gitignore", _GITIGNORE),
             (self.root / ".gitattributes", _GITATTRIBUTES),
@@ -119,9 +119,9 @@ class StoreFolder:
             (self.index / ".gitignore", "*\n"),
         ):
             if not path.exists():
-                self._files.put(path, text.encode())
+                self._files.replace_content(path, text.encode())
 
-    def _refuse_others(self) -> None:
+    def _check_not_occupied(self) -> None:
         """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
         # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
         found, traces = sorted(self.sessions.glob("[!.]*")), self._has_traces()
@@ -144,7 +144,7 @@ class StoreFolder:
         """Whether this holds a store, or what is left of one that lost its journal."""
         return self._has_traces() or (self.index / INDEX_NAME).is_file()
 
-    def _have(self, folder: Path) -> None:
+    def _make_folder(self, folder: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=folder == self.root)
         except FileExistsError:
@@ -165,7 +165,7 @@ class StoreFolder:
         )
         return remove_files(self._files, leftovers)
 
-    def drop_blobs(self, needed: Callable[[bytes], bool]) -> list[Path]:
+    def remove_blobs(self, needed: Callable[[bytes], bool]) -> list[Path]:
         """Remove the blobs that are not needed any more; return those that can't be. The caller holds the turn."""
         found = (
             path
@@ -187,13 +187,13 @@ class StoreFolder:
                     total += found.st_size if stat.S_ISREG(found.st_mode) else 0
         return total
 
-    def keep_blob(self, hash_: bytes, content: bytes) -> None:
+    def write_blob(self, hash_: bytes, content: bytes) -> None:
         """Have a blob's content on the disk."""
         path = self.blobs / hash_.hex()
         if not (path.exists() and chain.blob_matches(hash_, read_regular_file(path))):
-            self._files.put(path, content)
+            self._files.replace_content(path, content)
 
-    def blob(self, name: str) -> bytes:
+    def read_blob(self, name: str) -> bytes:
         """Return a blob's content; raise Corrupt if it is not what was written."""
         hash_ = bytes.fromhex(name)
         try:

@@ -41,7 +41,7 @@ class JournalPoint(msgspec.Struct, frozen=True):
 class JournalLine(msgspec.Struct, frozen=True):
     """A line that was walked over: its number in its segment, what it says, where it begins and ends."""
 
-    line: int
+    number: int
     change: CommitLine
     begin: int
     end: JournalPoint
@@ -68,11 +68,11 @@ class CommitJournal:
         self._files = files
         self.folder = folder
         self._fd: int | None = None
-        self._open: tuple[int, tuple[int, int] | None] = (0, None)
+        self._open_segment_inode: tuple[int, tuple[int, int] | None] = (0, None)
         self._text = str(folder)
         self._size = 0
         """How long the open segment is, as far as is known: a line within is written over blanks."""
-        self._quiet: tuple[int, int, int] | None = None
+        self._settled_stamp: tuple[int, int, int] | None = None
 
     def path(self, segment: int) -> Path:
         """Return where a segment is."""
@@ -141,10 +141,10 @@ class CommitJournal:
             after="",
         )
         line, check = journal_lines.encode_line("", head)
-        self._files.put(self.path(1), line)
+        self._files.replace_content(self.path(1), line)
         return JournalPoint(1, len(line), 0, check)
 
-    def has(self, point: JournalPoint) -> bool:
+    def has_line_at(self, point: JournalPoint) -> bool:
         """Whether a line ends at a point with its checksum."""
         if point == START:
             return True
@@ -223,7 +223,7 @@ class CommitJournal:
             )
         return change
 
-    def first(self) -> JournalPoint:
+    def first_point(self) -> JournalPoint:
         """Return the end of the very first line, before all commits."""
         line = next(self._lines(1), b"")
         return JournalPoint(1, len(line), 0, journal_lines.stated_checksum(line))
@@ -233,17 +233,24 @@ class CommitJournal:
 
         A look of before will do, if what is there now is what was there then, or was put there by its holder.
         """
-        look = look or self.look()
-        if self._fd is not None and self._open[0] == point.segment and self.is_still(look):
+        look = look or self.look_at_folder()
+        if (
+            self._fd is not None
+            and self._open_segment_inode[0] == point.segment
+            and self.is_folder_unchanged(look)
+        ):
             fd = self._fd
         else:
-            fd = self._reach(point.segment)
-            if self._open[1] is None and not self.has(point):
+            fd = self._open_segment(point.segment)
+            if self._open_segment_inode[1] is None and not self.has_line_at(point):
                 raise truncated_journal_error(self.folder)
-            self._open = (point.segment, self._files.identity(str(self.path(point.segment))))
+            self._open_segment_inode = (
+                point.segment,
+                self._files.inode_at(str(self.path(point.segment))),
+            )
             if self.path(point.segment + 1).exists():
                 return False
-            self._settle_look(look)
+            self._keep_look(look)
         if point == START:
             return not self._files.size(fd)
         around = self._files.read(fd, 2, point.offset - 1)
@@ -254,28 +261,28 @@ class CommitJournal:
             self._size = 0
         return around[1:] in (b"", PADDING)
 
-    def is_clear(self, point: JournalPoint) -> bool:
+    def has_only_padding_after(self, point: JournalPoint) -> bool:
         """Whether nothing but room comes after a point, to its very end: of a line that was lost with the power, any part may lie there."""
-        return not self._rest(self._reach(point.segment), point.offset).strip(PADDING)
+        return not self._read_rest(self._open_segment(point.segment), point.offset).strip(PADDING)
 
-    def _rest(self, fd: int, offset: int) -> bytes:
+    def _read_rest(self, fd: int, offset: int) -> bytes:
         return self._files.read(fd, self._files.size(fd) - offset, offset)
 
-    def look(self) -> FolderLook:
+    def look_at_folder(self) -> FolderLook:
         """Look at the folder."""
         # First the clock, then the folder: whatever changes while the files are looked at is seen the next time.
-        return time.time_ns(), self._files.stamp(self._text)
+        return time.time_ns(), self._files.folder_stamp(self._text)
 
-    def is_still(self, look: FolderLook) -> bool:
+    def is_folder_unchanged(self, look: FolderLook) -> bool:
         """Whether nothing has come, gone or been replaced in the folder since its files were looked at."""
-        return look[1] is not None and look[1] == self._quiet
+        return look[1] is not None and look[1] == self._settled_stamp
 
-    def _settle_look(self, look: FolderLook) -> None:
+    def _keep_look(self, look: FolderLook) -> None:
         now_ns, stamp = look
         settled = stamp is not None and now_ns - stamp[2] > stamp_resolution_ns(stamp[2])
-        self._quiet = stamp if settled else None
+        self._settled_stamp = stamp if settled else None
 
-    def settle(self, after: JournalPoint, last: JournalLine | None) -> int:
+    def sync_last_line(self, after: JournalPoint, last: JournalLine | None) -> int:
         """Bring the last line that another wrote to the disk, and cut off what comes after; return how much went.
 
         It is written once more: a sync that failed for its writer may have left it in memory only.
@@ -284,26 +291,30 @@ class CommitJournal:
         for segment in range(end.segment + 1, max(self.segments(), default=0) + 1):
             cut += self.path(segment).stat().st_size
             self._files.remove(self.path(segment))
-        fd = self._reach(end.segment)
+        fd = self._open_segment(end.segment)
         if last is not None:
             line = self._files.read(fd, end.offset - last.begin, last.begin)
             self._files.write(fd, line, last.begin)
-        rest = self._rest(fd, end.offset)
+        rest = self._read_rest(fd, end.offset)
         if rest.strip(PADDING):
             cut += len(rest.rstrip(_PADDING_OR_ZEROS))
-            self._cut(fd, end.offset)
+            self._truncate(fd, end.offset)
         self._files.datasync(fd)
         self._files.sync(self.folder)
         return cut
 
-    def _cut(self, fd: int, size: int) -> None:
+    def _truncate(self, fd: int, size: int) -> None:
         self._files.truncate(fd, size)
         self._size = size
 
-    def trim(self, point: JournalPoint) -> None:
+    def remove_padding(self, point: JournalPoint) -> None:
         """Take back the room after the last line, if that is where a point says: nobody needs it for now."""
-        if self._fd is not None and self._open[0] == point.segment and self.is_end(point):
-            self._cut(self._fd, point.offset)
+        if (
+            self._fd is not None
+            and self._open_segment_inode[0] == point.segment
+            and self.is_end(point)
+        ):
+            self._truncate(self._fd, point.offset)
 
     def append(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
         """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, or it is said that nobody knows."""
@@ -311,14 +322,14 @@ class CommitJournal:
             return self._append_new(point, store_id, change)
         line, check = journal_lines.encode_line(point.sum, change)
         # Whoever took the turn has looked whether it is still the one that lies there.
-        here = self._fd is not None and self._open[0] == point.segment
-        fd = self._fd if here and self._fd is not None else self._reach(point.segment)
+        here = self._fd is not None and self._open_segment_inode[0] == point.segment
+        fd = self._fd if here and self._fd is not None else self._open_segment(point.segment)
         try:
             self._write(fd, line, point.offset)
         except BaseException as error:
-            self._undo(error, lambda: self._cut(fd, point.offset))
+            self._undo(error, lambda: self._truncate(fd, point.offset))
             raise
-        self._check_place(point.segment)
+        self._check_segment_file(point.segment)
         return JournalPoint(point.segment, point.offset + len(line), change.n, check)
 
     def _write(self, fd: int, line: bytes, offset: int) -> None:
@@ -356,44 +367,44 @@ class CommitJournal:
         first, check = journal_lines.encode_line(point.sum, head)
         line, check = journal_lines.encode_line(check, change)
         try:
-            self.trim(point)
-            fd = self._reach(segment, make=True)
+            self.remove_padding(point)
+            fd = self._open_segment(segment, make=True)
             self._write(fd, first + line, 0)
             self._files.sync(self.folder)
         except BaseException as error:
             self._undo(error, lambda: self._files.remove(self.path(segment)))
             raise
-        self._check_place(segment)
+        self._check_segment_file(segment)
         return JournalPoint(segment, len(first) + len(line), change.n, check)
 
-    def _reach(self, segment: int, *, make: bool = False) -> int:
+    def _open_segment(self, segment: int, *, make: bool = False) -> int:
         """Return the open file of a segment, opened anew if another lies there by now."""
-        found = self._files.identity(str(self.path(segment)))
+        found = self._files.inode_at(str(self.path(segment)))
         if found is None and not make:
             raise truncated_journal_error(self.folder)
-        if self._fd is None or self._open != (segment, found):
+        if self._fd is None or self._open_segment_inode != (segment, found):
             self.close()
-            self._fd = self._files.open_here(self.path(segment))
-            self._open = (segment, None)
+            self._fd = self._files.open_or_create(self.path(segment))
+            self._open_segment_inode = (segment, None)
         return self._fd
 
-    def _check_place(self, segment: int) -> None:
+    def _check_segment_file(self, segment: int) -> None:
         assert self._fd is not None
-        look = self.look()
-        if self.is_still(look) and self._open[1] is not None:
+        look = self.look_at_folder()
+        if self.is_folder_unchanged(look) and self._open_segment_inode[1] is not None:
             return
-        found = self._files.identity(str(self.path(segment)))
-        if found is None or found != self._files.identity_of(self._fd):
+        found = self._files.inode_at(str(self.path(segment)))
+        if found is None or found != self._files.inode_of(self._fd):
             raise errors.Unavailable(
                 f"{self.path(segment)} was removed or replaced while in use, so nothing can be kept in it.",
                 hint="Put the file back, or connect again.",
             )
-        self._open = (segment, found)
-        self._settle_look(look)
+        self._open_segment_inode = (segment, found)
+        self._keep_look(look)
 
     def close(self) -> None:
         """Close the segment that is open."""
-        fd, self._fd, self._quiet, self._size = self._fd, None, None, 0
+        fd, self._fd, self._settled_stamp, self._size = self._fd, None, None, 0
         if fd is not None:
             self._files.close(fd)
 

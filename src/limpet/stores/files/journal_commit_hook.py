@@ -52,7 +52,7 @@ class JournalCommitHook(CommitHook):
     """Keeps every commit in the journal of a folder before the index has it."""
 
     synchronous: Synchronous = "NORMAL"
-    tells_of_anchor = False
+    reports_anchor = False
 
     def __init__(
         self,
@@ -65,13 +65,13 @@ class JournalCommitHook(CommitHook):
         self._files = files
         self._folder = folder
         self._documents = documents
-        self._again = again
-        self._recording = RowChangeRecorder()
-        self._rewriting = JournalRewriter(files, self.journal)
+        self._erasure_replay = again
+        self._recorder = RowChangeRecorder()
+        self._rewriter = JournalRewriter(files, self.journal)
         self._sql = journal_index.index_statements()
         self._store_id = b""
         self._point = START
-        self._sure = False
+        self._point_is_current = False
         """Whether the point is the one that the index has, as long as nobody else commits."""
 
     def lock_path(self, store: Path) -> Path:
@@ -79,19 +79,19 @@ class JournalCommitHook(CommitHook):
         del store
         return self._folder.journal / LOCK_NAME
 
-    def list_path(self, store: Path) -> Path:
+    def erased_list_path(self, store: Path) -> Path:
         """Return where the list of what was erased is."""
         del store
         return self._folder.root / "erased.list"
 
-    def new_id(self, made: bytes) -> bytes:
+    def store_id_for_new(self, made: bytes) -> bytes:
         """Return the id of the journal, which is begun if there is none."""
         found = self.journal.store_id()
         if found is None:
             self.journal.begin(made)
         return found or made
 
-    def _clear_up(self, connection: apsw.Connection) -> list[Path]:
+    def _finish_rewrites(self, connection: apsw.Connection) -> list[Path]:
         """Finish what was decided on, and remove what a writer that died has left half-made; return what can't be.
 
         No transaction is open.
@@ -99,44 +99,47 @@ class JournalCommitHook(CommitHook):
         going = True
         while going:
             with connection:
-                going = self._finish(connection)
+                going = self._finish_rewrite(connection)
         return self._folder.clear_leftovers()
 
-    def _finish(self, connection: apsw.Connection) -> bool:
+    def _finish_rewrite(self, connection: apsw.Connection) -> bool:
         """Put a journal into place that an erasure decided on; return whether the index moved along.
 
         Then that has to be committed, and this asked again: only then is it through. So whoever dies anywhere
         in between leaves an index that ends in its journal, or the file that says how they belong together.
         """
-        decided = self._rewriting.decided()
+        decided = self._rewriter.read_plan()
         if decided is None:
             return False
-        if self._rewriting.place(decided) and self._stored_point(connection) == decided.before:
+        if (
+            self._rewriter.move_segments(decided)
+            and self._stored_point(connection) == decided.before
+        ):
             self._put_point(connection, decided.after)
             return True
-        self._rewriting.forget()
+        self._rewriter.remove_plan()
         return False
 
     def attach(self, connection: apsw.Connection) -> None:
         """Hear of all that a connection writes."""
-        self._recording.attach(connection)
+        self._recorder.attach(connection)
 
     def derive(self) -> port.StreamDeriver:
         """Return how streams are derived; raise Refused if this store was opened without knowing."""
-        if self._again is None:
+        if self._erasure_replay is None:
             raise errors.Refused(
                 f"the index of {self._folder.root} has to be brought up to its journal.",
                 hint="Open it with limpet.connect, which does that first.",
             )
-        return self._again.derive
+        return self._erasure_replay.derive
 
     def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
         """Bring the index up to the journal; raise Anew if it can't be, Corrupt if the journal lacks something."""
-        self._clear_up(connection)
+        self._finish_rewrites(connection)
         self._store_id = database.read_store_id(connection, self._folder.index)
         point, found = self._stored_point(connection), self.journal.store_id()
         if found is None and point is not None and point.n:
-            raise self._gone(point)
+            raise self._lost_commits_error(point)
         if found is None:
             self.journal.begin(self._store_id)
         elif found != self._store_id:
@@ -144,15 +147,15 @@ class JournalCommitHook(CommitHook):
                 "the index was of another journal, and was made again from this one"
             )
         if point is None:
-            return self._made(connection)
-        if not self.journal.has(point):
+            return self._fill_empty_index(connection)
+        if not self.journal.has_line_at(point):
             try:
-                raise self._mismatch(connection, point)
+                raise self._mismatch_error(connection, point)
             except errors.Corrupt as error:
                 error.hint = f"{error.hint} {journal.rescue_hint(self._folder.root)}"
                 raise
         self._point = point
-        return self._caught_up(connection)
+        return self._catch_up_on_open(connection)
 
     def _stored_point(self, connection: apsw.Connection) -> JournalPoint | None:
         row = first_row(connection, self._sql["point"], ())
@@ -167,32 +170,32 @@ class JournalCommitHook(CommitHook):
 
     def _put_point(self, connection: apsw.Connection, point: JournalPoint) -> None:
         connection.execute(self._sql["put_point"], (msgspec.json.encode(point),))
-        self._recording.clear()
+        self._recorder.clear()
 
-    def _made(self, connection: apsw.Connection) -> tuple[str, ...]:
+    def _fill_empty_index(self, connection: apsw.Connection) -> tuple[str, ...]:
         """Fill an empty index with all that the journal has, in one transaction."""
         cut = 0
         with connection:
-            last = self._filled(connection)
+            last = self._apply_whole_journal(connection)
             if last is not None:
                 path = self._folder.root
-                self._prove(connection)
+                self._check_log(connection)
                 for _ in maintenance.derive_all(connection, path, self.derive()):
                     pass
-            self._point = last.end if last else self.journal.first()
-            cut = self.journal.settle(self._point, last)
+            self._point = last.end if last else self.journal.first_point()
+            cut = self.journal.sync_last_line(self._point, last)
             self._put_point(connection, self._point)
         return (TORN_END_REMARK.format(cut),) if cut else ()
 
-    def _filled(self, connection: apsw.Connection) -> JournalLine | None:
+    def _apply_whole_journal(self, connection: apsw.Connection) -> JournalLine | None:
         """Put all that the journal has into empty tables, in the open transaction; return its last line."""
         last: JournalLine | None = None
-        with self._recording.deaf():
+        with self._recorder.paused():
             for last in self.journal.walk():
-                journal_index.apply_commit(connection, last.change, self._folder.blob)
+                journal_index.apply_commit(connection, last.change, self._folder.read_blob)
         return last
 
-    def _prove(self, connection: apsw.Connection) -> None:
+    def _check_log(self, connection: apsw.Connection) -> None:
         """Raise Corrupt unless what came from the journal is a log: checksums of lines show no more than that they fit."""
         try:
             maintenance.raise_if_faulty(
@@ -202,19 +205,19 @@ class JournalCommitHook(CommitHook):
             error.facts["journal"] = "damaged"
             raise
 
-    def _gone(self, point: JournalPoint) -> errors.Corrupt:
+    def _lost_commits_error(self, point: JournalPoint) -> errors.Corrupt:
         if not self.journal.path(1).exists():
             return journal.lost_journal_error(self._folder.root)
         error = journal.truncated_journal_error(self._folder.journal, point.n)
         error.hint = f"{error.hint} {journal.rescue_hint(self._folder.root)}"
         return error
 
-    def _mismatch(self, connection: apsw.Connection, point: JournalPoint) -> Exception:
+    def _mismatch_error(self, connection: apsw.Connection, point: JournalPoint) -> Exception:
         """Return what it means that the journal has no line that ends where the index does.
 
         One that was rewritten, since something was erased from it, still has every event that the index has.
         """
-        n, links, end = 0, dict[int, tuple[int, str]](), self.journal.first()
+        n, links, end = 0, dict[int, tuple[int, str]](), self.journal.first_point()
         for step in self.journal.walk():
             n, end = step.end.n, step.end
             for event in step.change.events if n <= point.n else ():
@@ -234,8 +237,8 @@ class JournalCommitHook(CommitHook):
         self.journal.check_next(end)
         return journal.truncated_journal_error(self._folder.journal, max(0, point.n - n))
 
-    def _caught_up(self, connection: apsw.Connection) -> tuple[str, ...]:
-        if self.journal.is_end(self._point) and self.journal.is_clear(self._point):
+    def _catch_up_on_open(self, connection: apsw.Connection) -> tuple[str, ...]:
+        if self.journal.is_end(self._point) and self.journal.has_only_padding_after(self._point):
             return ()
         last: JournalLine | None = None
         before = self._point
@@ -248,60 +251,60 @@ class JournalCommitHook(CommitHook):
                     "something had been erased since the index was written, and it was made again"
                 )
             with connection:
-                self._take(connection, steps)
-        cut = self.journal.settle(before, last)
+                self._apply_lines(connection, steps)
+        cut = self.journal.sync_last_line(before, last)
         return (TORN_END_REMARK.format(cut),) if cut else ()
 
-    def _take(self, connection: apsw.Connection, steps: tuple[JournalLine, ...]) -> None:
+    def _apply_lines(self, connection: apsw.Connection, steps: tuple[JournalLine, ...]) -> None:
         changes, derive = [step.change for step in steps], self.derive()
-        with self._recording.deaf():
-            journal_index.apply_and_derive(connection, changes, derive, self._folder.blob)
+        with self._recorder.paused():
+            journal_index.apply_and_derive(connection, changes, derive, self._folder.read_blob)
         self._point = steps[-1].end
         self._put_point(connection, self._point)
 
-    def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
+    def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
         """Bring the index up, in the open transaction; return whether something was missing."""
-        look = self.journal.look()
-        if not self.journal.is_still(look) and self._finish(connection):
+        look = self.journal.look_at_folder()
+        if not self.journal.is_folder_unchanged(look) and self._finish_rewrite(connection):
             return True
-        if others or not self._sure:
-            self._point, self._sure = self._stored_point(connection) or START, True
+        if others or not self._point_is_current:
+            self._point, self._point_is_current = self._stored_point(connection) or START, True
         if self.journal.is_end(self._point, look):
             return False
         before, steps = self._point, tuple(self.journal.walk(self._point))
-        self.journal.settle(before, steps[-1] if steps else None)
+        self.journal.sync_last_line(before, steps[-1] if steps else None)
         if steps:
             # It is so once it is committed. Where that fails, nobody is told: so it is asked for again.
-            self._sure = False
-            self._take(connection, steps)
+            self._point_is_current = False
+            self._apply_lines(connection, steps)
         return bool(steps)
 
     def commit(self, connection: apsw.Connection) -> None:
         """Write what the open transaction has changed to the journal; on the disk on return."""
         self.kept = False
-        change = self._recording.taken(connection, self._point.n + 1, self._folder.keep_blob)
+        change = self._recorder.take_commit(connection, self._point.n + 1, self._folder.write_blob)
         if change is not None:
             self._point = self.journal.append(self._point, self._store_id, change)
             self.kept = True
             self._put_point(connection, self._point)
 
-    def undone(self) -> None:
+    def rolled_back(self) -> None:
         """Forget what the transaction had changed."""
-        self._recording.clear()
-        self._sure = False
+        self._recorder.clear()
+        self._point_is_current = False
 
     def scrub(self, connection: apsw.Connection) -> errors.Error | None:
         """Write the journal anew without what was erased, and drop files that may have some of it."""
-        left = self._clear_up(connection)
+        left = self._finish_rewrites(connection)
         damage: errors.Corrupt | None = None
         try:
             self.rewrite(connection, ErasedContentRemover(connection))
         except errors.Corrupt as error:
             # A line that can't be read can't be written anew either: somebody has to put it back first.
             damage = error
-        left += self._folder.drop_blobs(partial(self._is_needed, connection))
+        left += self._folder.remove_blobs(partial(self._is_needed, connection))
         # Whatever quotes what went has lost events, too. Those files are written again as they are needed.
-        with self._documents.turn():
+        with self._documents.write_lock():
             left += self._documents.drop_unless(partial(self._is_untouched, connection))
         return damage or (not_removed_error(left) if left else None)
 
@@ -321,8 +324,8 @@ class JournalCommitHook(CommitHook):
 
     def rewrite(self, connection: apsw.Connection, edit: CommitEdit) -> None:
         """Write every line of the journal anew; the index follows."""
-        self._rewriting.decide(self._store_id, edit)
-        self._clear_up(connection)
+        self._rewriter.write_plan(self._store_id, edit)
+        self._finish_rewrites(connection)
         self._point = self._stored_point(connection) or START
 
     def _is_needed(self, connection: apsw.Connection, hash_: bytes) -> bool:
@@ -333,7 +336,7 @@ class JournalCommitHook(CommitHook):
         """How many commits the journal had when this process last looked."""
         return self._point.n
 
-    def proof(self) -> JournalVerification:
+    def new_verification(self) -> JournalVerification:
         """Return a look through the journal."""
         return JournalVerification(self.journal, self._folder)
 
@@ -341,17 +344,17 @@ class JournalCommitHook(CommitHook):
         self, connection: apsw.Connection, derive: port.StreamDeriver
     ) -> Iterator[port.Rebuilt]:
         """Make the whole index again from the journal, in the open transaction; yield what is made so far."""
-        with self._recording.deaf():
+        with self._recorder.paused():
             connection.execute(self._sql["clear_truth"])
-        last = self._filled(connection)
+        last = self._apply_whole_journal(connection)
         maintenance.raise_if_faulty(self._folder.root, list(verification.log_faults(connection)))
         yield from maintenance.derive_all(connection, self._folder.root, derive)
-        self._point = last.end if last else self.journal.first()
+        self._point = last.end if last else self.journal.first_point()
         self._put_point(connection, self._point)
 
-    def leave(self) -> None:
+    def before_close(self) -> None:
         """Take back the room that the journal has for more."""
-        self.journal.trim(self._point)
+        self.journal.remove_padding(self._point)
 
     def close(self) -> None:
         """Close the journal."""

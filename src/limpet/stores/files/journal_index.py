@@ -55,35 +55,35 @@ class RowChangeRecorder:
 
     def __init__(self) -> None:
         self._rows: dict[str, dict[SQLiteRow, SQLiteRow | None]] = {}
-        self._deaf = False
+        self._paused = False
 
     def attach(self, connection: apsw.Connection) -> None:
         """Hear of every change of a connection."""
-        connection.preupdate_hook(self._heard)
+        connection.preupdate_hook(self._record)
 
-    def _heard(self, update: apsw.PreUpdate) -> None:
+    def _record(self, update: apsw.PreUpdate) -> None:
         table = update.table_name
         width = PRIMARY_KEY_WIDTHS.get(table)
-        if self._deaf or width is None or update.database_name != "main":
+        if self._paused or width is None or update.database_name != "main":
             return
         new = update.new
         known = new or update.old or ()
         self._rows.setdefault(table, {})[known[:width]] = new
 
     @contextlib.contextmanager
-    def deaf(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         """Hear of nothing meanwhile: what comes from the journal need not go there, and may be more than there is memory."""
-        self._deaf = True
+        self._paused = True
         try:
             yield
         finally:
-            self._deaf = False
+            self._paused = False
 
     def clear(self) -> None:
         """Forget what was heard."""
         self._rows = {}
 
-    def taken(
+    def take_commit(
         self, connection: apsw.Connection, n: int, keep: Callable[[bytes, bytes], None]
     ) -> journal_lines.CommitLine | None:
         """Return what was changed, as commit n, and forget it; None if nothing was.
@@ -279,7 +279,7 @@ def event_row(event: journal_lines.EventEntry) -> chain.EventRow:
 
 def _event_columns(event: journal_lines.EventEntry) -> tuple[apsw.SQLiteValue, ...]:
     row, high = event_row(event), event.tenant << TENANT_SHIFT
-    place = (high | row.place.position, high | row.place.stream, row.place.version)
+    place = (high | row.address.position, high | row.address.stream, row.address.version)
     return (*place, row.header, row.payload, row.salt, row.digest, row.link)
 
 
@@ -299,7 +299,9 @@ def apply_and_derive(
     for key in keys:
         name = _stream_name(connection, key)
         if name and not is_erased_stream(name):
-            batch.derive(key >> TENANT_SHIFT, key, _derive_stream(connection, key, name, derive))
+            batch.write_derived(
+                key >> TENANT_SHIFT, key, _derive_stream(connection, key, name, derive)
+            )
     connection.execute(index_statements()["count_rebuild"])
 
 
@@ -332,7 +334,7 @@ def _drop_derived(
     if not name or is_erased_stream(name):
         return
     for row in _derive_stream(connection, key, name, derive).projections:
-        batch.drop(key >> TENANT_SHIFT, row.kind, row.id)
+        batch.drop_projection(key >> TENANT_SHIFT, row.kind, row.id)
     stretches = [key, *(made for (made,) in run(sql["stretches_of"], (key,)))]
     run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))
     run(sql["drop_uses"], (key,))
@@ -345,34 +347,34 @@ class JournalVerification:
     def __init__(self, journal: CommitJournal, folder: StoreFolder) -> None:
         self._journal = journal
         self._folder = folder
-        self._begin()
+        self._restart()
 
-    def _begin(self) -> None:
+    def _restart(self) -> None:
         self._point = START
         self._heads: dict[int, tuple[int, str]] = {}
         self._blobs: dict[bytes, bool | None] = {}
         self._seen = 0
 
-    def glance(self) -> Iterator[int]:
+    def check_unlocked(self) -> Iterator[int]:
         """Yield events checked so far, while others write: whatever seems wrong is left to `run`, which begins anew."""
         try:
-            yield from self._run()
+            yield from self._check()
         except (errors.Corrupt, errors.NotAStore):
             # Whoever erases writes segments anew and removes blobs, so that this need not be damage.
-            self._begin()
+            self._restart()
 
-    def run(self) -> Iterator[int]:
+    def check_locked(self) -> Iterator[int]:
         """Go on up to the end, in a turn; raise Corrupt unless every line and blob is as written."""
-        if not self._journal.has(self._point):
-            self._begin()
-        yield from self._run()
+        if not self._journal.has_line_at(self._point):
+            self._restart()
+        yield from self._check()
 
-    def _run(self) -> Iterator[int]:
+    def _check(self) -> Iterator[int]:
         for step in self._journal.walk(self._point):
             for event in step.change.events:
                 row = event_row(event)
                 chain.decode_event(row, event.stream)
-                head = (row.place.position, event.link)
+                head = (row.address.position, event.link)
                 self._heads[event.tenant] = max(self._heads.get(event.tenant, (0, "")), head)
             for blob in step.change.blobs:
                 inline = blob.content.bytes if blob.content else None
@@ -387,7 +389,7 @@ class JournalVerification:
         blobs, self._blobs = self._blobs, {}
         for hash_, sound in blobs.items():
             if sound is None:
-                self._folder.blob(hash_.hex())
+                self._folder.read_blob(hash_.hex())
             elif not sound:
                 raise chain.damaged_blob_error(hash_)
 
@@ -425,22 +427,22 @@ class JournalRewriter:
         self._journal = journal
         self._path = journal.folder / REWRITE_PLAN_NAME
 
-    def decide(self, store_id: bytes, edit: CommitEdit) -> None:
+    def write_plan(self, store_id: bytes, edit: CommitEdit) -> None:
         """Write every line as `edit` gives it, beside those that are there, and decide on it if anything changes."""
         moves: list[tuple[str, str]] = []
-        ends = (self._journal.first(),) * 2
+        ends = (self._journal.first_point(),) * 2
         for content, ends in self._segments(store_id, edit):
             path = self._journal.path(ends[1].segment)
             if moves or content != read_regular_file(path).rstrip(PADDING):
-                made = self._files.fresh(path)
-                self._fill(made, content)
+                made = self._files.create_temporary(path)
+                self._write_segment(made, content)
                 moves.append((made.name, path.name))
         if moves:
             decided = RewritePlan(ends[0], ends[1], tuple(moves))
-            self._files.put(self._path, msgspec.json.encode(decided))
+            self._files.replace_content(self._path, msgspec.json.encode(decided))
 
-    def _fill(self, path: Path, content: bytes) -> None:
-        fd = self._files.open_here(path)
+    def _write_segment(self, path: Path, content: bytes) -> None:
+        fd = self._files.open_or_create(path)
         try:
             self._files.write(fd, content, 0)
         finally:
@@ -452,7 +454,7 @@ class JournalRewriter:
     ) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
         """Yield each segment's new content, and where it ends: the one that is there, and the new one."""
         segment, n, check, content = 0, 0, "", bytearray()
-        before = self._journal.first()
+        before = self._journal.first_point()
         for step in self._journal.walk():
             if step.end.segment != segment:
                 if segment:
@@ -470,7 +472,7 @@ class JournalRewriter:
         if segment:
             yield bytes(content), (before, JournalPoint(segment, len(content), n, check))
 
-    def decided(self) -> RewritePlan | None:
+    def read_plan(self) -> RewritePlan | None:
         """Return what was decided on and is not through; raise Corrupt unless it names segments of ours, in this folder."""
         if not self._path.exists():
             return None
@@ -484,7 +486,7 @@ class JournalRewriter:
                 raise _unreadable_plan_error(self._path)
         return found
 
-    def place(self, decided: RewritePlan) -> bool:
+    def move_segments(self, decided: RewritePlan) -> bool:
         """Put the segments into place; return whether the journal is the new one, up to its end.
 
         It is not if it is no longer the one that they were made from: what was acknowledged since is never written
@@ -500,12 +502,12 @@ class JournalRewriter:
             self._files.rename(folder / made, folder / place)
         # Other files lie there by now than the one that is open.
         self._journal.close()
-        return self._journal.has(decided.after)
+        return self._journal.has_line_at(decided.after)
 
     def _ends_at(self, point: JournalPoint) -> bool:
-        return self._journal.has(point) and next(self._journal.walk(point), None) is None
+        return self._journal.has_line_at(point) and next(self._journal.walk(point), None) is None
 
-    def forget(self) -> None:
+    def remove_plan(self) -> None:
         """It is through, or never will be; durable on return."""
         self._files.remove(self._path)
         self._files.sync(self._journal.folder)

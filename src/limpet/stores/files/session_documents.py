@@ -85,23 +85,23 @@ class FileDocuments:
     def __init__(self, files: StoreFiles, folder: Path) -> None:
         self._files = files
         self.folder = folder
-        self._mine = threading.Lock()
+        self._thread_lock = threading.Lock()
         self._cleared = False
-        self._translated = error_mapping.translator(str(folder))
+        self._error_translator = error_mapping.translator(str(folder))
 
-    def name(self, text: str, apart: str = "") -> str:
+    def safe_name(self, text: str, apart: str = "") -> str:
         """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
         return safe_name(text, apart)
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
+    def write_lock(self) -> Iterator[None]:
         """Keep other threads and processes from writing: an older state must not follow a newer one.
 
         Raises StoreBusy, which names the holder, if another process does not pass it on.
         """
-        with self._mine, self._translated:
+        with self._thread_lock, self._error_translator:
             path = self.folder / LOCK_NAME
-            fd = self._files.open_here(path)
+            fd = self._files.open_or_create(path)
             try:
                 self._lock(fd, path)
                 if not self._cleared:
@@ -126,15 +126,15 @@ class FileDocuments:
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; durable on return."""
         path = self._path(name)
-        with self._translated:
-            before = self._bytes(path)
+        with self._error_translator:
+            before = self._read_bytes(path)
             if before is not None and decode_document(before) is not None:
-                self._make_way(self._backup(name))
-                self._files.put(self._backup(name), before)
-            self._make_way(path)
-            self._files.put(path, encode_document(document))
+                self._set_aside_foreign(self._backup(name))
+                self._files.replace_content(self._backup(name), before)
+            self._set_aside_foreign(path)
+            self._files.replace_content(path, encode_document(document))
 
-    def _make_way(self, path: Path) -> None:
+    def _set_aside_foreign(self, path: Path) -> None:
         """Put a file aside that somebody else has made; an empty one has nothing to lose."""
         if not path.exists() or not path.stat().st_size or is_session_document(path):
             return
@@ -145,23 +145,23 @@ class FileDocuments:
 
     def get(self, name: str) -> dict[str, Json] | None:
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
-        return self.primary(name) or self._opened(self._backup(name))
+        return self.get_primary(name) or self._read_document(self._backup(name))
 
-    def primary(self, name: str) -> dict[str, Json] | None:
+    def get_primary(self, name: str) -> dict[str, Json] | None:
         """Return a document; None if it is missing or does not verify."""
-        return self._opened(self._path(name))
+        return self._read_document(self._path(name))
 
-    def has(self, name: str) -> bool:
+    def exists(self, name: str) -> bool:
         """Whether a document is there, whatever is in it."""
         return self._path(name).is_file()
 
-    def seal(self, name: str) -> bytes | None:
+    def checksum(self, name: str) -> bytes | None:
         """Return the checksum that a document ends with, which is that of no other; None if it is missing."""
-        return self._bytes(self._path(name), _CHECKSUM_CHARS + len(_DOCUMENT_END))
+        return self._read_bytes(self._path(name), _CHECKSUM_CHARS + len(_DOCUMENT_END))
 
     def drop(self, name: str) -> None:
         """Remove a document and its backup; what somebody else has put into their place stays."""
-        there = ((path, self._bytes(path)) for path in (self._path(name), self._backup(name)))
+        there = ((path, self._read_bytes(path)) for path in (self._path(name), self._backup(name)))
         paths = [path for path, data in there if data is not None and _is_document(data)]
         for path in paths:
             self._files.remove(path)
@@ -179,16 +179,16 @@ class FileDocuments:
             *files_named(self.folder, _SET_ASIDE_NAMES),
         ):
             try:
-                if self._goes(path, keeps):
+                if self._must_be_removed(path, keeps):
                     self._files.remove(path)
             except (OSError, errors.Unavailable):
                 left.append(path)
         self._files.sync(self.folder)
         return left
 
-    def _goes(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
+    def _must_be_removed(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
         """Whether a file is a document, edited or not, that can't be told to be one of those to be kept."""
-        data = self._bytes(path)
+        data = self._read_bytes(path)
         if data is None or not _is_document(data):
             return False
         document = _decode_json(data)
@@ -207,7 +207,7 @@ class FileDocuments:
                 found["others"] += 1
             elif path.suffix == ".json" and path.name not in _NOT_SESSIONS:
                 found["files"] += 1
-                match self._opened(path):
+                match self._read_document(path):
                     case {"tenant": str(tenant), "stream": str(stream), "version": int(known)}:
                         found["lagging"] += known != version(tenant, stream)
                     case _:
@@ -220,19 +220,23 @@ class FileDocuments:
     def _backup(self, name: str) -> Path:
         return self.folder / f"{name}.json.bak"
 
-    def _bytes(self, path: Path, last: int | None = None) -> bytes | None:
+    def _read_bytes(self, path: Path, last: int | None = None) -> bytes | None:
         """Return what is in a file, or the last bytes of it; None if it is missing, or a link."""
         if not path.is_file() or path.is_symlink():
             return None
         # Another process may remove it now.
-        with self._translated, contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        with (
+            self._error_translator,
+            contextlib.suppress(FileNotFoundError),
+            path.open("rb") as file,
+        ):
             if last is not None:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - last))
             return file.read()
         return None
 
-    def _opened(self, path: Path) -> dict[str, Json] | None:
-        data = self._bytes(path)
+    def _read_document(self, path: Path) -> dict[str, Json] | None:
+        data = self._read_bytes(path)
         return None if data is None else decode_document(data)
 
 

@@ -36,13 +36,13 @@ class FilesStore(SQLiteStore):
     ) -> None:
         self.folder = folder
         self.documents = FileDocuments(files, folder.sessions)
-        self._following = JournalCommitHook(files, folder, self.documents, again)
+        self._journal_hook = JournalCommitHook(files, folder, self.documents, again)
         super().__init__(
             folder.index / INDEX_NAME,
             files=files,
             random=random,
             again=again,
-            witness=self._following,
+            witness=self._journal_hook,
         )
 
     def _open(self, again: ErasureReplay | None) -> None:
@@ -69,9 +69,9 @@ class FilesStore(SQLiteStore):
                 hint="Connect again, which does that.",
             ) from error
 
-    def _explained(self, error: Exception) -> errors.Error:
+    def _translate_error(self, error: Exception) -> errors.Error:
         """Return our error for one of SQLite's: what is wrong with an index only can be made again."""
-        found = super()._explained(error)
+        found = super()._translate_error(error)
         if isinstance(found, errors.Corrupt):
             found.hint = (
                 "The journal is the truth: run limpet rebuild, or stop every program that uses the folder"
@@ -81,7 +81,7 @@ class FilesStore(SQLiteStore):
 
     def _drop_index(self) -> None:
         """Throw the index away, but not its anchor: that still knows what was acknowledged."""
-        with self._translated:
+        with self._error_translator:
             for end in ("", "-wal", "-shm"):
                 self._files.remove(Path(f"{self.path}{end}"))
             self._files.sync(self.folder.index)
@@ -89,7 +89,7 @@ class FilesStore(SQLiteStore):
     @property
     def durability(self) -> str:
         """`power-loss`: each line of the journal is synced before its commit is acknowledged; less on a RAM disk."""
-        kind = self._files.kind(self.folder.journal)
+        kind = self._files.file_system_type(self.folder.journal)
         return "process-crash" if kind in MEMORY_FILE_SYSTEMS else "power-loss"
 
     def verify(self) -> Iterator[int | port.Report]:
@@ -105,13 +105,13 @@ class FilesStore(SQLiteStore):
                 yield step
 
     def _journal_faults(self) -> Iterator[str]:
-        proof = self._following.proof()
-        with self._translated:
-            for _ in proof.glance():
+        proof = self._journal_hook.new_verification()
+        with self._error_translator:
+            for _ in proof.check_unlocked():
                 pass
-        with self.turn(), self._reading() as connection:
+        with self.write_lock(), self._read_connection() as connection:
             try:
-                for _ in proof.run():
+                for _ in proof.check_locked():
                     pass
                 yield from proof.differences(connection)
             except (errors.Corrupt, errors.NotAStore) as error:
@@ -120,16 +120,16 @@ class FilesStore(SQLiteStore):
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
         """Prove the journal, then make the whole index again from it, in one transaction."""
         self._check_open()
-        proof, proved, made = self._following.proof(), 0, port.Rebuilt()
-        with self._translated:
-            for proved in proof.glance():
+        proof, proved, made = self._journal_hook.new_verification(), 0, port.Rebuilt()
+        with self._error_translator:
+            for proved in proof.check_unlocked():
                 yield proved
-        with self._changing() as writer:
-            for proved in proof.run():
+        with self._write_transaction() as writer:
+            for proved in proof.check_locked():
                 yield proved
-            for made in self._following.refill(writer, derive):
+            for made in self._journal_hook.refill(writer, derive):
                 yield proved + made.events
-        self._known.forget_streams()
+        self._cache.forget_streams()
         yield made
 
     def status(self) -> Mapping[str, Json]:
@@ -139,9 +139,9 @@ class FilesStore(SQLiteStore):
             "store": str(self.folder.root),
             "backend": "files",
             "bytes": self.folder.size_bytes,
-            "commits": self._following.commits,
+            "commits": self._journal_hook.commits,
             "session_files": self.documents.survey(self.version),
-            "segments": len(self._following.journal.segments()),
+            "segments": len(self._journal_hook.journal.segments()),
         }
 
 

@@ -73,17 +73,17 @@ def event_erasure(
 
 def checked_redaction(tenant: str, position: int, blank: EventErasure) -> bytes | None:
     """Return what is read in place of an erased event; raise Corrupt if it is not what was written."""
-    if blank.payload is None:
+    if blank.redacted_payload is None:
         return None
-    payload = blank.payload[CHECKSUM_BYTES:]
-    if _checksum(tenant, position, blank.cause, payload) != blank.payload[:CHECKSUM_BYTES]:
+    payload = blank.redacted_payload[CHECKSUM_BYTES:]
+    if _checksum(tenant, position, blank.cause, payload) != blank.redacted_payload[:CHECKSUM_BYTES]:
         raise errors.Corrupt("a row that says what was erased is not what was written.")
     return payload
 
 
 def checked_stream(tenant: str, kept: StreamRow) -> StreamRow:
     """Return a stream whose mark is right; raise Corrupt otherwise."""
-    if kept.mark != stream_checksum(tenant, kept):
+    if kept.checksum != stream_checksum(tenant, kept):
         raise errors.Corrupt(
             f"what is kept of stream {kept.number:,} is not what was written.",
             facts={"tenant": tenant, "stream": kept.number},
@@ -104,14 +104,14 @@ def checked_key(tenant: str, kept: KeyRow) -> port.RawKey:
 
 def checked_note(tenant: str, kept: NoteRow) -> port.Note:
     """Return a note whose mark is right; raise Corrupt otherwise."""
-    if kept.mark != note_checksum(tenant, kept.name, kept.note):
+    if kept.checksum != note_checksum(tenant, kept.name, kept.note):
         raise errors.Corrupt("a stored note is not what was written.", facts={"tenant": tenant})
     return kept.note
 
 
 def checked_projection(tenant: str, kept: ProjectionRow) -> port.Projection:
     """Return a projection whose mark is right; raise Corrupt otherwise."""
-    if kept.mark != projection_checksum(tenant, kept.projection):
+    if kept.checksum != projection_checksum(tenant, kept.projection):
         raise errors.Corrupt("a stored projection is not what was written.")
     return kept.projection
 
@@ -122,12 +122,14 @@ UNBOUNDED = (1 << 62) - 1
 
 def checked_event(tenant: str, kept: FeedRow, name: str) -> port.StoredEvent:
     """Return an event, checked, with its stand-in if it was erased; raise Corrupt if it is damaged."""
-    row = kept.row
+    row = kept.event
     if row.payload is not None:
         return chain.decode_event(row, name)
-    if kept.blank is None:
-        raise unexplained_erasure_error(row.place)
-    return chain.decode_event(row, name, checked_redaction(tenant, row.place.position, kept.blank))
+    if kept.erasure is None:
+        raise unexplained_erasure_error(row.address)
+    return chain.decode_event(
+        row, name, checked_redaction(tenant, row.address.position, kept.erasure)
+    )
 
 
 def unexplained_erasure_error(place: chain.EventAddress) -> errors.Corrupt:
@@ -211,7 +213,7 @@ def read_stream(
 ) -> tuple[StreamRow | None, list[port.StoredEvent]]:
     """Return a stream, and its events with low <= version <= high, the first of them or the newest."""
     last = high if at is None else min(high, at)
-    there, own = driver.own(tenant, name, low=low, high=last, limit=limit, newest=newest)
+    there, own = driver.own_events(tenant, name, low=low, high=last, limit=limit, newest=newest)
     if there is None:
         return None, []
     _check_requested(tenant, there, name)
@@ -234,7 +236,7 @@ def _read_spans(
     for span in reversed(spans) if newest else spans:
         if limit <= 0:
             break
-        _, own = driver.own(
+        _, own = driver.own_events(
             tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest
         )
         _check_versions(own, span, limit, newest=newest)
@@ -247,7 +249,7 @@ def _check_versions(own: Sequence[FeedRow], span: Span, limit: int, *, newest: b
     """See that the events of a span are all there, in order; raise Corrupt otherwise. They come by version."""
     count = max(0, min(limit, span.high - span.low + 1))
     first = span.high - count + 1 if newest else span.low
-    found = [own[at].row.place.version for at in (0, -1)] if own else []
+    found = [own[at].event.address.version for at in (0, -1)] if own else []
     if len(own) != count or (own and found != [first, first + count - 1]):
         raise errors.Corrupt(
             f"stream {span.stream:,} has {len(own):,} of {count:,} events from version {first:,} on.",
@@ -258,9 +260,9 @@ def _check_versions(own: Sequence[FeedRow], span: Span, limit: int, *, newest: b
 
 def check_positions(found: Sequence[FeedRow], after: int) -> None:
     """See that events follow one another from a position on; raise Corrupt otherwise. They come by position."""
-    if not found or found[-1].row.place.position == after + len(found):
+    if not found or found[-1].event.address.position == after + len(found):
         return
-    at = next(at for at, kept in enumerate(found, after + 1) if kept.row.place.position != at)
+    at = next(at for at, kept in enumerate(found, after + 1) if kept.event.address.position != at)
     raise errors.Corrupt(
         f"the event at position {at:,} is missing.",
         hint="`limpet verify` lists all damage.",
@@ -272,22 +274,22 @@ def own_events(driver: Driver, tenant: str, stream: StreamRow) -> Iterator[FeedR
     """Yield the events that a stream has itself, those that a rewind has left out included."""
     after = 0
     while True:
-        _, page = driver.own(
+        _, page = driver.own_events(
             tenant, stream.number, low=after + 1, high=stream.version, limit=limits.READ_CHUNK
         )
         yield from page
         if len(page) < limits.READ_CHUNK:
             return
-        after = page[-1].row.place.version
+        after = page[-1].event.address.version
 
 
 def event_link(
     driver: Driver, tenant: str, stream: str | int, version: int
 ) -> tuple[StreamRow | None, bytes]:
     """Return a stream, and the link of its own event at a version; empty if it has none."""
-    there, own = driver.own(tenant, stream, low=version, high=version, limit=1)
+    there, own = driver.own_events(tenant, stream, low=version, high=version, limit=1)
     found = None if there is None else _check_requested(tenant, there, stream)
-    return found, own[0].row.link if own else b""
+    return found, own[0].event.link if own else b""
 
 
 def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) -> int:
@@ -303,7 +305,9 @@ def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) ->
 def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:
     """Return the lowest version on a path whose event has at least this ordinal; 0 if there is none."""
     for span in spans:
-        found = driver.seek(tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal)
+        found = driver.find_ordinal(
+            tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal
+        )
         if found:
             return found
     return 0

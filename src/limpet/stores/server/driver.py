@@ -46,7 +46,7 @@ class StreamRow(msgspec.Struct, frozen=True, gc=False):
     first: int
     version: int
     bases: tuple[stream_paths.StreamBase, ...] = ()
-    mark: bytes = b""
+    checksum: bytes = b""
 
 
 class EventErasure(msgspec.Struct, frozen=True, gc=False):
@@ -54,16 +54,16 @@ class EventErasure(msgspec.Struct, frozen=True, gc=False):
 
     notice: int
     cause: int
-    payload: bytes | None = None
+    redacted_payload: bytes | None = None
 
 
 class FeedRow(msgspec.Struct, frozen=True, gc=False):
     """An event as it is kept, and the name of the stream that it belongs to."""
 
     stream: str
-    row: chain.EventRow
+    event: chain.EventRow
     ordinal: int
-    blank: EventErasure | None = None
+    erasure: EventErasure | None = None
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
@@ -80,14 +80,14 @@ class SnapshotRow(msgspec.Struct, frozen=True, gc=False):
     """A snapshot and the checksum over it."""
 
     snapshot: port.Snapshot
-    mark: bytes
+    checksum: bytes
 
 
 class ProjectionRow(msgspec.Struct, frozen=True, gc=False):
     """A projection and the checksum over it."""
 
     projection: port.Projection
-    mark: bytes
+    checksum: bytes
 
 
 class NoteRow(msgspec.Struct, frozen=True, gc=False):
@@ -95,7 +95,7 @@ class NoteRow(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     note: port.Note
-    mark: bytes
+    checksum: bytes
 
 
 class TenantChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -122,12 +122,12 @@ class TenantChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     keys: tuple[KeyRow, ...] = ()
     blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict[bytes, bytes])
     """Put if they are not there, or are damaged."""
-    uses: tuple[tuple[int, bytes], ...] = ()
+    blob_uses: tuple[tuple[int, bytes], ...] = ()
     """Position of an event, hash of a blob that it refers to. Repeated ones are fine."""
     projections: tuple[ProjectionRow, ...] = ()
     snapshots: tuple[SnapshotRow, ...] = ()
 
-    blanks: tuple[tuple[int, EventErasure], ...] = ()
+    erasures: tuple[tuple[int, EventErasure], ...] = ()
     """Events whose payload and salt go, and what becomes of them; a blank that is there is replaced."""
     renames: tuple[tuple[int, str, bytes], ...] = ()
     """Streams by number, what they are called from now on, and their mark. One that gets a base may keep its name."""
@@ -137,11 +137,11 @@ class TenantChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Stretches all of whose claims go."""
     drop_snapshots: tuple[int, ...] = ()
     """Streams by number."""
-    drop_uses: tuple[int, ...] = ()
+    drop_blob_uses: tuple[int, ...] = ()
     """Streams by number, all of whose events' uses of blobs go."""
     drop_keys: tuple[str, ...] = ()
     drop_blobs: tuple[bytes, ...] = ()
-    todo: bytes | None = None
+    pending_work: bytes | None = None
     """Added to what is pending of the store; None: this is no erasure."""
 
 
@@ -177,7 +177,7 @@ class ChangePipeline(AbstractContextManager["ChangePipeline"], Protocol):
         """Wait for what became of those that were sent first. Taken also means: nothing was done, and `apply` has to do it."""
         ...
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether something of an answer is there."""
         ...
 
@@ -205,14 +205,14 @@ class Driver(Protocol):
         """Return every tenant that has events, sorted."""
         ...
 
-    def adrift(self) -> list[str]:
+    def unlisted_tenants(self) -> list[str]:
         """Return tenants that have events and are not among `tenants`, sorted: what named them was lost.
 
         May look through everything that the server has. A driver that finds tenants by their events has none.
         """
         ...
 
-    def noted(self) -> list[str]:
+    def tenants_with_notes(self) -> list[str]:
         """Return every tenant that has notes, with or without events, sorted."""
         ...
 
@@ -224,7 +224,7 @@ class Driver(Protocol):
         """Return streams by number, those after one."""
         ...
 
-    def own(
+    def own_events(
         self,
         tenant: str,
         stream: str | int,
@@ -248,7 +248,7 @@ class Driver(Protocol):
         """Return the version of a stream's last own event up to a position; 0 if it had none."""
         ...
 
-    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
         ...
 
@@ -258,7 +258,7 @@ class Driver(Protocol):
         """Return stretch, text and version of those of these claims that these stretches have."""
         ...
 
-    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         """Return how many claims stretches have."""
         ...
 
@@ -274,11 +274,11 @@ class Driver(Protocol):
         """Return keys by their text, those after one."""
         ...
 
-    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         """Return keys whose first … last has one of these positions."""
         ...
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop keys used before that moment; return how many."""
         ...
 
@@ -286,7 +286,7 @@ class Driver(Protocol):
         """Return one row."""
         ...
 
-    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         """Return one page of rows, as the port says."""
         ...
 
@@ -304,17 +304,21 @@ class Driver(Protocol):
         """Return contents by hash, those that are there; unchecked."""
         ...
 
-    def every_blob(
+    def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
         """Return blobs by hash, those after one."""
         ...
 
-    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
         """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
         ...
 
-    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
         """Return those of the blobs that are there and that no event but those of these streams refers to."""
         ...
 
@@ -334,11 +338,13 @@ class Driver(Protocol):
         """Apply changes of different tenants, each by itself, in as few round trips as can be; None: it was applied."""
         ...
 
-    def line(self) -> ChangePipeline | None:
+    def pipeline(self) -> ChangePipeline | None:
         """Return a line for changes that are sent ahead of answers; None if there is none, and `apply` does all."""
         ...
 
-    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
         """Drop all that is derived (claims, uses, projections, snapshots) of tenants, and put what changes bring.
 
         Each tenant's head gets the next epoch. Changes bring only what is derived, each claim of a stretch once; their
@@ -347,7 +353,7 @@ class Driver(Protocol):
         """
         ...
 
-    def guard(self, tenant: str, timeout_s: float) -> bool:
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         """Try to be the only one among all stores that has a tenant's guard; return whether it is had within a time.
 
         Asked for only while several stores write to one tenant, so that they wait for one another instead of
@@ -358,11 +364,11 @@ class Driver(Protocol):
         """
         ...
 
-    def unguard(self, tenant: str) -> None:
+    def release_advisory_lock(self, tenant: str) -> None:
         """Give the guard back, if it is had."""
         ...
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what erasures left to do, as the port says."""
         ...
 

@@ -57,23 +57,23 @@ _PAGE_BLOBS = 16
 class _NoticeCheck:
     """Erased events that name one notice: what the notice has to say of them."""
 
-    __slots__ = ("_made", "count", "first", "streams")
+    __slots__ = ("_hash", "count", "first", "streams")
 
     def __init__(self, first: int) -> None:
-        self._made = hashlib.sha256()
+        self._hash = hashlib.sha256()
         self.first = first
         self.count = 0
         self.streams: set[int] = set()
 
     def add(self, row: chain.EventRow) -> None:
-        self._made.update(row.place.position.to_bytes(8, "big") + row.digest)
-        self.streams.add(row.place.stream)
+        self._hash.update(row.address.position.to_bytes(8, "big") + row.digest)
+        self.streams.add(row.address.stream)
         self.count += 1
 
-    def proved_by(self, row: chain.EventRow) -> bool:
-        said = msgspec.json.encode(NoticeContent(self.count, self._made.hexdigest()))
+    def is_matched_by(self, row: chain.EventRow) -> bool:
+        said = msgspec.json.encode(NoticeContent(self.count, self._hash.hexdigest()))
         kind, _ = chain.kind_and_ordinal(row.header)
-        return is_notice(kind) and self.streams == {row.place.stream} and row.payload == said
+        return is_notice(kind) and self.streams == {row.address.stream} and row.payload == said
 
 
 class TenantVerification:
@@ -84,46 +84,46 @@ class TenantVerification:
         self._tenant = tenant
         self.head = driver.head(tenant)
         self.faults: list[str] = []
-        self.hashes: set[bytes] = set()
+        self.blob_hashes: set[bytes] = set()
         self._versions = array("I", bytes(4 * (self.head.position + 1)))
         self._missing: dict[int, int] = {}
-        self._gone: dict[int, _NoticeCheck] = {}
+        self._notices: dict[int, _NoticeCheck] = {}
 
-    def log(self) -> Iterator[int]:
+    def check_log(self) -> Iterator[int]:
         """Check all that nothing can be put in the place of; yield how many events were checked at a time."""
-        yield from self._events()
-        self._check_gone()
+        yield from self._check_events()
+        self._check_notices()
         self._check_streams()
         self._check_keys()
         self._check_blobs()
 
-    def derived(self) -> None:
+    def check_derived(self) -> None:
         """Check what is derived from the log, and what hangs on it."""
         for kept in self._projections():
-            if kept.mark != checked_reads.projection_checksum(self._tenant, kept.projection):
+            if kept.checksum != checked_reads.projection_checksum(self._tenant, kept.projection):
                 self.faults.append("a row of projections is damaged.")
         farthest = 0
-        for position, hash_ in self._uses():
+        for position, hash_ in self._blob_uses():
             farthest = max(farthest, position)
-            if position <= self.head.position and hash_ not in self.hashes:
+            if position <= self.head.position and hash_ not in self.blob_hashes:
                 self.faults.append(chain.missing_blob_fault(hash_, position))
         if farthest > self.head.position and farthest > self._driver.head(self._tenant).position:
             self.faults.append("blobs are said to belong to events that are not there.")
 
-    def _events(self) -> Iterator[int]:
+    def _check_events(self) -> Iterator[int]:
         before, position, last = chain.GENESIS_LINK, 0, self.head.position
         while position < last:
             limit = min(PAGE_ROWS, last - position)
             page = [
                 kept
                 for kept in self._driver.feed(self._tenant, after=position, limit=limit)
-                if kept.row.place.position <= last
+                if kept.event.address.position <= last
             ]
             if not page:
                 break
             for kept in page:
-                self._check(kept, before, position + 1)
-                before, position = kept.row.link, kept.row.place.position
+                self._check_event(kept, before, position + 1)
+                before, position = kept.event.link, kept.event.address.position
             yield len(page)
         if position < last:
             lost = last - position
@@ -137,33 +137,33 @@ class TenantVerification:
         elif checked_reads.continues_after(self._driver, self._tenant, last):
             self.faults.append(f"the head says that the log ends at {last:,}, but it goes on.")
 
-    def _check(self, kept: FeedRow, before: bytes, expected: int) -> None:
-        row, place = kept.row, kept.row.place
+    def _check_event(self, kept: FeedRow, before: bytes, expected: int) -> None:
+        row, place = kept.event, kept.event.address
         if place.position != expected:
             self.faults.append(f"events {expected:,} to {place.position - 1:,} are missing.")
         elif not chain.is_linked(row, before):
             self.faults.append(chain.damaged_event_error(place, "the chain breaks here").message)
         else:
-            self._open(kept)
-        self._follow(place)
-        if kept.blank is not None:
-            self._gone.setdefault(kept.blank.notice, _NoticeCheck(place.position)).add(row)
+            self._check_payload(kept)
+        self._check_version(place)
+        if kept.erasure is not None:
+            self._notices.setdefault(kept.erasure.notice, _NoticeCheck(place.position)).add(row)
         # What names this notice comes before it.
-        if (gone := self._gone.get(place.position)) is not None and gone.proved_by(row):
-            del self._gone[place.position]
+        if (gone := self._notices.get(place.position)) is not None and gone.is_matched_by(row):
+            del self._notices[place.position]
 
-    def _open(self, kept: FeedRow) -> None:
-        row = kept.row
+    def _check_payload(self, kept: FeedRow) -> None:
+        row = kept.event
         try:
             event = checked_reads.checked_event(self._tenant, kept, "")
             if event.ordinal != kept.ordinal:
-                raise chain.damaged_event_error(row.place, "its ordinal is not what was written")
-            if kept.blank is not None and row.payload is not None:
+                raise chain.damaged_event_error(row.address, "its ordinal is not what was written")
+            if kept.erasure is not None and row.payload is not None:
                 raise errors.Corrupt("a row of erased is damaged.")
         except errors.Corrupt as error:
             self.faults.append(error.message)
 
-    def _follow(self, place: chain.EventAddress) -> None:
+    def _check_version(self, place: chain.EventAddress) -> None:
         number = place.stream
         if not 0 < number < len(self._versions):
             self.faults.append(checked_reads.unnamed_stream_error(number).message)
@@ -174,8 +174,8 @@ class TenantVerification:
             self._missing[number] = self._missing.get(number, 0) + lost
         self._versions[number] = max(place.version, 0)
 
-    def _check_gone(self) -> None:
-        for gone in self._gone.values():
+    def _check_notices(self) -> None:
+        for gone in self._notices.values():
             self.faults.append(
                 f"{gone.count:,} event(s), from position {gone.first:,} on, are erased, but no notice in the log says so."
             )
@@ -190,9 +190,11 @@ class TenantVerification:
                 self.faults.append(
                     f"stream {stream.number:,} has {has} of {stream.version} events."
                 )
-            if stream.mark != checked_reads.stream_checksum(self._tenant, stream):
+            if stream.checksum != checked_reads.stream_checksum(self._tenant, stream):
                 self.faults.append("a row of streams is damaged.")
-            strayed = strayed or any(self._strays(stream, at) for at in range(len(stream.bases)))
+            strayed = strayed or any(
+                self._is_bad_base(stream, at) for at in range(len(stream.bases))
+            )
         if strayed:
             self.faults.append("streams are said to go on from what is not there.")
         for number, last in enumerate(self._versions):
@@ -210,7 +212,7 @@ class TenantVerification:
                     self.faults.append("a row of keys is damaged.")
             after = page[-1].key
 
-    def _strays(self, stream: StreamRow, at: int) -> bool:
+    def _is_bad_base(self, stream: StreamRow, at: int) -> bool:
         base = stream.bases[at]
         own = base.source == stream.number
         if base.version >= base.first or own == (base.stretch == stream.number):
@@ -229,9 +231,9 @@ class TenantVerification:
 
     def _check_blobs(self) -> None:
         after = b""
-        while page := self._driver.every_blob(self._tenant, after=after, limit=_PAGE_BLOBS):
+        while page := self._driver.list_blobs(self._tenant, after=after, limit=_PAGE_BLOBS):
             for hash_, content in page:
-                self.hashes.add(hash_)
+                self.blob_hashes.add(hash_)
                 if not chain.blob_matches(hash_, content):
                     self.faults.append(chain.damaged_blob_error(hash_).message)
             after = page[-1][0]
@@ -242,9 +244,9 @@ class TenantVerification:
             yield from page
             after = (page[-1].projection.kind, page[-1].projection.id)
 
-    def _uses(self) -> Iterator[tuple[int, bytes]]:
+    def _blob_uses(self) -> Iterator[tuple[int, bytes]]:
         after = 0
-        while page := self._driver.uses(self._tenant, after=after, limit=PAGE_ROWS):
+        while page := self._driver.blob_uses(self._tenant, after=after, limit=PAGE_ROWS):
             yield from page
             after = page[-1][0]
 
@@ -253,7 +255,7 @@ def verify(driver: Driver) -> Iterator[int | port.Report]:
     """Check every tenant; yield events checked so far, the report last."""
     seen, told = 0, 0
     faults: list[str] = []
-    adrift = driver.adrift()
+    adrift = driver.unlisted_tenants()
     tenants = sorted({*driver.tenants(), *adrift})
     faults += [f"Tenant {tenant!r} has a log, but is in no list of tenants." for tenant in adrift]
     for tenant in tenants:
@@ -262,7 +264,7 @@ def verify(driver: Driver) -> Iterator[int | port.Report]:
             told = max(told, seen + count)
             yield told
         seen += count
-    for tenant in driver.noted():
+    for tenant in driver.tenants_with_notes():
         faults += [f"Tenant {tenant!r}: {fault}" for fault in _note_faults(driver, tenant)]
     yield port.Report(seen, len(tenants), tuple(faults))
 
@@ -271,10 +273,10 @@ def _verify_tenant(driver: Driver, tenant: str, faults: list[str]) -> Iterator[i
     """Check one tenant, add what is wrong to the faults; yield its events checked so far."""
     for tries_left in reversed(range(VERIFY_TRIES_MAX)):
         proof, seen = TenantVerification(driver, tenant), 0
-        for count in proof.log():
+        for count in proof.check_log():
             seen += count
             yield seen
-        proof.derived()
+        proof.check_derived()
         # What was erased while it was looked at is no damage.
         same = not proof.faults or driver.head(tenant).epoch == proof.head.epoch
         if same or not tries_left:
@@ -286,7 +288,7 @@ def _note_faults(driver: Driver, tenant: str) -> Iterator[str]:
     after = ""
     while page := driver.notes(tenant, "", after=after, limit=PAGE_ROWS):
         for kept in page:
-            if kept.mark != checked_reads.note_checksum(tenant, kept.name, kept.note):
+            if kept.checksum != checked_reads.note_checksum(tenant, kept.name, kept.note):
                 yield "a row of notes is damaged."
         after = page[-1].name
 
@@ -319,17 +321,17 @@ class TenantRebuild:
         self._driver = driver
         self._derive = derive
         self.tenant = tenant
-        self.made = port.Rebuilt()
+        self.rebuilt = port.Rebuilt()
         self._head = FeedHead()
         self._spool = spool
         self._begin = self._end = 0
         self.done = False
 
-    def steps(self) -> Generator[int]:
+    def prepare(self) -> Generator[int]:
         """Prove and derive; yield events gone through at a time. Raises Corrupt if the log is not as it was written."""
         for left in reversed(range(REBUILD_TRIES_MAX)):
             try:
-                yield from self._steps()
+                yield from self._prepare_once()
             except errors.Corrupt:
                 # What others have erased in the middle of it is no damage.
                 if not left or self._driver.head(self.tenant) == self._head:
@@ -337,24 +339,24 @@ class TenantRebuild:
             else:
                 return
 
-    def _steps(self) -> Generator[int]:
+    def _prepare_once(self) -> Generator[int]:
         proof = TenantVerification(self._driver, self.tenant)
-        self._head, self.made = proof.head, port.Rebuilt()
+        self._head, self.rebuilt = proof.head, port.Rebuilt()
         self._begin = self._spool.seek(0, os.SEEK_END)
-        yield from proof.log()
+        yield from proof.check_log()
         raise_if_damaged(proof.faults)
         piece = DerivedRows([], [], [])
         for stream in proof.streams():
-            piece.take(self._derived(self.tenant, stream, proof.hashes))
+            piece.extend(self._derive_stream(self.tenant, stream, proof.blob_hashes))
             if len(piece) >= SPOOLED_CHANGE_ROWS:
-                self._put(piece)
+                self._spool_rows(piece)
                 piece = DerivedRows([], [], [])
             yield stream.version - stream.first + 1
-        self._put(piece)
+        self._spool_rows(piece)
         self._count(tenants=1)
         self._end = self._spool.tell()
 
-    def finish(
+    def install(
         self, turn: Callable[[], AbstractContextManager[bool]], doubt: Callable[[list[str]], None]
     ) -> Generator[int]:
         """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`.
@@ -364,23 +366,25 @@ class TenantRebuild:
         for left in reversed(range(REBUILD_TRIES_MAX)):
             with turn():
                 if not left:
-                    yield from self.steps()
+                    yield from self.prepare()
                 # Told to nobody here: the next turn has to hear of it.
                 doubt([self.tenant])
-                self.done = self._driver.replace({self.tenant: self._head}, self._pieces())
+                self.done = self._driver.replace_derived(
+                    {self.tenant: self._head}, self._spooled_changes()
+                )
             if self.done:
                 return
             if left > 1:
-                yield from self.steps()
+                yield from self.prepare()
 
-    def _derived(self, tenant: str, stream: StreamRow, hashes: set[bytes]) -> DerivedRows:
+    def _derive_stream(self, tenant: str, stream: StreamRow, hashes: set[bytes]) -> DerivedRows:
         events, spread = stream.version - stream.first + 1, DerivedRows([], [], [])
         if not is_erased_stream(stream.name):
             deriving = StreamDerivation(self._driver, tenant, stream, stream.name)
             blobs = functools.partial(checked_reads.read_blobs, self._driver, tenant)
-            spread = deriving.spread(self._derive(stream.name, deriving.events(), blobs))
+            spread = deriving.rows(self._derive(stream.name, deriving.events(), blobs))
         raise_if_damaged(
-            [chain.missing_blob_fault(h, at) for at, h in spread.uses if h not in hashes]
+            [chain.missing_blob_fault(h, at) for at, h in spread.blob_uses if h not in hashes]
         )
         self._count(
             events=events, streams=1, claims=len(spread.claims), projections=len(spread.projections)
@@ -388,15 +392,15 @@ class TenantRebuild:
         return spread
 
     def _count(self, **more: int) -> None:
-        made = {name: getattr(self.made, name) + count for name, count in more.items()}
-        self.made = msgspec.structs.replace(self.made, **made)
+        made = {name: getattr(self.rebuilt, name) + count for name, count in more.items()}
+        self.rebuilt = msgspec.structs.replace(self.rebuilt, **made)
 
-    def _put(self, piece: DerivedRows) -> None:
+    def _spool_rows(self, piece: DerivedRows) -> None:
         if len(piece):
             data = msgspec.msgpack.encode(piece)
             self._spool.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
-    def _pieces(self) -> Iterator[TenantChange]:
+    def _spooled_changes(self) -> Iterator[TenantChange]:
         self._spool.seek(self._begin)
         while self._spool.tell() < self._end:
             length = int.from_bytes(self._spool.read(_LENGTH_BYTES), "big")
@@ -406,7 +410,7 @@ class TenantRebuild:
                 before=self._head,
                 after=self._head,
                 claims=tuple(piece.claims),
-                uses=tuple(piece.uses),
+                blob_uses=tuple(piece.blob_uses),
                 projections=tuple(piece.projections),
             )
 
@@ -442,21 +446,21 @@ class ServerErasure:
         self._tenant = erasure.tenant
         self._derive = derive
         self.head = driver.head(erasure.tenant)
-        self._batch = ChangeBuilder(
+        self._builder = ChangeBuilder(
             driver, self._tenant, CachedTenant(self.head), random, careful=True
         )
         self._streams: list[StreamRow] = []
-        self._blanks: dict[int, EventErasure] = {}
-        self._brought: dict[bytes, bytes] = {}
+        self._erasures: dict[int, EventErasure] = {}
+        self._new_blobs: dict[bytes, bytes] = {}
         self._hashes: set[bytes] = set()
-        self._drops: dict[tuple[str, str], None] = {}
-        self._events = 0
+        self._dropped_projections: dict[tuple[str, str], None] = {}
+        self._erased_count = 0
 
-    def stale(self) -> port.Stale | None:
+    def find_stale(self) -> port.Stale | None:
         """Return what is not as expected: the feed's head, or the first stream that is at another version."""
         if self._erasure.head not in (None, self.head.position):
             return port.Stale("", self.head.position)
-        for share in self._erasure.shares:
+        for share in self._erasure.streams:
             stream = checked_reads.find_stream(self._driver, self._tenant, share.stream)
             actual = stream.version if stream is not None else 0
             if stream is None or actual != share.expected:
@@ -464,136 +468,140 @@ class ServerErasure:
             self._streams.append(stream)
         return None
 
-    def change(self) -> tuple[TenantChange, ErasureCounts]:
+    def build_change(self) -> tuple[TenantChange, ErasureCounts]:
         """Return the change that erases, and what goes by it."""
-        shares = list(zip(self._erasure.shares, self._streams, strict=True))
+        shares = list(zip(self._erasure.streams, self._streams, strict=True))
         for share, stream in shares:
-            self._forget_derived(share, stream)
+            self._collect_derived(share, stream)
         begin = self.head.position + 1
-        writes = [self._take_out(*each, begin + at) for at, each in enumerate(shares)]
+        writes = [self._erase_stream(*each, begin + at) for at, each in enumerate(shares)]
         told = port.Append(tenant=self._tenant, writes=tuple(writes), time_us=self._erasure.time_us)
-        outcome = self._batch.append(told)
+        outcome = self._builder.append(told)
         assert isinstance(outcome, port.Appended), "versions were looked at before"
-        notices = self._batch.change()
+        notices = self._builder.build_change()
         made = DerivedRows([], [], [])
         for (share, stream), row in zip(shares, notices.rows, strict=True):
             if not share.whole:
-                made.take(self._derived_again(share, stream, row))
-        return self._whole(notices, made)
+                made.extend(self._derive_remaining(share, stream, row))
+        return self._assemble(notices, made)
 
-    def _forget_derived(self, share: StreamErasure, stream: StreamRow) -> None:
+    def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
         """Note all that is derived from a stream, by deriving it once more."""
         events = StreamDerivation(self._driver, self._tenant, stream, share.stream).events()
         rows, before = derived_row_ids(
-            share, lambda: self._derive(share.stream, events, self._contents)
+            share, lambda: self._derive(share.stream, events, self._read_blobs)
         )
-        self._drops |= dict.fromkeys(rows)
-        used = (hash_ for hash_, _ in before.blobs) if before else self._used(stream)
+        self._dropped_projections |= dict.fromkeys(rows)
+        used = (hash_ for hash_, _ in before.blobs) if before else self._used_blobs(stream)
         self._hashes.update(used)
 
-    def _used(self, stream: StreamRow) -> Iterator[bytes]:
+    def _used_blobs(self, stream: StreamRow) -> Iterator[bytes]:
         """Yield the blobs that a stream's events are said to refer to, whatever is in them."""
         own = {
-            kept.row.place.position
+            kept.event.address.position
             for kept in checked_reads.own_events(self._driver, self._tenant, stream)
         }
         after = 0
-        while page := self._driver.uses(self._tenant, after=after):
+        while page := self._driver.blob_uses(self._tenant, after=after):
             yield from (hash_ for position, hash_ in page if position in own)
             after = page[-1][0]
 
-    def _contents(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        brought = {hash_: self._brought[hash_] for hash_ in hashes if hash_ in self._brought}
+    def _read_blobs(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        brought = {hash_: self._new_blobs[hash_] for hash_ in hashes if hash_ in self._new_blobs}
         others = [hash_ for hash_ in hashes if hash_ not in brought]
         return brought | checked_reads.read_blobs(self._driver, self._tenant, others)
 
-    def _take_out(self, share: StreamErasure, stream: StreamRow, position: int) -> port.StreamWrite:
+    def _erase_stream(
+        self, share: StreamErasure, stream: StreamRow, position: int
+    ) -> port.StreamWrite:
         """Take payloads out of one stream; return the write of its notice, which gets that position."""
-        stand_ins = {each.position: each for each in share.stand_ins}
+        stand_ins = {each.position: each for each in share.redactions}
         gone: list[tuple[int, bytes]] = []
         ordinal = 0
         for kept in checked_reads.own_events(self._driver, self._tenant, stream):
-            at = kept.row.place.position
-            kind, ordinal = chain.kind_and_ordinal(kept.row.header)
+            at = kept.event.address.position
+            kind, ordinal = chain.kind_and_ordinal(kept.event.header)
             stand_in = stand_ins.pop(at, None)
             if is_notice(kind) or not (share.whole or stand_in):
                 continue
-            self._blank(kept, position, stand_in)
-            if kept.row.payload is not None:
-                gone.append((at, kept.row.digest))
+            self._erase_event(kept, position, stand_in)
+            if kept.event.payload is not None:
+                gone.append((at, kept.event.digest))
         assert not stand_ins, "a stand-in is for an event of its stream"
-        self._events += len(gone)
+        self._erased_count += len(gone)
         name = erased_stream_name(stream.number) if share.whole else share.stream
-        self._batch.streams[name] = msgspec.structs.replace(stream, name=name)
+        self._builder.streams[name] = msgspec.structs.replace(stream, name=name)
         told = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
         return port.StreamWrite(name, share.expected, (told,))
 
-    def _blank(self, kept: FeedRow, position: int, stand_in: RedactedPayload | None) -> None:
-        at = kept.row.place.position
+    def _erase_event(self, kept: FeedRow, position: int, stand_in: RedactedPayload | None) -> None:
+        at = kept.event.address.position
         # One that was erased before keeps the notice that proves it.
-        by = kept.blank.notice if kept.blank is not None else position
+        by = kept.erasure.notice if kept.erasure is not None else position
         cause, payload = (stand_in.cause, stand_in.payload) if stand_in else (0, None)
-        self._blanks[at] = checked_reads.event_erasure(self._tenant, at, by, cause, payload)
+        self._erasures[at] = checked_reads.event_erasure(self._tenant, at, by, cause, payload)
         for content in stand_in.blobs if stand_in else ():
-            self._brought[chain.blob_hash(content)] = content
+            self._new_blobs[chain.blob_hash(content)] = content
 
-    def _derived_again(
+    def _derive_remaining(
         self, share: StreamErasure, stream: StreamRow, notice: FeedRow
     ) -> DerivedRows:
         deriving = StreamDerivation(self._driver, self._tenant, stream, share.stream)
-        events = deriving.events(self._left(stream, notice))
-        return deriving.spread(self._derive(share.stream, events, self._contents))
+        events = deriving.events(self._remaining_events(stream, notice))
+        return deriving.rows(self._derive(share.stream, events, self._read_blobs))
 
-    def _left(self, stream: StreamRow, notice: FeedRow) -> Iterator[FeedRow]:
+    def _remaining_events(self, stream: StreamRow, notice: FeedRow) -> Iterator[FeedRow]:
         """Yield a stream's own events as they are once the change is made."""
         for kept in checked_reads.own_events(self._driver, self._tenant, stream):
-            blank = self._blanks.get(kept.row.place.position)
+            blank = self._erasures.get(kept.event.address.position)
             if blank is None:
                 yield kept
             else:
-                row = msgspec.structs.replace(kept.row, payload=None, salt=None)
+                row = msgspec.structs.replace(kept.event, payload=None, salt=None)
                 yield FeedRow(kept.stream, row, kept.ordinal, blank)
         yield notice
 
-    def _unnamed(self, stream: StreamRow) -> tuple[int, str, bytes]:
+    def _erased_name(self, stream: StreamRow) -> tuple[int, str, bytes]:
         """Return what a stream is called once it is erased, and its mark."""
         made = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
         return stream.number, made.name, checked_reads.stream_checksum(self._tenant, made)
 
-    def _whole(
+    def _assemble(
         self, notices: TenantChange, made: DerivedRows
     ) -> tuple[TenantChange, ErasureCounts]:
         driver, tenant, streams = self._driver, self._tenant, self._streams
         numbers = tuple(stream.number for stream in streams)
         stretches = [*numbers, *(base.stretch for stream in streams for base in stream.bases)]
-        keys = driver.keys_of(tenant, list(self._blanks)) if self._blanks else []
-        needed = {hash_ for _, hash_ in made.uses}
-        unused = driver.unused(tenant, self._hashes, but=numbers) if self._hashes else set[bytes]()
-        unused -= needed | set(self._brought)
+        keys = driver.keys_covering(tenant, list(self._erasures)) if self._erasures else []
+        needed = {hash_ for _, hash_ in made.blob_uses}
+        unused = (
+            driver.unused_blobs(tenant, self._hashes, but=numbers) if self._hashes else set[bytes]()
+        )
+        unused -= needed | set(self._new_blobs)
         head = notices.after
         change = msgspec.structs.replace(
             notices,
             after=FeedHead(head.position, head.link, head.epoch + 1),
             claims=tuple(made.claims),
-            uses=tuple(made.uses),
+            uses=tuple(made.blob_uses),
             projections=tuple(made.projections),
-            blobs=self._brought,
-            blanks=tuple(self._blanks.items()),
+            blobs=self._new_blobs,
+            blanks=tuple(self._erasures.items()),
             renames=tuple(
-                self._unnamed(stream)
-                for share, stream in zip(self._erasure.shares, streams, strict=True)
+                self._erased_name(stream)
+                for share, stream in zip(self._erasure.streams, streams, strict=True)
                 if share.whole
             ),
-            drop_projections=tuple(self._drops),
+            drop_projections=tuple(self._dropped_projections),
             drop_claims=tuple(dict.fromkeys(stretches)),
             drop_snapshots=numbers,
             drop_uses=numbers,
             drop_keys=tuple(keys),
             drop_blobs=tuple(unused),
-            todo=self._erasure.todo,
+            todo=self._erasure.pending_work,
         )
         gone = ErasureCounts(
-            events=self._events, blobs=len(unused), keys=len(keys),
-            claims=driver.claims_of(tenant, change.drop_claims), rows=len(self._drops), link=head.link,
+            events=self._erased_count, blobs=len(unused), keys=len(keys),
+            claims=driver.count_claims(tenant, change.drop_claims), rows=len(self._dropped_projections), link=head.link,
         )  # fmt: skip
         return change, gone

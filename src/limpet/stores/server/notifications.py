@@ -32,15 +32,15 @@ JOIN_TIMEOUT_S = 5.0
 class _TenantWaiters:
     """Where those wait who wait for one tenant."""
 
-    __slots__ = ("changed", "told", "waiting")
+    __slots__ = ("changed", "notified", "waiting")
 
     def __init__(self, lock: threading.Lock) -> None:
         self.changed = threading.Condition(lock)
         self.waiting = 0
-        self.told = 0
+        self.notified = 0
 
     def wake(self) -> None:
-        self.told += 1
+        self.notified += 1
         self.changed.notify_all()
 
 
@@ -51,43 +51,43 @@ class CommitNotifications:
         self._listen = listen
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._places: dict[str, _TenantWaiters] = {}
-        self._heard: dict[str, int] = {}
+        self._waiters: dict[str, _TenantWaiters] = {}
+        self._received: dict[str, int] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def tell(self, tenants: Iterable[str]) -> None:
+    def notify(self, tenants: Iterable[str]) -> None:
         """Wake those who wait for tenants. Whoever begins to wait later looks first, so nothing is missed."""
-        if self._places:
+        if self._waiters:
             with self._lock:
                 for tenant in tenants:
                     self._wake(tenant)
 
     def _wake(self, tenant: str) -> None:
-        for place in self._places.values() if not tenant else [self._places.get(tenant)]:
+        for place in self._waiters.values() if not tenant else [self._waiters.get(tenant)]:
             if place is not None:
                 place.wake()
 
-    def heard(self) -> dict[str, int]:
+    def take_received(self) -> dict[str, int]:
         """Return the positions that tenants are said to have reached since this was asked; 0: others want them.
 
         Without a name: news may have been missed.
         """
-        if not self._heard:
+        if not self._received:
             return {}
         # Nothing is heard before somebody attends: if nobody does now, the thread has ended by a fault.
-        self.attend()
+        self.start_listener()
         with self._changed:
-            heard, self._heard = self._heard, {}
+            heard, self._received = self._received, {}
             return heard
 
-    def attend(self) -> None:
+    def start_listener(self) -> None:
         """Listen from now on."""
         if self._thread is None:
             with self._changed:
                 if self._thread is None and not self._closed:
                     self._thread = threading.Thread(
-                        target=self._run, name="limpet-news", daemon=True
+                        target=self._run_listener, name="limpet-news", daemon=True
                     )
                     self._thread.start()
 
@@ -95,26 +95,26 @@ class CommitNotifications:
         """Return True as soon as a look finds it there; False after a time. Looks when there is news of a tenant."""
         until, pause = time.monotonic() + timeout_s, POLL_S
         with self._lock:
-            place = self._places.setdefault(tenant, _TenantWaiters(self._lock))
+            place = self._waiters.setdefault(tenant, _TenantWaiters(self._lock))
             place.waiting += 1
         try:
             while True:
-                told = place.told
+                told = place.notified
                 if there():
                     return True
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
-                self.attend()
+                self.start_listener()
                 with self._lock:
-                    if place.told == told:
+                    if place.notified == told:
                         place.changed.wait(min(pause, left))
                     pause = min(pause * 2, POLL_S_MAX)
         finally:
             with self._lock:
                 place.waiting -= 1
                 if not place.waiting:
-                    del self._places[tenant]
+                    del self._waiters[tenant]
 
     def close(self) -> None:
         """Wake everybody, and listen no more."""
@@ -128,25 +128,25 @@ class CommitNotifications:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_TIMEOUT_S)
 
-    def _run(self) -> None:
+    def _run_listener(self) -> None:
         try:
-            self._listen_on()
+            self._listen_with_retries()
         except BaseException as error:
             told = {"action": "store.not_heard", "error": type(error).__name__}
             _log.error("listening to the news of the store has failed", extra=told)
             with self._changed:
                 # Whoever waits next, or takes the turn, has it listened to anew. Until then news is missed.
                 self._thread = None
-                self._heard[""] = 0
+                self._received[""] = 0
             raise
 
-    def _listen_on(self) -> None:
+    def _listen_with_retries(self) -> None:
         silent = False
         while not self._closed:
             try:
                 for tenant, position in self._listen():
                     silent = False
-                    self._hear(tenant, position)
+                    self._receive(tenant, position)
                     if self._closed:
                         return
             except errors.Error as error:
@@ -160,14 +160,14 @@ class CommitNotifications:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, LISTEN_RETRY_S)
 
-    def _hear(self, tenant: str, position: int) -> None:
+    def _receive(self, tenant: str, position: int) -> None:
         with self._changed:
-            if len(self._heard) >= NOTIFIED_TENANTS_MAX:
-                self._heard.clear()
+            if len(self._received) >= NOTIFIED_TENANTS_MAX:
+                self._received.clear()
                 tenant = ""
             # Who wants it has more to say than whoever has added to it.
-            before = self._heard.get(tenant, position)
-            self._heard[tenant] = max(position, before) if position and before else 0
+            before = self._received.get(tenant, position)
+            self._received[tenant] = max(position, before) if position and before else 0
             # Somebody who wants a tenant has added nothing to it yet.
             if position or not tenant:
                 self._wake(tenant)

@@ -41,18 +41,18 @@ class ServerStoreReads:
     """What a store finds on its server."""
 
     _driver: Driver
-    _acknowledged: LossDetector
-    _news: CommitNotifications
+    _loss_detector: LossDetector
+    _notifications: CommitNotifications
 
     @abstractmethod
     def _check_open(self) -> None: ...
 
     @abstractmethod
-    def _looked_at(self, tenant: str) -> CachedTenant | None:
+    def _cached_tenant(self, tenant: str) -> CachedTenant | None:
         """Return what the holder of the turn knows of a tenant; None to anybody else. Raises EngineClosed."""
 
-    def _stream(self, tenant: str, name: str) -> StreamRow | None:
-        known = self._looked_at(tenant)
+    def _find_stream(self, tenant: str, name: str) -> StreamRow | None:
+        known = self._cached_tenant(tenant)
         found = known.streams.get(name) if known is not None else None
         if found is None:
             found = checked_reads.find_stream(self._driver, tenant, name)
@@ -63,9 +63,9 @@ class ServerStoreReads:
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
         if position is None:
-            found = self._stream(tenant, stream)
+            found = self._find_stream(tenant, stream)
             return found.version if found is not None else 0
-        if self._stream(tenant, stream) is None:
+        if self._find_stream(tenant, stream) is None:
             return 0
         return self._driver.version_at(tenant, stream, min(position, UNBOUNDED))
 
@@ -81,7 +81,7 @@ class ServerStoreReads:
         newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        known = self._looked_at(tenant)
+        known = self._cached_tenant(tenant)
         low, high = max(after, 0) + 1, UNBOUNDED if until is None else min(until, UNBOUNDED)
         if low > high or limit <= 0 or (at is not None and at <= 0):
             return []
@@ -94,7 +94,7 @@ class ServerStoreReads:
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
         found = self._driver.feed(tenant, after=after, limit=limit)
@@ -103,71 +103,75 @@ class ServerStoreReads:
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
-        position = self._end(tenant).position
+        position = self._feed_head(tenant).position
         if not position and checked_reads.continues_after(self._driver, tenant, 0):
             raise checked_reads.missing_head_error(tenant)
         return position
 
-    def _end(self, tenant: str) -> FeedHead:
-        known = self._looked_at(tenant)
-        return known.head if known is not None else self._acknowledged.look(tenant)
+    def _feed_head(self, tenant: str) -> FeedHead:
+        known = self._cached_tenant(tenant)
+        return known.head if known is not None else self._loss_detector.checked_head(tenant)
 
-    def rebuilt(self, tenant: str) -> int:
+    def cache_epoch(self, tenant: str) -> int:
         """Return how often it was rebuilt or erased from; another number, too, once its end was lost."""
-        return self._acknowledged.rebuilt(tenant, self._end(tenant))
+        return self._loss_detector.cache_epoch(tenant, self._feed_head(tenant))
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         return checked_reads.read_blobs(self._driver, tenant, hashes)
 
-    def _path(self, tenant: str, stream: str, at: int | None) -> tuple[stream_paths.Span, ...]:
-        found = self._stream(tenant, stream)
+    def _stream_path(
+        self, tenant: str, stream: str, at: int | None
+    ) -> tuple[stream_paths.Span, ...]:
+        found = self._find_stream(tenant, stream)
         return (
             checked_reads.stream_path(self._driver, tenant, found, at) if found is not None else ()
         )
 
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         return checked_reads.find_ordinal(
-            self._driver, tenant, self._path(tenant, stream, at), ordinal
+            self._driver, tenant, self._stream_path(tenant, stream, at), ordinal
         )
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
-        return checked_reads.find_claim(self._driver, tenant, self._path(tenant, stream, at), claim)
+        return checked_reads.find_claim(
+            self._driver, tenant, self._stream_path(tenant, stream, at), claim
+        )
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return what an idempotency key was used for."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         kept = self._driver.key(tenant, key)
         return (
             checked_reads.to_key_record(checked_reads.checked_key(tenant, kept)) if kept else None
         )
 
-    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         found = self._driver.projection(tenant, kind, id)
         return checked_reads.checked_projection(tenant, found) if found else None
 
-    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         return [
             checked_reads.checked_projection(tenant, row)
-            for row in self._driver.query(tenant, query)
+            for row in self._driver.query_projections(tenant, query)
         ]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
-        self._looked_at(tenant)
+        self._cached_tenant(tenant)
         kept = self._driver.snapshot(tenant, stream)
         if kept is None:
             return None
         snapshot = kept.snapshot
         found, link = checked_reads.event_link(self._driver, tenant, stream, snapshot.version)
-        if found is None or kept.mark != checked_reads.snapshot_checksum(
+        if found is None or kept.checksum != checked_reads.snapshot_checksum(
             tenant, found.number, snapshot, link
         ):
             return None
@@ -178,7 +182,7 @@ class ServerStoreReads:
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         """Return the other streams that go on from this one, each with the version that it goes on from."""
-        found = self._stream(tenant, stream)
+        found = self._find_stream(tenant, stream)
         return self._driver.forks(tenant, found.number) if found is not None else []
 
     def note(self, tenant: str, name: str) -> port.Note | None:
@@ -209,17 +213,17 @@ class ServerStoreReads:
             self._check_open()
             return self._driver.head(tenant).position > after
 
-        return self._news.wait(tenant, there, timeout_s)
+        return self._notifications.wait(tenant, there, timeout_s)
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
         self._check_open()
         return self._driver.tenants()
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what erasures had to do, until `scrub` is through."""
         self._check_open()
-        return self._driver.pending()
+        return self._driver.pending_erasures()
 
 
 CHANGE_TRIES_MAX = 8
@@ -229,12 +233,12 @@ CHANGE_TRIES_MAX = 8
 class ServerStoreMaintenance(ServerStoreReads):
     """What is done to a store as a whole."""
 
-    _giving: log_copy.LogCopyReader
-    _known: TenantCache
+    _copy_reader: log_copy.LogCopyReader
+    _tenant_cache: TenantCache
     _random: Callable[[int], bytes]
 
     @abstractmethod
-    def turn(self) -> AbstractContextManager[bool]: ...
+    def write_lock(self) -> AbstractContextManager[bool]: ...
     @property
     @abstractmethod
     def durability(self) -> str: ...
@@ -254,15 +258,15 @@ class ServerStoreMaintenance(ServerStoreReads):
         moved: list[str] = []
         with maintenance.open_spool() as spool:
             every: list[maintenance.TenantRebuild] = []
-            for tenant in sorted({*self._driver.tenants(), *self._driver.adrift()}):
+            for tenant in sorted({*self._driver.tenants(), *self._driver.unlisted_tenants()}):
                 every.append(maintenance.TenantRebuild(self._driver, tenant, derive, spool))
-                for count in every[-1].steps():
+                for count in every[-1].prepare():
                     done += count
                     yield done
             for going in every:
-                for _ in going.finish(self.turn, self._known.doubt):
+                for _ in going.install(self.write_lock, self._tenant_cache.invalidate):
                     yield done
-                made = maintenance.sum_rebuilt(made, going.made)
+                made = maintenance.sum_rebuilt(made, going.rebuilt)
                 moved += [] if going.done else [going.tenant]
         if moved:
             raise errors.Conflict(
@@ -274,15 +278,15 @@ class ServerStoreMaintenance(ServerStoreReads):
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Take payloads out of the log in one change."""
-        with self.turn():
+        with self.write_lock():
             # Told to nobody here: the next turn has to hear of it.
-            self._known.doubt((erasure.tenant,))
+            self._tenant_cache.invalidate((erasure.tenant,))
             for _ in range(CHANGE_TRIES_MAX):
                 going = maintenance.ServerErasure(self._driver, erasure, derive, self._random)
-                if (stale := going.stale()) is not None:
+                if (stale := going.find_stale()) is not None:
                     return stale
-                change, gone = going.change()
-                if self._applied(change):
+                change, gone = going.build_change()
+                if self._apply_change(change):
                     return gone
             return port.Stale("", self._driver.head(erasure.tenant).position)
 
@@ -294,19 +298,19 @@ class ServerStoreMaintenance(ServerStoreReads):
         self._check_open()
         self._driver.scrub(done, left)
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
-        with self.turn():
-            return self._driver.forget_keys(tenant, before_us=before_us)
+        with self.write_lock():
+            return self._driver.delete_keys(tenant, before_us=before_us)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
         """Return the tenant's events with position > after as they are kept; each is checked."""
         self._check_open()
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
-        return self._giving.page(tenant, after, limit)
+        return self._copy_reader.page(tenant, after, limit)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
         """Return the tenant's idempotency keys after one, by their text."""
         self._check_open()
         page = self._driver.keys(tenant, after=after, limit=limit)
@@ -321,24 +325,24 @@ class ServerStoreMaintenance(ServerStoreReads):
         keys: Sequence[port.RawKey] = (),
     ) -> None:
         """Keep events exactly as they are in one change."""
-        with self.turn():
-            self._known.doubt((tenant,))
+        with self.write_lock():
+            self._tenant_cache.invalidate((tenant,))
             for _ in range(CHANGE_TRIES_MAX):
                 pasting = log_copy.ServerCopyTarget(self._driver, tenant, keys)
                 fit = store_copy.plan_page(pasting, events, blobs, keys)
-                if not fit or self._applied(pasting.change(fit)):
+                if not fit or self._apply_change(pasting.build_change(fit)):
                     return
             raise contention_error()
 
-    def _applied(self, change: TenantChange) -> bool:
+    def _apply_change(self, change: TenantChange) -> bool:
         """Apply a change; False if others were faster."""
         (verdict,) = self._driver.apply([change])
         if isinstance(verdict, DuplicateRow):
             raise duplicate_row_error(change.tenant)
         if isinstance(verdict, HeadMoved):
             return False
-        self._acknowledged.note(change.tenant, change.after)
-        self._news.tell((change.tenant,))
+        self._loss_detector.record(change.tenant, change.after)
+        self._notifications.notify((change.tenant,))
         return True
 
     def status(self) -> Mapping[str, Json]:
@@ -370,13 +374,13 @@ class ServerStore(ServerStoreMaintenance):
     def __init__(self, driver: Driver, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._driver = driver
         self._random = RandomPool(random)
-        self._acknowledged = LossDetector(driver)
-        self._known = TenantCache(driver, self._acknowledged)
-        self._giving = LogCopyReader(driver)
-        self._news = CommitNotifications(driver.listen)
+        self._loss_detector = LossDetector(driver)
+        self._tenant_cache = TenantCache(driver, self._loss_detector)
+        self._copy_reader = LogCopyReader(driver)
+        self._notifications = CommitNotifications(driver.listen)
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
-        self._turn = WriteLockGuard(self.take_turn, self.leave_turn)
+        self._write_lock_guard = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
         self._closed = False
 
     @property
@@ -384,11 +388,11 @@ class ServerStore(ServerStoreMaintenance):
         """What the server's settings hold."""
         return self._driver.durability
 
-    def turn(self) -> WriteLockGuard:
+    def write_lock(self) -> WriteLockGuard:
         """Hold the right to decide among the threads of this store object; others are noticed by comparing."""
-        return self._turn
+        return self._write_lock_guard
 
-    def take_turn(self) -> bool:
+    def acquire_write_lock(self) -> bool:
         """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
         me = threading.current_thread()
         assert self._holder is not me, "this thread has the turn already"
@@ -402,38 +406,38 @@ class ServerStore(ServerStoreMaintenance):
                 )
             self._check_open()
             self._holder = me
-            return self._known.begin(self._news.heard())
+            return self._tenant_cache.begin_batch(self._notifications.take_received())
         except BaseException:
-            self.leave_turn()
+            self.release_write_lock()
             raise
 
-    def leave_turn(self) -> None:
+    def release_write_lock(self) -> None:
         """Give the turn back if this thread holds it still."""
         if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             try:
                 if self._holder is not None:
-                    self._known.end()
+                    self._tenant_cache.end_batch()
             finally:
                 self._holder = None
                 self._lock.release()
 
     @property
-    def crowded(self) -> bool:
+    def contended(self) -> bool:
         """Never: nobody waits for another here."""
         return False
 
-    def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
+    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
         """Nobody takes them: each commits for itself."""
         return None
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Nobody: see above."""
         return []
 
-    def held(self, tenant: str) -> bool:
+    def is_unchanged(self, tenant: str) -> bool:
         """Look whether the tenant's head is the one that this turn rests on."""
         assert self._holder is threading.current_thread(), "held belongs inside turn()"
-        return self._known.held(tenant)
+        return self._tenant_cache.is_current(tenant)
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         """Commit appends in one round trip, as one change for each tenant."""
@@ -444,31 +448,31 @@ class ServerStore(ServerStoreMaintenance):
             groups.setdefault(append.tenant, []).append(at)
         outcomes: dict[int, port.AppendOutcome] = {}
         try:
-            again = self._round(appends, groups, outcomes, careful=False)
-            if again and (left := self._round(appends, again, outcomes, careful=True)):
+            again = self._commit_by_tenant(appends, groups, outcomes, careful=False)
+            if again and (left := self._commit_by_tenant(appends, again, outcomes, careful=True)):
                 raise duplicate_row_error(next(iter(left)))
         except BaseException:
             # What became of it is not known.
-            self._known.doubt(groups)
+            self._tenant_cache.invalidate(groups)
             raise
-        self._news.tell(groups)
+        self._notifications.notify(groups)
         return [outcomes[at] for at in range(len(appends))]
 
-    def sending(self) -> ServerPipeline | None:
+    def open_pipeline(self) -> ServerPipeline | None:
         """Return a way to send commits ahead of answers, if the driver has one, and nobody else writes here lately."""
-        line = self._driver.line() if not self._known.crowd else None
+        line = self._driver.pipeline() if not self._tenant_cache.is_contended else None
         if line is None:
             return None
         return ServerPipeline(
             self._driver,
             line,
-            known=self._known,
-            acknowledged=self._acknowledged,
-            news=self._news,
+            known=self._tenant_cache,
+            acknowledged=self._loss_detector,
+            news=self._notifications,
             random=self._random,
         )
 
-    def _round(
+    def _commit_by_tenant(
         self,
         appends: Sequence[port.Append],
         groups: dict[str, list[int]],
@@ -479,47 +483,51 @@ class ServerStore(ServerStoreMaintenance):
         """Commit the appends of tenants, given by their places; return those for which something was taken."""
         batches: dict[str, ChangeBuilder] = {}
         for tenant, places in groups.items():
-            known = self._known.of(tenant)
+            known = self._tenant_cache.get(tenant)
             batch = batches[tenant] = ChangeBuilder(
                 self._driver, tenant, known, self._random, careful=careful
             )
-            if known.moved is None:
+            if known.newer_head is None:
                 for at in places:
                     outcomes[at] = batch.append(appends[at])
         again: dict[str, list[int]] = {}
-        for tenant, verdict in self._verdicts(batches).items():
+        for tenant, verdict in self._apply_changes(batches).items():
             if isinstance(verdict, DuplicateRow):
                 again[tenant] = groups[tenant]
             elif isinstance(verdict, HeadMoved):
-                self._known.moved(tenant)
-                self._news.attend()
+                self._tenant_cache.head_moved(tenant)
+                self._notifications.start_listener()
                 stale = port.Stale("", verdict.head.position)
                 outcomes |= dict.fromkeys(groups[tenant], stale)
             else:
-                batches[tenant].committed()
-                self._acknowledged.note(tenant, batches[tenant].after)
+                batches[tenant].update_cache()
+                self._loss_detector.record(tenant, batches[tenant].head_after)
                 if verdict is not None:
-                    self._known.wanted(tenant)
-                    self._news.attend()
+                    self._tenant_cache.mark_contended(tenant)
+                    self._notifications.start_listener()
         return again
 
-    def _verdicts(self, batches: dict[str, ChangeBuilder]) -> dict[str, ChangeResult]:
+    def _apply_changes(self, batches: dict[str, ChangeBuilder]) -> dict[str, ChangeResult]:
         """Apply what was taken. Where nothing was, what it rests on has to be so as well: refusals are answers, too."""
         verdicts: dict[str, ChangeResult] = {}
-        changes = {t: batch.change() for t, batch in batches.items() if not batch.empty}
+        changes = {t: batch.build_change() for t, batch in batches.items() if not batch.is_empty}
         if changes:
             applied = self._driver.apply(list(changes.values()))
             verdicts = dict(zip(changes, applied, strict=True))
         for tenant in batches:
             if tenant not in verdicts:
-                head = None if self._known.held(tenant) else self._known.of(tenant).moved
+                head = (
+                    None
+                    if self._tenant_cache.is_current(tenant)
+                    else self._tenant_cache.get(tenant).newer_head
+                )
                 verdicts[tenant] = HeadMoved(head) if head is not None else None
         return verdicts
 
-    def _looked_at(self, tenant: str) -> CachedTenant | None:
+    def _cached_tenant(self, tenant: str) -> CachedTenant | None:
         self._check_open()
         if self._holder is threading.current_thread():
-            return self._known.looked_at(tenant)
+            return self._tenant_cache.get_current(tenant)
         return None
 
     def _check_open(self) -> None:
@@ -534,12 +542,12 @@ class ServerStore(ServerStoreMaintenance):
         waited = self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S)
         try:
             self._closed = True
-            self._news.close()
+            self._notifications.close()
             self._driver.close()
         finally:
             if waited:
                 self._lock.release()
-        self._news.join()
+        self._notifications.join()
 
 
 _conforms: type[port.Store] = ServerStore

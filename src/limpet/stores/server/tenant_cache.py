@@ -34,14 +34,14 @@ class LossDetector:
         self._heads: OrderedDict[str, FeedHead] = OrderedDict()
         self._losses: dict[str, int] = {}
 
-    def look(self, tenant: str) -> FeedHead:
+    def checked_head(self, tenant: str) -> FeedHead:
         """Return a tenant's head; raise EventsLost, once, if it does not go on from the one that was there before."""
         while True:
             # Read before the server is asked: what is acknowledged meanwhile need not be in its answer.
             before = self._heads.get(tenant)
             head = self._driver.head(tenant)
-            if before is None or self._follows(tenant, before, head):
-                self.note(tenant, head)
+            if before is None or self._continues(tenant, before, head):
+                self.record(tenant, head)
                 return head
             with self._mutex:
                 # If it is another one by now, somebody else was told.
@@ -50,7 +50,7 @@ class LossDetector:
                     self._losses[tenant] = self._losses.get(tenant, 0) + 1
                     raise events_lost_error(tenant, before, head)
 
-    def note(self, tenant: str, head: FeedHead) -> None:
+    def record(self, tenant: str, head: FeedHead) -> None:
         """A head was acknowledged, or seen."""
         heads = self._heads
         with self._mutex:
@@ -61,11 +61,11 @@ class LossDetector:
             if len(heads) > HEADS_MAX:
                 heads.popitem(last=False)
 
-    def rebuilt(self, tenant: str, head: FeedHead) -> int:
+    def cache_epoch(self, tenant: str, head: FeedHead) -> int:
         """Return how often a tenant was rebuilt or erased from, a number that none before a loss was the same as."""
         return head.epoch + self._losses.get(tenant, 0) * _LOSS_STEP
 
-    def _follows(self, tenant: str, before: FeedHead, head: FeedHead) -> bool:
+    def _continues(self, tenant: str, before: FeedHead, head: FeedHead) -> bool:
         """Whether a head has what another one had."""
         if head.position < before.position or head.epoch < before.epoch:
             return False
@@ -74,7 +74,7 @@ class LossDetector:
         if not before.position:
             return True
         there = self._driver.feed(tenant, after=before.position - 1, limit=1)
-        return bool(there) and there[0].row.link == before.link
+        return bool(there) and there[0].event.link == before.link
 
 
 def events_lost_error(tenant: str, before: FeedHead, head: FeedHead) -> errors.EventsLost:
@@ -112,16 +112,16 @@ BATCHES_PER_EVICTION = 64
 class CachedTenant:
     """What is known of one tenant: its head, streams by name, and what came before the stretch of those with bases.
 
-    `moved` is another head that was met since, if nobody has looked again yet at what follows from it.
+    `newer_head` is another head that was met since, if nobody has looked again yet at what follows from it.
     """
 
-    __slots__ = ("before", "head", "moved", "streams")
+    __slots__ = ("earlier_spans", "head", "newer_head", "streams")
 
     def __init__(self, head: FeedHead) -> None:
         self.head = head
-        self.moved: FeedHead | None = None
+        self.newer_head: FeedHead | None = None
         self.streams: dict[str, StreamRow] = {}
-        self.before: dict[int, tuple[Span, ...]] = {}
+        self.earlier_spans: dict[int, tuple[Span, ...]] = {}
 
 
 class TenantCache:
@@ -129,145 +129,149 @@ class TenantCache:
 
     def __init__(self, driver: Driver, acknowledged: LossDetector) -> None:
         self._driver = driver
-        self._acknowledged = acknowledged
-        self._lost: dict[str, errors.EventsLost] = {}
+        self._loss_detector = acknowledged
+        self._losses: dict[str, errors.EventsLost] = {}
         self._tenants: dict[str, CachedTenant] = {}
-        self._crowd: dict[str, int] = {}
-        self._guarded: str | None = None
-        self._standing: dict[str, float] = {}
-        self._doubted = True
-        self._turns = 0
+        self._contended: dict[str, int] = {}
+        self._locked_tenant: str | None = None
+        self._skip_lock_until: dict[str, float] = {}
+        self._invalidated = True
+        self._batches = 0
         self._pause_s = LOST_RACE_PAUSE_S
 
-    def begin(self, heard: Mapping[str, int]) -> bool:
+    def begin_batch(self, heard: Mapping[str, int]) -> bool:
         """A turn begins; return whether all that callers have cached may be trusted until a commit says otherwise.
 
         `heard` are positions that tenants' feeds are said to have reached; 0: others want to write to it.
         """
         if "" in heard:
             # Somebody may have asked for a guard unheard: whoever has it is waited for once.
-            self._crowd = dict.fromkeys(self._tenants, 1) | self._crowd
+            self._contended = dict.fromkeys(self._tenants, 1) | self._contended
         for name, position in heard.items():
             known = self._tenants.get(name)
             if known is not None and not 0 < position <= known.head.position:
-                self.wanted(name)
-        for name in self._crowd.keys() & self._tenants.keys():
-            if not self._crowd[name]:
-                del self._crowd[name]
+                self.mark_contended(name)
+        for name in self._contended.keys() & self._tenants.keys():
+            if not self._contended[name]:
+                del self._contended[name]
             else:
                 # Others have added to it, as a rule, and it is looked at again once they are held off.
-                self.doubt((name,))
-                self._crowd[name] -= 1
+                self.invalidate((name,))
+                self._contended[name] -= 1
         if len(self._tenants) > TENANTS_MAX:
             # What is not known can't be compared: whoever trusts a cache of it would never be told.
-            self.doubt(list(self._tenants))
-        self._turns += 1
-        if self._turns % BATCHES_PER_EVICTION == 0:
-            self._forget_streams()
+            self.invalidate(list(self._tenants))
+        self._batches += 1
+        if self._batches % BATCHES_PER_EVICTION == 0:
+            self._evict_streams()
         self._pause_s = LOST_RACE_PAUSE_S
-        self._lost.clear()
-        alone = not self._doubted
-        self._doubted = False
+        self._losses.clear()
+        alone = not self._invalidated
+        self._invalidated = False
         return alone
 
-    def end(self) -> None:
+    def end_batch(self) -> None:
         """The turn ends."""
-        if self._guarded is not None:
-            guarded, self._guarded = self._guarded, None
+        if self._locked_tenant is not None:
+            guarded, self._locked_tenant = self._locked_tenant, None
             # It ends by itself if it can't be given back.
             with contextlib.suppress(errors.Error):
-                self._driver.unguard(guarded)
+                self._driver.release_advisory_lock(guarded)
 
-    def _forget_streams(self) -> None:
+    def _evict_streams(self) -> None:
         """Forget streams if there are many. They are asked for again; that their tenant's head is known is enough."""
         if sum(len(known.streams) for known in self._tenants.values()) > STREAMS_MAX:
             for known in self._tenants.values():
                 known.streams.clear()
-                known.before.clear()
+                known.earlier_spans.clear()
 
-    def of(self, tenant: str) -> CachedTenant:
+    def get(self, tenant: str) -> CachedTenant:
         """Return what is known of a tenant; its head is asked for if it is not, before anything else of it is read."""
         found = self._tenants.get(tenant)
         if found is None:
             # One at a time: two stores that have one each might wait for the other's.
-            if self._guarded is None and tenant in self._crowd and not self._stands(tenant):
-                self._guarded = tenant
-                if not self._driver.guard(tenant, ADVISORY_LOCK_WAIT_S):
-                    self._guarded = None
-                    self._standing[tenant] = time.monotonic() + ADVISORY_LOCK_SKIP_S
-            found = self._tenants[tenant] = CachedTenant(self._head(tenant))
+            if (
+                self._locked_tenant is None
+                and tenant in self._contended
+                and not self._skips_lock(tenant)
+            ):
+                self._locked_tenant = tenant
+                if not self._driver.acquire_advisory_lock(tenant, ADVISORY_LOCK_WAIT_S):
+                    self._locked_tenant = None
+                    self._skip_lock_until[tenant] = time.monotonic() + ADVISORY_LOCK_SKIP_S
+            found = self._tenants[tenant] = CachedTenant(self._load_head(tenant))
         return found
 
-    def _stands(self, tenant: str) -> bool:
+    def _skips_lock(self, tenant: str) -> bool:
         """Whether the guard was waited for in vain lately: whoever has it may stand still for ever."""
-        until = self._standing.get(tenant)
+        until = self._skip_lock_until.get(tenant)
         if until is not None and time.monotonic() > until:
-            del self._standing[tenant]
+            del self._skip_lock_until[tenant]
             return False
         return until is not None
 
-    def _head(self, tenant: str) -> FeedHead:
+    def _load_head(self, tenant: str) -> FeedHead:
         """Return a tenant's head; in a turn that has found it lost, nothing is decided on what it has now."""
-        if tenant not in self._lost:
+        if tenant not in self._losses:
             try:
-                return self._acknowledged.look(tenant)
+                return self._loss_detector.checked_head(tenant)
             except errors.EventsLost as error:
-                self._lost[tenant] = error
-                self._doubted = True
-        told = self._lost[tenant]
+                self._losses[tenant] = error
+                self._invalidated = True
+        told = self._losses[tenant]
         raise errors.EventsLost(told.message, hint=told.hint, facts=told.facts)
 
     @property
-    def crowd(self) -> bool:
+    def is_contended(self) -> bool:
         """Whether others write to some tenant, too, or wanted to lately."""
-        return bool(self._crowd)
+        return bool(self._contended)
 
-    def looked_at(self, tenant: str) -> CachedTenant:
+    def get_current(self, tenant: str) -> CachedTenant:
         """Return what is known of a tenant of which something is read now: what is read follows from its last head."""
-        found = self.of(tenant)
-        if found.moved is not None:
+        found = self.get(tenant)
+        if found.newer_head is not None:
             del self._tenants[tenant]
-            found = self.of(tenant)
+            found = self.get(tenant)
         return found
 
-    def held(self, tenant: str) -> bool:
+    def is_current(self, tenant: str) -> bool:
         """Look whether a tenant's head is the one that is known."""
-        if tenant in self._lost:
+        if tenant in self._losses:
             # That it is lost holds.
             return True
-        known = self.of(tenant)
-        if known.moved is None:
+        known = self.get(tenant)
+        if known.newer_head is None:
             head = self._driver.head(tenant)
             if head == known.head:
                 return True
-            known.moved = head
-            self._met(tenant)
+            known.newer_head = head
+            self._other_writer_seen(tenant)
         return False
 
-    def moved(self, tenant: str) -> None:
+    def head_moved(self, tenant: str) -> None:
         """The server has another head: it is asked for again by whoever decides anew."""
-        self._met(tenant)
+        self._other_writer_seen(tenant)
         self._tenants.pop(tenant, None)
-        if self._guarded == tenant:
+        if self._locked_tenant == tenant:
             # Somebody writes without the guard, and will hear of it.
             time.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, LOST_RACE_PAUSE_S_MAX)
 
-    def _met(self, tenant: str) -> None:
-        self.wanted(tenant)
-        self._doubted = True
+    def _other_writer_seen(self, tenant: str) -> None:
+        self.mark_contended(tenant)
+        self._invalidated = True
 
-    def wanted(self, tenant: str) -> None:
+    def mark_contended(self, tenant: str) -> None:
         """Others write to a tenant, or want to: they are waited for from the next turn on.
 
         One that is forgotten for it costs deciding in vain once.
         """
-        if len(self._crowd) >= TENANTS_MAX and tenant not in self._crowd:
-            self._crowd = {name: self._crowd[name] for name in self._crowd.keys() & self._tenants.keys()}  # fmt: skip
-        self._crowd[tenant] = CONTENTION_BATCHES
+        if len(self._contended) >= TENANTS_MAX and tenant not in self._contended:
+            self._contended = {name: self._contended[name] for name in self._contended.keys() & self._tenants.keys()}  # fmt: skip
+        self._contended[tenant] = CONTENTION_BATCHES
 
-    def doubt(self, tenants: Iterable[str]) -> None:
+    def invalidate(self, tenants: Iterable[str]) -> None:
         """Forget tenants: what became of them is not known, or has to be told to whoever has the next turn."""
         for tenant in tenants:
             self._tenants.pop(tenant, None)
-        self._doubted = True
+        self._invalidated = True

@@ -117,7 +117,7 @@ def check_location(files: StoreFiles, path: Path) -> None:
             f"{path} has another name (a hard link), and writers under the two would not see each other.",
             hint="Remove the other link, or copy the store with `limpet backup`.",
         )
-    kind = files.kind(path.parent)
+    kind = files.file_system_type(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise errors.UnsafeStore(
             f"{path} lies on a network file system ({kind}), whose locks do not hold.",
@@ -196,7 +196,7 @@ def create_store(files: StoreFiles, path: Path, store_id: bytes) -> None:
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new*"):
         # Whoever was at it has died: there is one turn only.
         files.remove(leftover)
-    fresh = files.fresh(path)
+    fresh = files.create_temporary(path)
     connection = apsw.Connection(str(fresh), vfs=CHECKSUM_VFS)
     try:
         connection.reserve_bytes("main", RESERVE_BYTES)

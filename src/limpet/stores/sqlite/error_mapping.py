@@ -20,7 +20,7 @@ class ErrorTranslator:
     """A context manager that turns whatever SQLite raises in its body into a Limpet error."""
 
     def __init__(self, explain: Callable[[Exception], errors.Error]) -> None:
-        self._explain = explain
+        self._to_error = explain
 
     def __enter__(self) -> None: ...
 
@@ -31,7 +31,7 @@ class ErrorTranslator:
         trace: TracebackType | None,
     ) -> None:
         if error is not None and isinstance(error, DRIVER_ERRORS):
-            raise self._explain(error) from error
+            raise self._to_error(error) from error
 
 
 def translator(path: str) -> ErrorTranslator:

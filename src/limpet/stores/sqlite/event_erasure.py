@@ -65,19 +65,19 @@ class SQLiteErasure:
         self._derive = derive
         self._sql = database.statements()
         # A memory of its own: names change on the way.
-        self._known = SQLiteCache()
-        self._tenant = self._known.tenant(connection, erasure.tenant)
+        self._cache = SQLiteCache()
+        self._tenant = self._cache.tenant_number(connection, erasure.tenant)
         self._base = self._tenant << TENANT_SHIFT
-        self._batch = log_writes.AppendBatch(connection.cursor(), self._known, random, careful=True)
+        self._batch = log_writes.AppendBatch(connection.cursor(), self._cache, random, careful=True)
         self._events = self._claims = self._rows = 0
         self._hashes: set[str] = set()
         self._drops: dict[tuple[str, str], None] = {}
 
-    def stale(self) -> port.Stale | None:
+    def find_stale(self) -> port.Stale | None:
         """Return what is not as expected: the feed's head, or the first stream that is at another version."""
         if self._erasure.head not in (None, self._next - 1):
             return port.Stale("", self._next - 1)
-        for share in self._erasure.shares:
+        for share in self._erasure.streams:
             actual = read_integer(
                 self._connection, self._sql["stream_version"], (self._key(share),)
             )
@@ -90,12 +90,12 @@ class SQLiteErasure:
 
     def run(self) -> tuple[ErasureCounts, dict[int, LogHead]]:
         """Erase; return what went, and the heads that this leads to."""
-        shares = self._erasure.shares
+        shares = self._erasure.streams
         keys = [self._key(share) for share in shares]
         for share, key in zip(shares, keys, strict=True):
             self._forget_derived(share, key)
         writes = [
-            self._take_out(share, key, self._next + at)
+            self._erase_stream(share, key, self._next + at)
             for at, (share, key) in enumerate(zip(shares, keys, strict=True))
         ]
         appended = self._batch.append(
@@ -108,7 +108,7 @@ class SQLiteErasure:
         for share, key in zip(shares, keys, strict=True):
             if not share.whole:
                 self._derive_again(share, key)
-        return self._told(), self._batch.heads
+        return self._finish(), self._batch.heads
 
     @functools.cached_property
     def _next(self) -> int:
@@ -133,9 +133,9 @@ class SQLiteErasure:
         blobs = functools.partial(reads.read_blobs, self._connection, self._tenant)
         return self._derive(name, read_own_events(self._connection, key, name), blobs)
 
-    def _take_out(self, share: StreamErasure, key: int, position: int) -> port.StreamWrite:
+    def _erase_stream(self, share: StreamErasure, key: int, position: int) -> port.StreamWrite:
         """Take payloads out of one stream; return the write of its notice, which gets that position."""
-        stand_ins = {each.position: each for each in share.stand_ins}
+        stand_ins = {each.position: each for each in share.redactions}
         gone: list[tuple[int, bytes]] = []
         ordinal = 0
         for event, header, digest, blank in self._connection.execute(
@@ -148,7 +148,7 @@ class SQLiteErasure:
             stand_in = stand_ins.pop(at, None)
             if is_notice(kind) or not (share.whole or stand_in):
                 continue
-            self._blank(event, self._base | position, stand_in)
+            self._erase_event(event, self._base | position, stand_in)
             if not blank:
                 gone.append((at, digest))
         assert not stand_ins, "a stand-in is for an event of its stream"
@@ -161,7 +161,7 @@ class SQLiteErasure:
         told = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
         return port.StreamWrite(name, share.expected, (told,))
 
-    def _blank(self, event: int, by: int, stand_in: RedactedPayload | None) -> None:
+    def _erase_event(self, event: int, by: int, stand_in: RedactedPayload | None) -> None:
         run, sql = self._connection.execute, self._sql
         # One that was erased before keeps the notice that proves it.
         by = read_integer(self._connection, sql["erased_row"], (event,)) or by
@@ -174,16 +174,16 @@ class SQLiteErasure:
             run(sql["add_blob"], (self._tenant, chain.blob_hash(content), content))
 
     def _derive_again(self, share: StreamErasure, key: int) -> None:
-        self._batch.derive(self._tenant, key, self._derived(share.stream, key))
+        self._batch.write_derived(self._tenant, key, self._derived(share.stream, key))
 
-    def _told(self) -> ErasureCounts:
+    def _finish(self) -> ErasureCounts:
         run, sql, changes = self._connection.execute, self._sql, self._connection.changes
         run(sql["drop_keys"], (self._tenant,))
         keys = changes()
         run(sql["drop_blobs"], (self._tenant, msgspec.json.encode(sorted(self._hashes)).decode()))
         blobs = changes()
         run(sql["count_rebuild"])
-        run(sql["put_pending"], (self._erasure.todo,))
+        run(sql["put_pending"], (self._erasure.pending_work,))
         return ErasureCounts(
             events=self._events, blobs=blobs, keys=keys, claims=self._claims, rows=len(self._drops),
             link=self._batch.heads[self._tenant].link,
@@ -263,7 +263,7 @@ class ErasedListEntry(msgspec.Struct, frozen=True, array_like=True):
     events: tuple[tuple[int, bytes], ...]
 
     @property
-    def place(self) -> ErasureGroup:
+    def group(self) -> ErasureGroup:
         """What it has in common with others that say more of the same."""
         return self.store, self.tenant, self.stream, self.cause
 
@@ -311,7 +311,7 @@ def update_erased_list(
     before = read_erased_list(path)
     known: dict[ErasureGroup, dict[tuple[int, bytes], None]] = {}
     for entry in before:
-        known.setdefault(entry.place, {}).update(dict.fromkeys(entry.events))
+        known.setdefault(entry.group, {}).update(dict.fromkeys(entry.events))
     count = sum(map(len, known.values()))
     for event, cause, stream, link in connection.execute(database.statements()["gone_events"]):
         assert isinstance(event, int) and isinstance(cause, int)
@@ -321,4 +321,4 @@ def update_erased_list(
     if sum(map(len, known.values())) > count:
         entries = [ErasedListEntry(*place, tuple(events)) for place, events in known.items()]
         body = ERASED_LIST_MAGIC + msgspec.msgpack.encode(entries)
-        files.put(path, body + hashlib.sha256(body).digest())
+        files.replace_content(path, body + hashlib.sha256(body).digest())

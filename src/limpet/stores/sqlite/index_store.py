@@ -41,15 +41,15 @@ class SQLiteIndexStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sql = _index_statements()
-        self._translated = error_mapping.translator(str(path))
+        self._error_translator = error_mapping.translator(str(path))
         self._lock = threading.RLock()
         self._writer: apsw.Connection | None = None
-        self._readers = ReadConnectionPool(lambda: self._connected(write=False))
+        self._readers = ReadConnectionPool(lambda: self._connect(write=False))
         self._closed = False
 
-    def _connected(self, *, write: bool) -> apsw.Connection:
+    def _connect(self, *, write: bool) -> apsw.Connection:
         database.register_checksum_vfs()
-        while write and not self._is_there():
+        while write and not self._exists():
             self._create()
         flags = apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(str(self.path), flags=flags, vfs=database.CHECKSUM_VFS)
@@ -82,20 +82,20 @@ class SQLiteIndexStore:
         os.close(handle)
         with contextlib.closing(apsw.Connection(name, vfs=database.CHECKSUM_VFS)) as connection:
             connection.pragma("page_size", 4096)
-            self._begin(connection)
+            self._create_schema(connection)
             # Those who come first together would be in one another's way if each had to do it.
             connection.pragma("journal_mode", "WAL")
         try:
             os.link(name, self.path)
         except FileExistsError:
             # Another was first; an empty file is none.
-            if not self._is_there():
+            if not self._exists():
                 os.replace(name, self.path)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(name)
 
-    def _begin(self, connection: apsw.Connection) -> None:
+    def _create_schema(self, connection: apsw.Connection) -> None:
         connection.reserve_bytes("main", database.RESERVE_BYTES)
         # At once: whoever finds a file that is not empty finds a shelf.
         connection.execute(self._sql["create"])
@@ -104,45 +104,45 @@ class SQLiteIndexStore:
         connection.execute(self._sql["commit"])
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[apsw.Connection | None]:
+    def _read_connection(self) -> Iterator[apsw.Connection | None]:
         """A connection for reading; None as long as there is no file."""
         if self._closed:
             raise errors.EngineClosed
-        with self._translated:
-            if self._is_there():
+        with self._error_translator:
+            if self._exists():
                 with self._readers.borrow() as connection:
                     yield connection
             else:
                 yield None
 
-    def _is_there(self) -> bool:
+    def _exists(self) -> bool:
         try:
             return os.stat(self.path).st_size > 0
         except FileNotFoundError:
             return False
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[apsw.Connection]:
-        with self._lock, self._translated:
+    def _write_connection(self) -> Iterator[apsw.Connection]:
+        with self._lock, self._error_translator:
             if self._closed:
                 raise errors.EngineClosed
             if self._writer is None:
-                self._writer = self._connected(write=True)
+                self._writer = self._connect(write=True)
             yield self._writer
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Return the values of the rows that are there, by key, in one look."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             if connection is None or not keys:
                 return {}
             if len(keys) <= _SINGLE_READS_MAX:
-                found = ((key, self._one(connection, book, key)) for key in keys)
+                found = ((key, self._get_one(connection, book, key)) for key in keys)
                 return {key: value for key, value in found if value is not None}
             named = json.dumps([key.hex() for key in keys])
             rows = connection.execute(self._sql["get"], (book, named))
             return dict(cast("Iterable[tuple[bytes, bytes]]", rows))
 
-    def _one(self, connection: apsw.Connection, book: str, key: bytes) -> bytes | None:
+    def _get_one(self, connection: apsw.Connection, book: str, key: bytes) -> bytes | None:
         row = connection.execute(self._sql["get_one"], (book, key)).fetchone()
         return cast("bytes", row[0]) if row else None
 
@@ -150,16 +150,16 @@ class SQLiteIndexStore:
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             if connection is None:
                 return []
             query = self._sql["scan_back" if newest else "scan"]
             rows = connection.execute(query, (book, first, last, limit)).fetchall()
             return cast("list[tuple[bytes, bytes]]", rows)
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             if connection is None or not spans:
                 return [None] * len(spans)
             named = json.dumps([[first.hex(), last.hex()] for first, last in spans])
@@ -173,28 +173,28 @@ class SQLiteIndexStore:
         expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
-        with self._writing() as writer:
+        with self._write_connection() as writer:
             writer.execute(self._sql["begin"])
             try:
                 for (book, key), value in expected.items():
-                    if self._one(writer, book, key) != value:
+                    if self._get_one(writer, book, key) != value:
                         writer.execute(self._sql["rollback"])
                         return False
                 for change in changes:
-                    self._change(writer, change)
+                    self._apply(writer, change)
                 writer.execute(self._sql["commit"])
             except BaseException:
                 self._abandon()
                 raise
             return True
 
-    def _change(self, writer: apsw.Connection, change: IndexRowPut | IndexRangeDrop) -> None:
+    def _apply(self, writer: apsw.Connection, change: IndexRowPut | IndexRangeDrop) -> None:
         if hasattr(change, "value"):
             put = cast("IndexRowPut", change)
-            writer.execute(self._sql["put"], (put.book, put.key, put.value))
+            writer.execute(self._sql["put"], (put.table, put.key, put.value))
         else:
             drop = cast("IndexRangeDrop", change)
-            writer.execute(self._sql["drop"], (drop.book, drop.first, drop.last))
+            writer.execute(self._sql["drop"], (drop.table, drop.first, drop.last))
 
     def _abandon(self) -> None:
         # After a failed write nothing of the connection is trusted; the next one begins anew.
@@ -210,7 +210,7 @@ class SQLiteIndexStore:
         """
         if not self.path.exists():
             return
-        with self._writing() as writer:
+        with self._write_connection() as writer:
             writer.execute(self._sql["vacuum"])
             until = time.monotonic() + limits.WRITE_LOCK_WAIT_S
             while True:
@@ -223,19 +223,19 @@ class SQLiteIndexStore:
                 else:
                     return
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Throw everything away and begin empty, whatever is damaged. Others who use the file find it so.
 
         Raises NotAStore, and changes nothing, if the file does not say that it is Limpet's.
         """
-        if not self._is_there():
+        if not self._exists():
             return
-        with self._lock, self._translated:
+        with self._lock, self._error_translator:
             if self._closed:
                 raise errors.EngineClosed
             self._abandon()
             self._readers.renew()
-            with self._unverified() as before, self._unverified() as writer:
+            with self._connect_unverified() as before, self._connect_unverified() as writer:
                 self._check_ours(before)
                 # With something in the write-ahead log, whoever else has the file open is in nobody's way.
                 try:
@@ -245,10 +245,10 @@ class SQLiteIndexStore:
                 writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 1)
                 writer.execute(self._sql["vacuum"])
                 writer.config(apsw.SQLITE_DBCONFIG_RESET_DATABASE, 0)
-                self._begin(writer)
+                self._create_schema(writer)
 
     @contextlib.contextmanager
-    def _unverified(self) -> Iterator[apsw.Connection]:
+    def _connect_unverified(self) -> Iterator[apsw.Connection]:
         database.register_checksum_vfs()
         with contextlib.closing(
             apsw.Connection(str(self.path), vfs=database.CHECKSUM_VFS)

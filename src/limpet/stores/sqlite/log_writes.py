@@ -61,13 +61,13 @@ class AppendBatch:
         self._careful = careful
         self._events: list[SQLiteRow] = []
         self._claims: list[SQLiteRow] = []
-        self._added: dict[tuple[int, str, str], SQLiteRow] = {}
-        self._touches: dict[tuple[int, str, str], SQLiteRow] = {}
+        self._new_projections: dict[tuple[int, str, str], SQLiteRow] = {}
+        self._touched_projections: dict[tuple[int, str, str], SQLiteRow] = {}
         self._blobs: list[SQLiteRow] = []
         self._uses: list[SQLiteRow] = []
         self._cursor = cursor
         self._connection = cursor.connection
-        self._known = known
+        self._cache = known
         self._random = random
         self._sql = known.sql
         self._links: dict[int, bytes] = {}
@@ -75,8 +75,8 @@ class AppendBatch:
 
     def append(self, append: port.Append) -> port.AppendOutcome:
         """Check one append's conditions and write it; on any other outcome than Appended nothing is written."""
-        known, connection = self._known, self._connection
-        tenant = known.tenant(connection, append.tenant)
+        known, connection = self._cache, self._connection
+        tenant = known.tenant_number(connection, append.tenant)
         if append.key is not None:
             row = first_row(self._connection, self._sql["key"], (tenant, append.key.key))
             if row is not None:
@@ -84,7 +84,7 @@ class AppendBatch:
         keys: list[int] = []
         earlier = self._careful
         for write in append.writes:
-            key = known.stream(connection, tenant, write.stream) if tenant else 0
+            key = known.stream_key(connection, tenant, write.stream) if tenant else 0
             if known.versions.get(key) != write.expected:
                 if key not in self._links:
                     known.stretches.pop(key, None)
@@ -94,7 +94,7 @@ class AppendBatch:
             keys.append(key)
             earlier = earlier or write.base is not None or (key and bool(self._stretch(key)[1]))
         # A row that is there already tells of a claim in the stretch that is written, not before it.
-        if earlier and (taken := self._claimed(append, keys)):
+        if earlier and (taken := self._find_taken_claim(append, keys)):
             return taken
         tenant = tenant or known.add_tenant(connection, append.tenant)
         head = self._head(tenant)
@@ -104,9 +104,9 @@ class AppendBatch:
         self.heads[tenant] = head
         many = len(append.projections) >= BULK_PROJECTIONS_MIN and not self._careful
         for projection in append.projections:
-            self._put(tenant, projection, many=many)
+            self._put_projection(tenant, projection, many=many)
         if append.drops or append.snapshots or append.key is not None:
-            self._derive(tenant, append, begin, head.position)
+            self._write_drops_snapshots_key(tenant, append, begin, head.position)
         if self._careful:
             self.flush()
         return port.Appended(begin, head.position)
@@ -125,22 +125,27 @@ class AppendBatch:
             if self._careful:
                 raise
             return False
-        if self._added or self._touches:
+        if self._new_projections or self._touched_projections:
             changes = self._connection.total_changes
             before = changes()
-            if self._added:
-                executemany(sql["add_projection"], self._added.values())
-            executemany(sql["touch_projection"], self._touches.values())
-            if changes() - before != len(self._added) + len(self._touches):
+            if self._new_projections:
+                executemany(sql["add_projection"], self._new_projections.values())
+            executemany(sql["touch_projection"], self._touched_projections.values())
+            if changes() - before != len(self._new_projections) + len(self._touched_projections):
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
-        self._events, self._claims, self._added, self._touches = [], [], {}, {}
+        self._events, self._claims, self._new_projections, self._touched_projections = (
+            [],
+            [],
+            {},
+            {},
+        )
         self._blobs, self._uses = [], []
         return True
 
-    def _claimed(self, append: port.Append, keys: list[int]) -> port.ClaimTaken | None:
+    def _find_taken_claim(self, append: port.Append, keys: list[int]) -> port.ClaimTaken | None:
         for write, key in zip(append.writes, keys, strict=True):
-            spans = self._before(append.tenant, write, key)
+            spans = self._previous_spans(append.tenant, write, key)
             if not spans and len(write.claims) <= 1:
                 continue
             made: dict[str, int] = {}
@@ -148,21 +153,23 @@ class AppendBatch:
                 taken = reads.find_claim_on_path(self._connection, spans, claim)
                 if taken or claim in made:
                     return port.ClaimTaken(write.stream, claim, taken or made[claim])
-                made[claim] = write.before + index + 1
+                made[claim] = write.previous_version + index + 1
         return None
 
-    def _before(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
+    def _previous_spans(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
         """Return what a write goes on from."""
         if write.base is not None:
-            return self._based(self._known.tenant(self._connection, tenant), write.base)[1]
+            return self._resolve_base(
+                self._cache.tenant_number(self._connection, tenant), write.base
+            )[1]
         if not key:
             return ()
         stretch, spans = self._stretch(key)
         return (*spans, Span(key, stretch, 1, UNBOUNDED))
 
-    def _based(self, tenant: int, base: tuple[str, int]) -> tuple[int, tuple[Span, ...]]:
+    def _resolve_base(self, tenant: int, base: tuple[str, int]) -> tuple[int, tuple[Span, ...]]:
         """Return the stream that a base names, and what that is made of there."""
-        source = self._known.stream(self._connection, tenant, base[0])
+        source = self._cache.stream_key(self._connection, tenant, base[0])
         assert source and base[1] <= self._version(source), "a base names a stream that is there"
         spans = stream_paths.resolve_path(
             source, base[1], functools.partial(reads.read_bases, self._connection)
@@ -172,19 +179,19 @@ class AppendBatch:
 
     def _stretch(self, key: int) -> tuple[int, tuple[Span, ...]]:
         """Return the stretch that a stream is written in, and what of it came before."""
-        found = self._known.stretches.get(key)
+        found = self._cache.stretches.get(key)
         if found is None:
             *spans, last = reads.read_path(self._connection, key, None)
-            found = self._known.stretches[key] = (last.stretch, tuple(spans))
+            found = self._cache.stretches[key] = (last.stretch, tuple(spans))
         return found
 
     def _version(self, key: int) -> int:
         if key in self._links:
-            return self._known.versions[key]
+            return self._cache.versions[key]
         return read_integer(self._connection, self._sql["stream_version"], (key,))
 
     def _head(self, tenant: int) -> LogHead:
-        head = self.heads.get(tenant) or self._known.heads.get(tenant)
+        head = self.heads.get(tenant) or self._cache.heads.get(tenant)
         if head is None:
             base = tenant << TENANT_SHIFT
             head = decode_head(
@@ -201,13 +208,13 @@ class AppendBatch:
                 self._sql["add_stream"],
                 (key, tenant, write.stream, row_checksum(key, tenant, write.stream)),
             )
-            self._known.stretches[key] = (key, ())
+            self._cache.stretches[key] = (key, ())
         if write.base is not None:
-            source, spans = self._based(tenant, write.base)
-            row = (begin, key, write.before + 1, source, write.base[1])
+            source, spans = self._resolve_base(tenant, write.base)
+            row = (begin, key, write.previous_version + 1, source, write.base[1])
             self._connection.execute(self._sql["add_base"], (*row, row_checksum(*row)))
-            self._known.stretches[key] = (begin, spans)
-        position, version, link = head.position, write.before, head.link
+            self._cache.stretches[key] = (begin, spans)
+        position, version, link = head.position, write.previous_version, head.link
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
             header = chain.encode_header(
@@ -220,26 +227,28 @@ class AppendBatch:
                 (base | position, key, version, header, payload, salt, digest, link)
             )
             if event.blobs:
-                self._bring(tenant, base | position, event.blobs)
+                self._add_blobs(tenant, base | position, event.blobs)
         if write.claims:
             stretch = self._stretch(key)[0]
             for claim, index in write.claims:
-                self._claims.append((stretch, claim, write.before + index + 1))
+                self._claims.append((stretch, claim, write.previous_version + index + 1))
         self._links[key] = link
-        self._known.versions[key] = version
+        self._cache.versions[key] = version
         return LogHead(position, link)
 
-    def _bring(self, tenant: int, event: int, contents: tuple[bytes, ...]) -> None:
+    def _add_blobs(self, tenant: int, event: int, contents: tuple[bytes, ...]) -> None:
         for hash_, content in {chain.blob_hash(content): content for content in contents}.items():
             self._blobs.append((tenant, hash_, content))
             self._uses.append((event, hash_))
 
-    def _derive(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
+    def _write_drops_snapshots_key(
+        self, tenant: int, append: port.Append, begin: int, end: int
+    ) -> None:
         execute, sql = self._connection.execute, self._sql
         for place in append.drops:
-            self.drop(tenant, *place)
+            self.drop_projection(tenant, *place)
         for snap in append.snapshots:
-            key = self._known.stream(self._connection, tenant, snap.stream)
+            key = self._cache.stream_key(self._connection, tenant, snap.stream)
             check = row_checksum(
                 key, snap.version, snap.fold, snap.state, self._link(key, snap.version)
             )
@@ -248,53 +257,53 @@ class AppendBatch:
             row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
             execute(sql["add_key"], (*row, row_checksum(*row)))
 
-    def drop(self, tenant: int, kind: str, id_: str) -> None:
+    def drop_projection(self, tenant: int, kind: str, id_: str) -> None:
         """Drop a projection."""
         place = (tenant, kind, id_)
         self._change_terms(place, ())
         self._connection.execute(self._sql["drop_projection"], place)
-        self._known.shapes.pop(place, None)
-        self._added.pop(place, None)
-        self._touches.pop(place, None)
+        self._cache.shapes.pop(place, None)
+        self._new_projections.pop(place, None)
+        self._touched_projections.pop(place, None)
 
     def _link(self, key: int, version: int) -> bytes:
-        if key in self._links and self._known.versions.get(key) == version:
+        if key in self._links and self._cache.versions.get(key) == version:
             return self._links[key]
         row = first_row(self._connection, self._sql["link_of"], (key, version))
         assert row is not None and isinstance(row[0], bytes), "a snapshot is of what was written"
         return row[0]
 
-    def derive(self, tenant: int, key: int, derived: port.DerivedState) -> int:
+    def write_derived(self, tenant: int, key: int, derived: port.DerivedState) -> int:
         """Write what a whole stream leads to, where nothing derived is left; return how many claims it has."""
         claims = stream_paths.claims_by_stretch(
             key, reads.read_bases(self._connection, key), derived.claims
         )
         self._claims += claims
         for projection in derived.projections:
-            self._put(tenant, projection)
+            self._put_projection(tenant, projection)
         for hash_, version in derived.blobs:
             event = read_integer(self._connection, self._sql["event_key"], (key, version))
             self._uses.append((event, hash_))
         self.flush()
         return len(claims)
 
-    def _put(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
+    def _put_projection(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
         # Rows that come by the dozen are new ones, as a rule: they are added together.
         place, moment = (tenant, p.kind, p.id), p.time_us >> TIME_BUCKET_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = row_checksum(*row)
         shape = (p.owner, p.status, moment, p.lookup, terms)
-        before = self._known.shapes.get(place)
-        if self._added.pop(place, None):
+        before = self._cache.shapes.get(place)
+        if self._new_projections.pop(place, None):
             before = None
         if before == shape:
-            self._touches[place] = (p.time_us, p.document, check, *place, *shape)
+            self._touched_projections[place] = (p.time_us, p.document, check, *place, *shape)
             return
-        self._touches.pop(place, None)
-        self._known.shapes[place] = shape
+        self._touched_projections.pop(place, None)
+        self._cache.shapes[place] = shape
         if before is None and many and not p.terms:
-            self._added[place] = (*row, check)
+            self._new_projections[place] = (*row, check)
             return
         if before is None:
             added = self._connection.execute(self._sql["add_projection"], (*row, check))
@@ -338,18 +347,18 @@ def _raw_event(row: tuple[apsw.SQLiteValue, ...]) -> RawEvent:
     event, stream = decode_event_row(row[:8]), row[1]
     name, named, tenant = row[8:11]
     if not isinstance(name, str) or named != row_checksum(stream, tenant, name):
-        raise chain.damaged_event_error(event.place, "its stream's name is not what was written")
+        raise chain.damaged_event_error(event.address, "its stream's name is not what was written")
     chain.decode_event(event, name)
     raw = RawEvent(
-        stream=name, position=event.place.position, number=event.place.stream,
-        version=event.place.version, header=event.header, payload=event.payload, salt=event.salt,
-        digest=event.digest, link=event.link, base=_raw_base(event.place, row[11:17]),
+        stream=name, position=event.address.position, number=event.address.stream,
+        version=event.address.version, header=event.header, payload=event.payload, salt=event.salt,
+        digest=event.digest, link=event.link, base=_raw_base(event.address, row[11:17]),
         blobs=tuple(map(bytes.fromhex, _hash_list_decoder.decode(str(row[22])))),
-        erased=_raw_erasure(event.place, row[17:22]),
+        erased=_raw_erasure(event.address, row[17:22]),
     )  # fmt: skip
     if (raw.payload is None) != (raw.erased is not None):
         raise chain.damaged_event_error(
-            event.place, "its content is gone, and nothing says that it was erased"
+            event.address, "its content is gone, and nothing says that it was erased"
         )
     return raw
 
@@ -406,72 +415,74 @@ class SQLiteCopyTarget:
         self._sql = database.statements()
         self._name = tenant
         # A memory of its own: names change on the way.
-        self._known = SQLiteCache()
-        self.tenant = self._known.tenant(connection, tenant)
+        self._cache = SQLiteCache()
+        self.tenant = self._cache.tenant_number(connection, tenant)
 
     @property
-    def _base(self) -> int:
+    def _key_base(self) -> int:
         return self.tenant << TENANT_SHIFT
 
     def head(self) -> tuple[int, bytes]:
         """Return position and link of the last event."""
-        row = first_row(self._connection, self._sql["head"], (self._base, self._base | NUMBER_MASK))
+        row = first_row(
+            self._connection, self._sql["head"], (self._key_base, self._key_base | NUMBER_MASK)
+        )
         found = decode_head(row if self.tenant else None)
         return found.position, found.link
 
-    def stream(self, number_: int) -> tuple[str, int] | None:
+    def stream_name_and_version(self, number_: int) -> tuple[str, int] | None:
         """Return name and version of a stream."""
-        key = self._base | number_
+        key = self._key_base | number_
         name = first_row(self._connection, self._sql["stream_name"], (key,))
         version = read_integer(self._connection, self._sql["stream_version"], (key,))
         return (str(name[0]), version) if name else None
 
-    def number(self, name: str) -> int:
+    def stream_number(self, name: str) -> int:
         """Return the number of the stream that has a name."""
         found = read_integer(self._connection, self._sql["stream_key"], (self.tenant, name))
         return found & NUMBER_MASK
 
-    def link(self, position: int) -> bytes:
+    def link_at(self, position: int) -> bytes:
         """Return the link of an event."""
-        row = first_row(self._connection, self._sql["link_at"], (self._base | position,))
+        row = first_row(self._connection, self._sql["link_at"], (self._key_base | position,))
         return row[0] if row and isinstance(row[0], bytes) else b""
 
-    def lacks(self, hashes: Collection[bytes]) -> Collection[bytes]:
+    def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
         """Return those of the blobs that are not there."""
         wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
         found = self._connection.execute(self._sql["known_blobs"], (self.tenant, wanted))
         return set(hashes) - {bytes.fromhex(str(hash_)) for (hash_,) in found}
 
-    def key(self, key: str) -> RawKey | None:
+    def find_raw_key(self, key: str) -> RawKey | None:
         """Return what an idempotency key was used for."""
         row = first_row(self._connection, self._sql["whole_key"], (self.tenant, key))
         return _raw_key(self.tenant, row) if row else None
 
-    def put(self, fit: store_copy.CopyPlan) -> None:
+    def write_page(self, fit: store_copy.CopyPlan) -> None:
         """Keep what fits."""
         if not self.tenant:
-            self.tenant = self._known.add_tenant(self._connection, self._name)
-        for number_, name in fit.renamed.items():
-            self._rename(number_, name)
+            self.tenant = self._cache.add_tenant(self._connection, self._name)
+        for number_, name in fit.renamed_streams.items():
+            self._rename_stream(number_, name)
         many, sql, tenant = self._connection.executemany, self._sql, self.tenant
-        named = [(self._base | at, tenant, name) for at, name in fit.streams.items()]
+        named = [(self._key_base | at, tenant, name) for at, name in fit.new_streams.items()]
         many(sql["add_stream"], [(*row, row_checksum(*row)) for row in named])
         many(sql["add_blob"], [(tenant, hash_, content) for hash_, content in fit.blobs.items()])
-        for raw in fit.new:
-            self._add(raw)
-        if fit.again:
-            self._erase_too(fit.again)
-        rows = [(tenant, k.key, k.command_hash, k.first, k.last, k.time_us) for k in fit.keys]
+        for raw in fit.new_events:
+            self._add_event(raw)
+        if fit.newly_erased:
+            self._erase_events(fit.newly_erased)
+        rows = [(tenant, k.key, k.command_hash, k.first, k.last, k.time_us) for k in fit.new_keys]
         many(sql["add_key"], [(*row, row_checksum(*row)) for row in rows])
         self._connection.execute(sql["count_rebuild"])
 
-    def _rename(self, number_: int, name: str) -> None:
-        key = self._base | number_
+    def _rename_stream(self, number_: int, name: str) -> None:
+        key = self._key_base | number_
         check = row_checksum(key, self.tenant, name)
         self._connection.execute(self._sql["rename_stream"], (name, check, key))
 
-    def _add(self, raw: RawEvent) -> None:
-        run, sql, base = self._connection.execute, self._sql, self._base
+    def _add_event(self, raw: RawEvent) -> None:
+        run, sql, base = self._connection.execute, self._sql, self._key_base
         event, stream = base | raw.position, base | raw.number
         row = (event, stream, raw.version, raw.header, raw.payload, raw.salt, raw.digest, raw.link)
         run(sql["add_event"], row)
@@ -481,20 +492,20 @@ class SQLiteCopyTarget:
         self._put_uses_and_erased(raw)
 
     def _put_uses_and_erased(self, raw: RawEvent) -> None:
-        run, sql, event = self._connection.execute, self._sql, self._base | raw.position
+        run, sql, event = self._connection.execute, self._sql, self._key_base | raw.position
         for hash_ in raw.blobs:
             run(sql["add_blob_use"], (event, hash_))
         if raw.erased is not None:
             notice, cause, payload = raw.erased
             # No cause has the number 0, whatever its tenant: its whole stream went.
-            row = (event, self._base | notice, self._base | cause if cause else 0, payload)
+            row = (event, self._key_base | notice, self._key_base | cause if cause else 0, payload)
             run(sql["put_erased"], (*row, row_checksum(*row)))
 
-    def _erase_too(self, again: list[RawEvent]) -> None:
+    def _erase_events(self, again: list[RawEvent]) -> None:
         run, sql = self._connection.execute, self._sql
         hashes: set[str] = set()
         for raw in again:
-            event = self._base | raw.position
+            event = self._key_base | raw.position
             hashes.update(str(hash_) for (hash_,) in run(sql["hashes_of_event"], (event,)))
             run(sql["drop_uses_of_event"], (event,))
             run(sql["blank_event"], (event,))

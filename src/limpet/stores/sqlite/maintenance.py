@@ -100,11 +100,11 @@ class ErasuresToRepeat:
         for tenant, name in verification.read_tenants(self._connection).items():
             mine = {k: cause for k, cause in self._causes.items() if k >> TENANT_SHIFT == tenant}
             if mine:
-                shares = tuple(self._shares(tenant, mine, again))
-                todo = again.todo(name)
-                yield Erasure(tenant=name, shares=shares, time_us=time_us, todo=todo)
+                shares = tuple(self._stream_erasures(tenant, mine, again))
+                todo = again.pending_work(name)
+                yield Erasure(tenant=name, streams=shares, time_us=time_us, pending_work=todo)
 
-    def _shares(
+    def _stream_erasures(
         self, tenant: int, gone: dict[int, int], again: ErasureReplay
     ) -> Iterator[StreamErasure]:
         streams: dict[int, list[int]] = {}
@@ -112,40 +112,48 @@ class ErasuresToRepeat:
             row = first_row(self._connection, self._sql["event_at"], (key,))
             assert row is not None and isinstance(row[1], int), "it was here a moment ago"
             streams.setdefault(row[1], []).append(key)
-        whole = self._whole(streams, gone)
+        whole = self._wholly_erased(streams, gone)
         for stream, keys in streams.items():
             row = first_row(self._connection, self._sql["stream_name"], (stream,))
             name = str(row[0]) if row else ""
-            pairs = [] if stream in whole else [self._pair(key, gone[key], name) for key in keys]
+            pairs = (
+                []
+                if stream in whole
+                else [self._event_and_cause(key, gone[key], name) for key in keys]
+            )
             yield StreamErasure(
                 stream=name,
                 expected=read_integer(self._connection, self._sql["stream_version"], (stream,)),
-                kind=again.kind(name),
+                kind=again.notice_kind(name),
                 whole=stream in whole,
-                stand_ins=tuple(
-                    again.stand_ins(
+                redactions=tuple(
+                    again.redactions(
                         pairs, lambda hashes: reads.read_blobs(self._connection, tenant, hashes)
                     )
                 ),
             )
 
-    def _whole(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
+    def _wholly_erased(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
         """Return the streams that go whole: nothing of them stays, and no stream that stays goes on from them."""
-        whole = {stream for stream, keys in streams.items() if self._all(stream, keys, gone)}
+        whole = {
+            stream
+            for stream, keys in streams.items()
+            if self._all_events_erased(stream, keys, gone)
+        }
         while True:
-            kept = {s for s in whole if not self._needed(s, whole)}
+            kept = {s for s in whole if not self._is_base_of_kept(s, whole)}
             if kept == whole:
                 return whole
             whole = kept
 
-    def _all(self, stream: int, keys: list[int], gone: dict[int, int]) -> bool:
+    def _all_events_erased(self, stream: int, keys: list[int], gone: dict[int, int]) -> bool:
         if any(gone[key] for key in keys):
             return False
         there = self._connection.execute(self._sql["own_events"], (stream,)).fetchall()
         rest = (h for key, h, _, blank in there if key not in gone and not blank)
         return all(is_notice(_header_kind(header)) for header in rest)
 
-    def _needed(self, stream: int, whole: set[int]) -> bool:
+    def _is_base_of_kept(self, stream: int, whole: set[int]) -> bool:
         forks = reads.read_forks(self._connection, stream)
         tenant = stream >> TENANT_SHIFT
         keys = (
@@ -153,7 +161,9 @@ class ErasuresToRepeat:
         )
         return any(key not in whole for key in keys)
 
-    def _pair(self, key: int, cause: int, name: str) -> tuple[port.StoredEvent, port.StoredEvent]:
+    def _event_and_cause(
+        self, key: int, cause: int, name: str
+    ) -> tuple[port.StoredEvent, port.StoredEvent]:
         event = self._event(key, name)
         because = self._event(cause, "") if cause and cause != key else event
         return event, because
@@ -208,7 +218,7 @@ def derive_all(
             claims = projections = 0
             if not is_erased_stream(name):
                 derived = derive(name, event_erasure.read_own_events(connection, key, name), blobs)
-                claims = batch.derive(tenant, key, derived)
+                claims = batch.write_derived(tenant, key, derived)
                 projections = len(derived.projections)
             begin = reads.read_integer(connection, queries["stream_first"], (key,))
             last = reads.read_integer(connection, queries["stream_version"], (key,))
@@ -242,26 +252,26 @@ class SQLiteMaintenance(SQLiteReader):
     _files: StoreFiles
     _writer: apsw.Connection
     _anchor: Anchor
-    _post: CommitHandoff
+    _handoff: CommitHandoff
     _random: Callable[[int], bytes]
-    _translated: ErrorTranslator
+    _error_translator: ErrorTranslator
     _store_id: bytes
-    _news: CommitSignal
-    _seen: int | None
-    _witness: CommitHook
+    _commit_signal: CommitSignal
+    _seen_data_version: int | None
+    _commit_hook: CommitHook
 
     @abstractmethod
-    def turn(self) -> WriteLockGuard: ...
+    def write_lock(self) -> WriteLockGuard: ...
     @abstractmethod
     def _check_open(self) -> None: ...
     @abstractmethod
-    def _changing(self) -> AbstractContextManager[apsw.Connection]: ...
+    def _write_transaction(self) -> AbstractContextManager[apsw.Connection]: ...
     @abstractmethod
-    def _enter(self) -> None: ...
+    def _begin(self) -> None: ...
     @abstractmethod
-    def _leave(self) -> None: ...
+    def _roll_back(self) -> None: ...
     @abstractmethod
-    def _end(self) -> None: ...
+    def _commit_transaction(self) -> None: ...
     @abstractmethod
     def _abandon_writer(self) -> None: ...
     @abstractmethod
@@ -273,58 +283,58 @@ class SQLiteMaintenance(SQLiteReader):
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
         self._check_open()
-        with self._translated:
+        with self._error_translator:
             yield from verification.verify_file(self.path, self._anchor, self.remarks)
 
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
         """Prove the log, then make all that is derived again, in one transaction."""
         self._check_open()
         proved, made = 0, port.Rebuilt()
-        with self._translated:
+        with self._error_translator:
             for proved in check_log(self.path, self._anchor):
                 yield proved
-        with self._changing() as writer:
+        with self._write_transaction() as writer:
             for made in derive_all(writer, self.path, derive):
                 yield proved + made.events
         yield made
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Take payloads out of the log in one transaction; the anchor is written before this returns."""
-        with self.turn(), self._translated:
-            return self._erased(erasure, derive)
+        with self.write_lock(), self._error_translator:
+            return self._erase(erasure, derive)
 
-    def _erased(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
+    def _erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         try:
-            self._enter()
+            self._begin()
             going = event_erasure.SQLiteErasure(self._writer, erasure, derive, self._random)
-            stale = going.stale()
+            stale = going.find_stale()
             if stale is not None:
                 return stale
             gone, heads = going.run()
-            slot, data = self._anchor.ready(heads)
-            self._end()
-            self._anchor.put(slot, data)
+            slot, data = self._anchor.prepare(heads)
+            self._commit_transaction()
+            self._anchor.write_prepared(slot, data)
         except BaseException:
             self._abandon_writer()
             raise
-        self._known.forget_streams()
+        self._cache.forget_streams()
         # Told to nobody here: the next turn has to hear of it.
-        self._seen = None
+        self._seen_data_version = None
         return gone
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
         """Return the tenant's events with position > after as they are kept; each is checked."""
-        with self._reading() as connection:
-            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
                 return []
             return log_writes.copy_page(connection, base, after, limit)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
         """Return the tenant's idempotency keys after one, by their text."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             return log_writes.copy_keys(
-                connection, self._known.tenant(connection, tenant), after, limit
+                connection, self._cache.tenant_number(connection, tenant), after, limit
             )
 
     def paste(
@@ -336,86 +346,86 @@ class SQLiteMaintenance(SQLiteReader):
         keys: Sequence[port.RawKey] = (),
     ) -> None:
         """Keep events exactly as they are in one transaction; the anchor is written before this returns."""
-        with self.turn(), self._translated:
+        with self.write_lock(), self._error_translator:
             try:
-                self._enter()
+                self._begin()
                 pasting = log_writes.SQLiteCopyTarget(self._writer, tenant)
                 fit = store_copy.plan_page(pasting, events, blobs, keys)
                 if not fit:
                     return
-                pasting.put(fit)
-                slot, data = self._anchor.ready({pasting.tenant: LogHead(*fit.end)})
-                self._end()
-                self._anchor.put(slot, data)
+                pasting.write_page(fit)
+                slot, data = self._anchor.prepare({pasting.tenant: LogHead(*fit.head)})
+                self._commit_transaction()
+                self._anchor.write_prepared(slot, data)
             except BaseException:
                 self._abandon_writer()
                 raise
-            self._known.forget_streams()
+            self._cache.forget_streams()
             # Told to nobody here: the next turn has to hear of it.
-            self._seen = None
-            self._news.tell()
+            self._seen_data_version = None
+            self._commit_signal.notify()
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
-        with self.turn(), self._translated:
+        with self.write_lock(), self._error_translator:
             waits = self._scrub(done, left)
         if waits is not None:
             raise waits
 
     def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
         """Return what keeps it from being through, if all else is done."""
-        listed, sql = self._witness.list_path(self.path), self._sql
+        listed, sql = self._commit_hook.erased_list_path(self.path), self._sql
         row = first_row(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
-            self._take_over(left)
+            self._add_pending(left)
             return None
         rest = left + row[0].removeprefix(done)
-        self._leave()
+        self._roll_back()
         try:
             event_erasure.update_erased_list(self._files, listed, self._writer, self._store_id)
-            self._enter()
+            self._begin()
             self._writer.execute(sql["set_pending"], (b"\n" + rest,))
-            self._end()
+            self._commit_transaction()
             self._renew_readers()
-            waits = self._witness.scrub(self._writer)
+            waits = self._commit_hook.scrub(self._writer)
             rewrite_file(self._writer, self.path)
             # It is cut off by now; where commits are not synced nothing else would make sure of that.
             self._files.sync(Path(f"{self.path}-wal"))
-            self._post.blank()
-            self._files.sync(self._witness.lock_path(self.path))
+            self._handoff.clear_mailboxes()
+            self._files.sync(self._commit_hook.lock_path(self.path))
             self._anchor.write({})
-            self._enter()
+            self._begin()
             self._writer.execute(sql["put_listed"], (event_erasure.erased_list_checksum(listed),))
             rest = b"\n" + rest if waits else rest
             if rest:
                 self._writer.execute(sql["set_pending"], (rest,))
             else:
                 self._writer.execute(sql["clear_pending"])
-            self._end()
+            self._commit_transaction()
         except errors.StoreBusy:
             raise
         except BaseException:
             self._abandon_writer()
             raise
         finally:
-            self._seen = None
+            self._seen_data_version = None
         return waits
 
-    def _take_over(self, left: bytes) -> None:
+    def _add_pending(self, left: bytes) -> None:
         """Have something pending where nothing was, and so nothing is to be scrubbed."""
         if not left:
             return
         try:
-            self._enter()
+            self._begin()
             self._writer.execute(self._sql["put_pending"], (left,))
-            self._end()
+            self._commit_transaction()
         except BaseException:
             self._abandon_writer()
             raise
 
     def _finish_erasures(self, again: ErasureReplay | None) -> None:
         """Do what a list says of a copy that was put here, and what a process that died has left to do."""
-        listed, sql = self._witness.list_path(self.path), self._sql
+        listed, sql = self._commit_hook.erased_list_path(self.path), self._sql
         row, anew = first_row(self._writer, sql["listed"], ()), False
         if (check := event_erasure.erased_list_checksum(listed)) and (
             row is None or row[0] != check
@@ -430,7 +440,7 @@ class SQLiteMaintenance(SQLiteReader):
                 )
             if again is not None:
                 for erasure in list(found.erasures(again, again.now_us())):
-                    self._erased(erasure, again.derive)
+                    self._erase(erasure, again.derive)
                     anew = True
         pending = first_row(self._writer, sql["pending"], ())
         if pending is not None and (anew or pending[0] in (b"", b"\n")):
@@ -444,7 +454,7 @@ class SQLiteMaintenance(SQLiteReader):
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             facts = verification.store_status(connection, self.path)
             return {**facts, "durability": self.durability, "notes": list(self.remarks)}
 
@@ -452,7 +462,7 @@ class SQLiteMaintenance(SQLiteReader):
         """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
         self._check_open()
         with (
-            self._translated,
+            self._error_translator,
             contextlib.closing(database.connect(self.path, write=False)) as connection,
         ):
             place = Path(target).expanduser().resolve()
@@ -474,7 +484,7 @@ def repair_page_checksums(
     turns = ProcessWriteLock(used, Path(f"{place}-lock"))
     try:
         with error_mapping.translator(str(place)):
-            turns.take(limits.WRITE_LOCK_WAIT_S)
+            turns.acquire(limits.WRITE_LOCK_WAIT_S)
             try:
                 with contextlib.closing(_connect_unverified(place)) as connection:
                     _check_provable(connection, used, place)
@@ -483,7 +493,7 @@ def repair_page_checksums(
                     connection.execute("VACUUM")
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             finally:
-                turns.give()
+                turns.release()
     finally:
         turns.close()
     return (REPAIR_NOTE,)

@@ -156,7 +156,7 @@ def decode_events(
         name = names if isinstance(names, str) else names[stream]
         if row.payload is None and key not in stand_ins:
             raise chain.damaged_event_error(
-                row.place, "its content is gone, and nothing says that it was erased"
+                row.address, "its content is gone, and nothing says that it was erased"
             )
         made.append(chain.decode_event(row, name, stand_ins.get(key)))
     return made
@@ -368,9 +368,9 @@ class SQLiteCache:
         self.versions: dict[int, int] = {}
         self.stretches: dict[int, tuple[int, tuple[Span, ...]]] = {}
         self.shapes: dict[tuple[int, str, str], ProjectionShape] = {}
-        self.anchored = False
+        self.anchor_is_current = False
 
-    def tenant(self, connection: apsw.Connection, name: str) -> int:
+    def tenant_number(self, connection: apsw.Connection, name: str) -> int:
         """Return a tenant's number, 0 if it has none yet."""
         found = self._tenants.get(name)
         if found is None:
@@ -380,7 +380,7 @@ class SQLiteCache:
                 known[name] = found
         return found
 
-    def stream(self, connection: apsw.Connection, tenant: int, name: str) -> int:
+    def stream_key(self, connection: apsw.Connection, tenant: int, name: str) -> int:
         """Return a stream's key, 0 if it has none yet."""
         if not connection.in_transaction:
             # Who does not hold the turn would not hear that the name is another stream's by now.
@@ -402,7 +402,7 @@ class SQLiteCache:
         self._new_tenants[name] = made
         return made
 
-    def committed(self) -> None:
+    def keep_new(self) -> None:
         """Keep what the transaction found and made."""
         if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
             for entries in (self._streams, self.versions, self.stretches, self.shapes):
@@ -413,44 +413,44 @@ class SQLiteCache:
             self._new_tenants.clear()
             self._new_streams.clear()
 
-    def others_wrote(self) -> None:
+    def forget_heads(self) -> None:
         """Forget what nothing else would tell to be wrong."""
         self.heads.clear()
-        self.anchored = False
+        self.anchor_is_current = False
 
     def forget_streams(self) -> None:
         """Something was erased: names may be other streams' by now."""
         self._streams.clear()
-        self.doubt()
+        self.forget_hints()
 
-    def doubt(self) -> None:
+    def forget_hints(self) -> None:
         """Forget what others may have changed, and what a transaction that failed has made."""
         self._new_tenants.clear()
         self._new_streams.clear()
         self.versions.clear()
         self.stretches.clear()
         self.shapes.clear()
-        self.others_wrote()
+        self.forget_heads()
 
 
 class SQLiteReader:
     """What a store finds, by what it knows of itself."""
 
-    _known: SQLiteCache
+    _cache: SQLiteCache
     _sql: dict[str, str]
 
     @abstractmethod
-    def _reading(self) -> AbstractContextManager[apsw.Connection]:
+    def _read_connection(self) -> AbstractContextManager[apsw.Connection]:
         """Lend a connection that sees what the caller's thread may see."""
 
-    def _stream(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
-        known = self._known.tenant(connection, tenant)
-        return self._known.stream(connection, known, stream) if known else 0
+    def _stream_key(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
+        known = self._cache.tenant_number(connection, tenant)
+        return self._cache.stream_key(connection, known, stream) if known else 0
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             if key and position is not None:
                 return find_version_at(connection, key, position)
             return read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
@@ -467,24 +467,24 @@ class SQLiteReader:
         newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             return read_stream(
                 connection, key, stream, after, until, limit=limit, at=at, newest=newest
             )
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
-        with self._reading() as connection:
-            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
                 return []
             return read_feed(connection, base, after, limit)
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
-        with self._reading() as connection:
-            base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base:
                 return 0
             return decode_head(
@@ -493,74 +493,74 @@ class SQLiteReader:
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        with self._reading() as connection:
-            return read_blobs(connection, self._known.tenant(connection, tenant), hashes)
+        with self._read_connection() as connection:
+            return read_blobs(connection, self._cache.tenant_number(connection, tenant), hashes)
 
-    def seek(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             return find_version_by_ordinal(connection, key, stream, ordinal, at) if key else 0
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             return (
                 find_claim_on_path(connection, read_path(connection, key, at), claim) if key else 0
             )
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return what an idempotency key was used for."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             row = first_row(
-                connection, self._sql["key"], (self._known.tenant(connection, tenant), key)
+                connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key)
             )
             return decode_key_record(row) if row else None
 
-    def find(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             row = first_row(
                 connection,
                 self._sql["projection"],
-                (self._known.tenant(connection, tenant), kind, id),
+                (self._cache.tenant_number(connection, tenant), kind, id),
             )
             return decode_projection(row) if row else None
 
-    def query(self, tenant: str, query: port.Query) -> list[port.Projection]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
         statement, bindings = projection_query(query)
-        with self._reading() as connection:
-            bindings["tenant"] = self._known.tenant(connection, tenant)
+        with self._read_connection() as connection:
+            bindings["tenant"] = self._cache.tenant_number(connection, tenant)
             return [decode_projection(row) for row in connection.execute(statement, bindings)]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             return read_snapshot(connection, key, stream) if key else None
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         """Return the other streams that go on from this one, each with the version that it goes on from."""
-        with self._reading() as connection:
-            key = self._stream(connection, tenant, stream)
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
             return read_forks(connection, key) if key else []
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what the last erasure had to do, until it is through."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             row = first_row(connection, self._sql["pending"], ())
             return row[0] if row and isinstance(row[0], bytes) else None
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             return [str(name) for _, name in connection.execute(self._sql["tenants"])]
 
-    def rebuilt(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+    def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
         """Return how often it was rebuilt or erased from."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             return read_integer(connection, self._sql["rebuilt"], ())
 
 

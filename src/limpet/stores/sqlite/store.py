@@ -48,33 +48,35 @@ _VERSION_COUNTER_NAME = ""
 class SQLiteNotes(SQLiteReader):
     """The verbs of the port about notes."""
 
-    _news: CommitSignal
+    _commit_signal: CommitSignal
 
     @abstractmethod
-    def _changing(self, *, quietly: bool = False) -> AbstractContextManager[apsw.Connection]:
+    def _write_transaction(
+        self, *, quietly: bool = False
+    ) -> AbstractContextManager[apsw.Connection]:
         """A turn and a transaction for what is no append."""
 
     def note(self, tenant: str, name: str) -> port.Note | None:
         """Return a note, None if it is not there."""
         check_note(name)
-        with self._reading() as connection:
-            return self._note(connection, tenant, name)
+        with self._read_connection() as connection:
+            return self._read_note(connection, tenant, name)
 
-    def _note(self, connection: apsw.Connection, tenant: str, name: str) -> port.Note | None:
+    def _read_note(self, connection: apsw.Connection, tenant: str, name: str) -> port.Note | None:
         row = first_row(connection, self._sql["note"], (tenant, name))
         return _decode_note(tenant, row) if row else None
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Put or drop a note if it is at a version; return whether it was."""
         check_note(name, value)
-        with self._changing(quietly=True) as writer:
-            before = self._note(writer, tenant, name)
+        with self._write_transaction(quietly=True) as writer:
+            before = self._read_note(writer, tenant, name)
             if (before.version if before else 0) != expected:
                 return False
             if value is None:
                 writer.execute(self._sql["drop_note"], (tenant, name))
                 return True
-            counted = self._note(writer, tenant, _VERSION_COUNTER_NAME)
+            counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
             version = (counted.version if counted else 0) + 1
             for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
                 writer.execute(self._sql["put_note"], (tenant, *row, row_checksum(tenant, *row)))
@@ -84,7 +86,7 @@ class SQLiteNotes(SQLiteReader):
         self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
     ) -> list[tuple[str, port.Note]]:
         """Return notes whose names begin with a prefix, those after a name, by name."""
-        with self._reading() as connection:
+        with self._read_connection() as connection:
             found = connection.execute(
                 self._sql["notes"], (tenant, prefix, after, limit)
             ).fetchall()
@@ -96,14 +98,14 @@ class SQLiteNotes(SQLiteReader):
         """Return True as soon as the feed has a position > after; False when the time is up."""
 
         def there() -> bool:
-            with self._reading() as connection:
-                base = self._known.tenant(connection, tenant) << TENANT_SHIFT
+            with self._read_connection() as connection:
+                base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
                 if not base:
                     return False
                 row = first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
                 return decode_head(row).position > after
 
-        return self._news.wait(there, timeout_s)
+        return self._commit_signal.wait(there, timeout_s)
 
 
 def _decode_note(tenant: str, row: tuple[apsw.SQLiteValue, ...]) -> port.Note:
@@ -129,42 +131,42 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         witness: CommitHook | None = None,
     ) -> None:
         self.path = path
-        self._witness = witness or CommitHook()
+        self._commit_hook = witness or CommitHook()
         self._files = files
         self._random = RandomPool(random)
         self._sql = database.statements()
-        self._translated = error_mapping.translator(str(path))
-        self._thread_turn = threading.RLock()
+        self._error_translator = error_mapping.translator(str(path))
+        self._thread_lock = threading.RLock()
         self._holder: int | None = None
-        self._known = SQLiteCache()
-        self._place = FileIdentity(files, path)
+        self._cache = SQLiteCache()
+        self._file_identity = FileIdentity(files, path)
         self.remarks = ()
         self._closed = self._broken = False
-        self._seen: int | None = None
-        self._rebuilt = 0
-        self._turns = ProcessWriteLock(files, self._witness.lock_path(path))
-        self._turn = WriteLockGuard(self.take_turn, self.leave_turn)
-        self._post = CommitHandoff(files, self._turns, random)
-        self._news = CommitSignal()
+        self._seen_data_version: int | None = None
+        self._cache_epoch = 0
+        self._process_lock = ProcessWriteLock(files, self._commit_hook.lock_path(path))
+        self._write_lock = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
+        self._handoff = CommitHandoff(files, self._process_lock, random)
+        self._commit_signal = CommitSignal()
         self._readers = ReadConnectionPool(lambda: database.connect(path, write=False))
         try:
             self._open(again)
         except BaseException:
-            self._turns.close()
-            self._witness.close()
+            self._process_lock.close()
+            self._commit_hook.close()
             raise
-        self._translated = ErrorTranslator(self._explained)
+        self._error_translator = ErrorTranslator(self._translate_error)
 
     def _open(self, again: ErasureReplay | None) -> None:
-        with self._translated:
-            self._turns.take(limits.WRITE_LOCK_WAIT_S)
+        with self._error_translator:
+            self._process_lock.acquire(limits.WRITE_LOCK_WAIT_S)
             try:
                 if not self.path.exists() or not self.path.stat().st_size:
-                    made = self._witness.new_id(self._random(16))
+                    made = self._commit_hook.store_id_for_new(self._random(16))
                     database.create_store(self._files, self.path, made)
-                had_log = self._place.has_log
+                had_log = self._file_identity.has_log
                 with contextlib.ExitStack() as undo:
-                    self._writer, found = self._connected()
+                    self._writer, found = self._connect_writer()
                     undo.callback(self._writer.close)
                     self._cursor = self._writer.cursor()
                     store_id = self._store_id = database.read_store_id(self._writer, self.path)
@@ -173,26 +175,26 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
                     verification.check_foreign_checkpoint(
                         self._writer, self._anchor, had_log=had_log
                     )
-                    told = self._witness.opened(self._writer)
+                    told = self._commit_hook.opened(self._writer)
                     noted = verification.compare_anchor(self._writer, self._anchor, store_id)
-                    self.remarks = (*told, *noted) if self._witness.tells_of_anchor else told
+                    self.remarks = (*told, *noted) if self._commit_hook.reports_anchor else told
                     database.enable_checkpoint_on_close(self._writer)
-                    self._place.opened(found)
-                    self._note_rebuilt()
+                    self._file_identity.accept(found)
+                    self._update_cache_epoch()
                     self._finish_erasures(again)
                     undo.pop_all()
             finally:
-                self._turns.give()
+                self._process_lock.release()
 
-    def _connected(self) -> tuple[apsw.Connection, tuple[DeviceInode, DeviceInode]]:
-        writer = database.connect(self.path, write=True, synchronous=self._witness.synchronous)
+    def _connect_writer(self) -> tuple[apsw.Connection, tuple[DeviceInode, DeviceInode]]:
+        writer = database.connect(self.path, write=True, synchronous=self._commit_hook.synchronous)
         try:
             database.migrate(writer, database.check_schema_version(writer, self.path))
-            self._witness.attach(writer)
+            self._commit_hook.attach(writer)
         except BaseException:
             writer.close()
             raise
-        return writer, self._place.found()
+        return writer, self._file_identity.read_inodes()
 
     @property
     def is_open(self) -> bool:
@@ -204,42 +206,42 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         """`power-loss`: WAL with synchronous FULL, read back at opening; less on a RAM disk."""
         return (
             "process-crash"
-            if self._files.kind(self.path.parent) in MEMORY_FILE_SYSTEMS
+            if self._files.file_system_type(self.path.parent) in MEMORY_FILE_SYSTEMS
             else "power-loss"
         )
 
-    def turn(self) -> WriteLockGuard:
+    def write_lock(self) -> WriteLockGuard:
         """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
-        return self._turn
+        return self._write_lock
 
-    def take_turn(self) -> bool:
+    def acquire_write_lock(self) -> bool:
         """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
         me = threading.get_ident()
         assert self._holder != me, "this thread holds the turn already"
         try:
             # It may be here already, if it came while something was handed over.
-            here = self._owned()
+            here = self._owns_thread_lock()
             if not here:
-                self._thread_turn.acquire()
+                self._thread_lock.acquire()
                 self._check_open()
-            with self._translated:
+            with self._error_translator:
                 if not here:
-                    self._turns.take(limits.WRITE_LOCK_WAIT_S)
+                    self._process_lock.acquire(limits.WRITE_LOCK_WAIT_S)
                 self._holder = me
-                return self._nobody_else_wrote()
+                return self._caches_are_valid()
         except BaseException:
-            self.leave_turn()
+            self.release_write_lock()
             raise
 
-    def _owned(self) -> bool:
-        return self._thread_turn._is_owned()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
+    def _owns_thread_lock(self) -> bool:
+        return self._thread_lock._is_owned()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
-    def leave_turn(self) -> None:
+    def release_write_lock(self) -> None:
         """Give the turn back if this thread holds it still."""
-        if not self._owned():
+        if not self._owns_thread_lock():
             return
         try:
-            self._leave()
+            self._roll_back()
         except apsw.Error:
             self._abandon_writer()
         finally:
@@ -247,66 +249,68 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
             try:
                 # Giving back a lock that is not held does no harm; a closed store has none.
                 if not self._closed:
-                    self._turns.give()
+                    self._process_lock.release()
             finally:
-                self._thread_turn.release()
+                self._thread_lock.release()
 
-    def held(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
+    def is_unchanged(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
         """Always: nobody else is let in."""
         return True
 
     @property
-    def crowded(self) -> bool:
+    def contended(self) -> bool:
         """Whether other processes had the turn lately when it was wanted."""
-        return self._turns.crowd > 0
+        return self._process_lock.contention > 0
 
-    def hand_over(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
+    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
         """Have whoever holds the turn commit appends; None if nobody did, and `turn` has to follow."""
         try:
-            self._thread_turn.acquire()
+            self._thread_lock.acquire()
             self._check_open()
-            with self._translated:
-                outcomes, taken = self._post.hand_over(appends)
+            with self._error_translator:
+                outcomes, taken = self._handoff.hand_off(appends)
             if not taken:
-                self._thread_turn.release()
-            self._news.tell()
+                self._thread_lock.release()
+            self._commit_signal.notify()
             return outcomes
         except BaseException:
-            self.leave_turn()
+            self.release_write_lock()
             raise
 
-    def _nobody_else_wrote(self) -> bool:
-        self._enter()
+    def _caches_are_valid(self) -> bool:
+        self._begin()
         seen = self._writer.data_version("main")
-        while self._witness.is_ahead(self._writer, others=seen != self._seen):
+        while self._commit_hook.catch_up(self._writer, others=seen != self._seen_data_version):
             # What one left who died in between is brought to the disk here before anything is decided.
             self._cursor.execute("COMMIT")
-            self._seen = None
-            self._enter()
+            self._seen_data_version = None
+            self._begin()
             seen = self._writer.data_version("main")
-        if seen == self._seen:
+        if seen == self._seen_data_version:
             return True
         database.check_schema_version(self._writer, self.path)
-        self._known.others_wrote()
-        self._note_rebuilt()
+        self._cache.forget_heads()
+        self._update_cache_epoch()
         # Last: whoever is interrupted before has not noticed it yet.
-        self._seen = seen
+        self._seen_data_version = seen
         return False
 
-    def _note_rebuilt(self) -> None:
+    def _update_cache_epoch(self) -> None:
         rebuilt = read_integer(self._writer, self._sql["rebuilt"], ())
-        if rebuilt != self._rebuilt or not self._post.ready:
-            self._known.forget_streams()
-            self._post.opened(database.SCHEMA_VERSION, self._place.database, rebuilt)
-            self._rebuilt = rebuilt
+        if rebuilt != self._cache_epoch or not self._handoff.has_layout:
+            self._cache.forget_streams()
+            self._handoff.set_layout(
+                database.SCHEMA_VERSION, self._file_identity.database_inode, rebuilt
+            )
+            self._cache_epoch = rebuilt
 
-    def _enter(self) -> None:
+    def _begin(self) -> None:
         # One transaction over everything that is read to decide and then appended: each statement
         # outside one would take and drop SQLite's own locks.
         if self._broken:
             self._reconnect()
         if not self._writer.in_transaction:
-            self._place.check_before()
+            self._file_identity.check_if_due()
             if not database.try_begin(self._cursor):
                 self._abandon_writer()
                 self._reconnect()
@@ -315,95 +319,95 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
     def _reconnect(self) -> None:
         # Only to the very file that was open, and only if it has what was acknowledged: whatever
         # lies at the path by now is not taken on trust.
-        self._place.check_database()
+        self._file_identity.check_database()
         with contextlib.ExitStack() as undo:
-            writer, found = self._connected()
+            writer, found = self._connect_writer()
             undo.callback(writer.close)
-            self._witness.opened(writer)
+            self._commit_hook.opened(writer)
             verification.compare_anchor(writer, self._anchor, self._store_id)
             database.enable_checkpoint_on_close(writer)
             undo.pop_all()
-        self._place.opened(found)
+        self._file_identity.accept(found)
         self._writer, self._cursor = writer, writer.cursor()
-        self._broken, self._seen = False, None
+        self._broken, self._seen_data_version = False, None
 
-    def _leave(self) -> None:
+    def _roll_back(self) -> None:
         if not self._broken and self._writer.in_transaction:
             self._cursor.execute("ROLLBACK")
-            self._witness.undone()
+            self._commit_hook.rolled_back()
 
-    def _end(self) -> None:
+    def _commit_transaction(self) -> None:
         try:
-            self._witness.commit(self._writer)
+            self._commit_hook.commit(self._writer)
             # A version counts own commits too; whoever is interrupted in between takes it for another's.
             self._cursor.execute("COMMIT")
         except error_mapping.DRIVER_ERRORS as error:
             # Whoever has the turn next brings it up: to say that nothing was written would be untrue.
-            if self._witness.kept:
+            if self._commit_hook.kept:
                 raise error_mapping.unknown_outcome_error(
                     f"{self.path} can't be written ({error})"
                 ) from error
             raise
-        self._seen = self._writer.data_version("main")
+        self._seen_data_version = self._writer.data_version("main")
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
         assert self._holder == threading.get_ident(), "commit belongs inside turn()"
-        with self._translated:
+        with self._error_translator:
             try:
-                return self._commit(appends)
+                return self._commit_with_handed_off(appends)
             except BaseException:
                 self._abandon_writer()
                 raise
 
-    def _commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
-        parcels = self._post.collect()
+    def _commit_with_handed_off(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
+        parcels = self._handoff.collect()
         if not parcels:
-            return self._committed(appends)
+            return self._append_all(appends)
         handed = [append for parcel in parcels for append in parcel.appends]
-        outcomes = self._committed([*appends, *handed])
-        self._post.answer(parcels, outcomes[len(appends) :])
+        outcomes = self._append_all([*appends, *handed])
+        self._handoff.answer(parcels, outcomes[len(appends) :])
         return outcomes[: len(appends)]
 
-    def sending(self) -> None:
+    def open_pipeline(self) -> None:
         """A commit is over when it returns: there is nothing to wait for meanwhile."""
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Return tenant and stream of what was committed for other processes since this was asked."""
-        return self._post.served()
+        return self._handoff.take_handed_off()
 
-    def _committed(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
+    def _append_all(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         for careful in (False, True):
-            self._enter()
-            batch = log_writes.AppendBatch(self._cursor, self._known, self._random, careful=careful)
+            self._begin()
+            batch = log_writes.AppendBatch(self._cursor, self._cache, self._random, careful=careful)
             outcomes = [batch.append(append) for append in appends]
             if batch.flush():
                 break
-            self._leave()
-            self._known.doubt()
+            self._roll_back()
+            self._cache.forget_hints()
         if not batch.heads:
-            self._known.doubt()
+            self._cache.forget_hints()
             return outcomes
-        slot, data = self._anchor.ready(batch.heads, alone=self._known.anchored)
-        self._end()
-        self._known.committed()
-        self._place.check()
+        slot, data = self._anchor.prepare(batch.heads, alone=self._cache.anchor_is_current)
+        self._commit_transaction()
+        self._cache.keep_new()
+        self._file_identity.check()
         try:
-            self._anchor.put(slot, data)
+            self._anchor.write_prepared(slot, data)
         except OSError as error:
             raise error_mapping.unknown_outcome_error(
                 f"the anchor of {self.path} can't be written ({error})"
             ) from error
-        self._known.heads |= batch.heads
-        self._known.anchored = True
-        self._news.tell()
+        self._cache.heads |= batch.heads
+        self._cache.anchor_is_current = True
+        self._commit_signal.notify()
         return outcomes
 
-    def _explained(self, error: Exception) -> errors.Error:
+    def _translate_error(self, error: Exception) -> errors.Error:
         """Return our error for one of SQLite's: a file taken away explains whatever came of it."""
         try:
             with contextlib.suppress(OSError):
-                self._place.check()
+                self._file_identity.check()
         except errors.Unavailable as gone:
             return gone
         return error_mapping.to_error(error, str(self.path))
@@ -412,8 +416,8 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
         # a sync that failed once must not be retried on the same file handle.
         self._broken = True
-        self._witness.undone()
-        self._known.doubt()
+        self._commit_hook.rolled_back()
+        self._cache.forget_hints()
         self._readers.renew()
         with contextlib.suppress(apsw.Error):
             self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -424,11 +428,11 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
             raise errors.EngineClosed
 
     @contextlib.contextmanager
-    def _reading(self) -> Iterator[apsw.Connection]:
+    def _read_connection(self) -> Iterator[apsw.Connection]:
         self._check_open()
-        with self._translated:
+        with self._error_translator:
             if self._holder == threading.get_ident():
-                self._enter()
+                self._begin()
                 yield self._writer
             else:
                 with self._readers.borrow() as connection:
@@ -437,27 +441,27 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
     def _renew_readers(self) -> None:
         self._readers.renew()
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
-        with self._changing() as writer:
-            number_ = self._known.tenant(writer, tenant)
+        with self._write_transaction() as writer:
+            number_ = self._cache.tenant_number(writer, tenant)
             writer.execute(self._sql["forget_keys"], (number_, before_us))
             return writer.changes()
 
     @contextlib.contextmanager
-    def _changing(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
+    def _write_transaction(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
         """A turn and a transaction for what is no append; `quietly`: nothing that is cached rests on it."""
-        with self.turn() as alone, self._translated:
+        with self.write_lock() as alone, self._error_translator:
             try:
-                self._enter()
+                self._begin()
                 yield self._writer
-                self._end()
+                self._commit_transaction()
             except BaseException:
                 self._abandon_writer()
                 raise
             # Told to nobody here: the next turn has to hear of it, and of what others wrote before.
             if not (quietly and alone):
-                self._seen = None
+                self._seen_data_version = None
 
     def close(self) -> None:
         """Give back every connection and file. Closing twice is fine."""
@@ -465,26 +469,26 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
             return
         try:
             if not self._broken:
-                with contextlib.suppress(errors.Unavailable), self.turn():
+                with contextlib.suppress(errors.Unavailable), self.write_lock():
                     self._close_writer()
         finally:
             self._closed = True
-            self._news.tell()
+            self._commit_signal.notify()
             self._abandon_writer()
             self._readers.close()
             self._anchor.close()
-            self._post.close()
-            self._turns.close()
-            self._witness.close()
+            self._handoff.close()
+            self._process_lock.close()
+            self._commit_hook.close()
 
     def _close_writer(self) -> None:
-        self._leave()
+        self._roll_back()
         self._readers.close()
-        with self._translated:
-            self._witness.leave()
+        with self._error_translator:
+            self._commit_hook.before_close()
             self._broken = True
             self._writer.close()
-            if not self._place.has_log:
+            if not self._file_identity.has_log:
                 self._anchor.write({}, clean=True)
 
 

@@ -61,7 +61,9 @@ def copy_erased_list(made: Path, target: Path, files: StoreFiles | None = None) 
     with error_mapping.translator(str(target)):
         listed = event_erasure.erased_list_path(target)
         if listed.exists():
-            (files or StoreFiles()).put(event_erasure.erased_list_path(made), listed.read_bytes())
+            (files or StoreFiles()).replace_content(
+                event_erasure.erased_list_path(made), listed.read_bytes()
+            )
 
 
 def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> None:
@@ -76,7 +78,7 @@ def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> No
         listed = event_erasure.erased_list_path(made)
         if listed.exists():
             # It has what it had, and what else was erased.
-            used.put(event_erasure.erased_list_path(target), listed.read_bytes())
+            used.replace_content(event_erasure.erased_list_path(target), listed.read_bytes())
         used.sync(made)
         used.rename(made, target)
 
@@ -301,21 +303,21 @@ def _check_events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[in
         for raw in chunk:
             row = decode_event_row(raw)
             fault = _event_fault(row, before, position + 1)
-            before, position = row.link, row.place.position
+            before, position = row.link, row.address.position
             if fault:
                 yield 0, fault
         yield len(chunk), ""
 
 
 def _event_fault(row: chain.EventRow, before: bytes, expected: int) -> str:
-    if row.place.position != expected:
-        return f"events {expected:,} to {row.place.position - 1:,} are missing."
+    if row.address.position != expected:
+        return f"events {expected:,} to {row.address.position - 1:,} are missing."
     try:
         chain.decode_event(row, "")
     except errors.Corrupt as error:
         return error.message
     if not chain.is_linked(row, before):
-        return chain.damaged_event_error(row.place, "the chain breaks here").message
+        return chain.damaged_event_error(row.address, "the chain breaks here").message
     return ""
 
 
@@ -385,17 +387,17 @@ def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
     lock, fresh = folder / "lock", folder / "copy"
     with error_mapping.translator(str(target)):
         folder.mkdir(mode=0o700, exist_ok=True)
-        fd = files.open_here(lock)
+        fd = files.open_or_create(lock)
     try:
         # Whoever was through just now has removed the file that this one may have opened.
-        if not files.try_lock(fd) or files.identity(str(lock)) != files.identity_of(fd):
+        if not files.try_lock(fd) or files.inode_at(str(lock)) != files.inode_of(fd):
             raise errors.InvalidRequest(
                 f"another backup to {target} is under way.",
                 hint="Wait for it, or name another file.",
             )
         try:
             _clear_staging(files, folder)
-            files.close(files.open_here(fresh))
+            files.close(files.open_or_create(fresh))
             yield fresh
         finally:
             _clear_staging(files, folder)

@@ -47,9 +47,17 @@ class RandomHistory:
         self.store, self.tenant = store, tenant
         self.dice = random.Random(seed)
 
-    def go_on(self, steps: int) -> None:
+    def run(self, steps: int) -> None:
         """Take so many steps."""
-        verbs = (self._say, self._say, self._say, self.fork, self._rewind, self._one, self._whole)
+        verbs = (
+            self._append_event,
+            self._append_event,
+            self._append_event,
+            self.fork,
+            self._rewind,
+            self._erase_event,
+            self._erase_stream,
+        )
         for _ in range(steps):
             self.dice.choice(verbs)()
 
@@ -64,13 +72,13 @@ class RandomHistory:
         contents = tuple(dice.sample(_BLOBS, dice.choice((0, 0, 1, 2))))
         return claim_event(claim, f"w{dice.randrange(99)}", contents)
 
-    def _say(self) -> None:
+    def _append_event(self) -> None:
         stream = self.dice.choice([*"abc", *self._streams()])
         unused = [key for key in _KEYS if not self.store.find_key(self.tenant, key)]
         key = self.dice.choice([*unused, ""])
         append_events(self.store, stream, self._event(stream), tenant=self.tenant, key=key)
 
-    def _based(self, stream: str, source: str, *, expected: int) -> None:
+    def _append_based(self, stream: str, source: str, *, expected: int) -> None:
         versions = [found.version for found in self.store.read(self.tenant, source)]
         base = (source, self.dice.choice(versions))
         new = StreamWrite(stream, expected, (claim_event("", "based"),), (), base)
@@ -80,14 +88,14 @@ class RandomHistory:
         """Go on from a version of a stream in a new one."""
         if streams := self._streams():
             name = f"f{self.store.head(self.tenant)}"
-            self._based(name, self.dice.choice(streams), expected=0)
+            self._append_based(name, self.dice.choice(streams), expected=0)
 
     def _rewind(self) -> None:
         if streams := self._streams():
             stream = self.dice.choice(streams)
-            self._based(stream, stream, expected=self.store.version(self.tenant, stream))
+            self._append_based(stream, stream, expected=self.store.version(self.tenant, stream))
 
-    def _one(self) -> None:
+    def _erase_event(self) -> None:
         own = [
             found
             for found in feed_all(self.store, self.tenant)
@@ -102,7 +110,7 @@ class RandomHistory:
                     event_erasure(self.store, gone.stream, gone.version, claim_payload("", "-")),
                 )
 
-    def _whole(self) -> None:
+    def _erase_stream(self) -> None:
         if not (streams := self._streams()) or self.dice.randrange(3):
             return
         going = [self.dice.choice(streams)]
@@ -114,7 +122,7 @@ class RandomHistory:
 
 def copy_page(source: Store, after: int, limit: int, tenant: str = TENANT) -> dict[str, Any]:
     """Return events of a store and their blobs, as `paste` takes them."""
-    events = source.copy(tenant, after=after, limit=limit)
+    events = source.copy_events(tenant, after=after, limit=limit)
     return {"events": events, "blobs": blobs_of_events(source, events, tenant)}
 
 
@@ -130,15 +138,15 @@ def copy_log(source: Store, target: Store, *, limit: int = 256, tenant: str = TE
     while (given := copy_page(source, target.head(tenant), limit, tenant))["events"]:
         target.paste(tenant, **given)
     after = ""
-    while keys := source.keys(tenant, after=after, limit=limit):
+    while keys := source.copy_keys(tenant, after=after, limit=limit):
         target.paste(tenant, [], keys=keys)
         after = keys[-1].key
 
 
 def stored_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
     """Return all that is kept of a tenant and is not derived."""
-    events = store.copy(tenant, limit=10_000)
-    return events, store.keys(tenant, limit=10_000), blobs_of_events(store, events, tenant)
+    events = store.copy_events(tenant, limit=10_000)
+    return events, store.copy_keys(tenant, limit=10_000), blobs_of_events(store, events, tenant)
 
 
 def assert_same(source: Store, target: Store) -> None:
@@ -148,7 +156,7 @@ def assert_same(source: Store, target: Store) -> None:
     rebuild_store(target, derive_claims)
     assert visible_state(target) == visible_state(source)
     assert stored_state(target) == stored_state(source)
-    for stream in {raw.stream for raw in source.copy(TENANT, limit=10_000)}:
+    for stream in {raw.stream for raw in source.copy_events(TENANT, limit=10_000)}:
         assert target.forks(TENANT, stream) == source.forks(TENANT, stream)
         for at in range(1, source.version(TENANT, stream) + 1):
             assert target.read(TENANT, stream, at=at) == source.read(TENANT, stream, at=at)
@@ -160,7 +168,7 @@ class CopyContract(harness.StoreHarness):
     @pytest.mark.parametrize("seed", range(4))
     def test_a_copy_of_another_store_shows_the_same(self, store: Store, seed: int) -> None:
         source = VolatileStore()
-        RandomHistory(source, seed).go_on(60)
+        RandomHistory(source, seed).run(60)
         copy_log(source, store, limit=7)
         assert_same(source, store)
         assert store.status()["blobs"] == source.status()["blobs"]
@@ -168,17 +176,17 @@ class CopyContract(harness.StoreHarness):
     @pytest.mark.parametrize("seed", range(4))
     def test_a_copy_in_another_store_shows_the_same(self, store: Store, seed: int) -> None:
         target = VolatileStore()
-        RandomHistory(store, seed).go_on(60)
+        RandomHistory(store, seed).run(60)
         copy_log(store, target, limit=7)
         assert_same(store, target)
         assert store.status()["blobs"] == target.status()["blobs"]
 
     def test_a_copy_goes_on_as_its_source_would(self, store: Store) -> None:
         source = VolatileStore()
-        RandomHistory(source, 1).go_on(40)
+        RandomHistory(source, 1).run(40)
         copy_log(source, store)
         rebuild_store(store, derive_claims)
-        RandomHistory(store, 2).go_on(20)
+        RandomHistory(store, 2).run(20)
         assert verify_store(store).ok
         target = VolatileStore()
         copy_log(store, target)
@@ -186,7 +194,7 @@ class CopyContract(harness.StoreHarness):
 
     def test_it_goes_on_wherever_it_was_stopped(self, store: Store, folder: Path) -> None:
         source = VolatileStore()
-        RandomHistory(source, 3).go_on(25)
+        RandomHistory(source, 3).run(25)
         while store.head(TENANT) < source.head(TENANT):
             store.paste(TENANT, **copy_page(source, store.head(TENANT), 3))
             if self.reopens:
@@ -206,10 +214,10 @@ class CopyContract(harness.StoreHarness):
 
     def test_pages_are_by_position(self, store: Store) -> None:
         append_events(store, "a", *(claim_event("", word) for word in "abcde"))
-        assert [raw.position for raw in store.copy(TENANT, after=1, limit=3)] == [2, 3, 4]
-        assert store.copy(TENANT, after=5) == []
-        assert store.copy("nobody") == []
-        assert store.keys("nobody") == []
+        assert [raw.position for raw in store.copy_events(TENANT, after=1, limit=3)] == [2, 3, 4]
+        assert store.copy_events(TENANT, after=5) == []
+        assert store.copy_events("nobody") == []
+        assert store.copy_keys("nobody") == []
 
     def test_tenants_are_copied_apart(self, store: Store) -> None:
         source = VolatileStore()
@@ -218,7 +226,7 @@ class CopyContract(harness.StoreHarness):
         copy_log(source, store)
         assert store.tenants() == [TENANT]
         assert harness.blobs_of(store, b"x1", tenant=OTHER) == []
-        assert store.keys(OTHER) == []
+        assert store.copy_keys(OTHER) == []
         copy_log(source, store, tenant=OTHER)
         assert stored_state(store, OTHER) == stored_state(source, OTHER)
         assert_same(source, store)
@@ -264,7 +272,7 @@ class CopyContract(harness.StoreHarness):
 
     def test_blobs_come_along_or_nothing_does(self, store: Store) -> None:
         source = self._source()
-        events = source.copy(TENANT)
+        events = source.copy_events(TENANT)
         hash_ = harness.hash_of(b"x1")
         for blobs in ({}, {hash_: b"x2"}):
             with pytest.raises(errors.Corrupt, match=hash_.hex()):
@@ -278,7 +286,7 @@ class CopyContract(harness.StoreHarness):
         source = self._source()
         store.paste(TENANT, **copy_page(source, 0, 3))
         append_events(source, "b", claim_event("", "again", (b"x1",)))
-        store.paste(TENANT, source.copy(TENANT, after=3))
+        store.paste(TENANT, source.copy_events(TENANT, after=3))
         same_part = stored_state(store)[0], stored_state(store)[2]
         assert same_part == (stored_state(source)[0], stored_state(source)[2])
 
@@ -322,19 +330,19 @@ class CopyContract(harness.StoreHarness):
                     key=KeyUse(key, b"h%d" % number), time_us=number,
                 ),
             )  # fmt: skip
-        found = source.keys(TENANT)
+        found = source.copy_keys(TENANT)
         assert [key.key for key in found] == ["a", "a\x00", "b", "k1", "ü"]
         assert found[0] == RawKey("a", b"h3", 7, 7, 3)
         copy_log(source, store, limit=2)
-        assert store.keys(TENANT) == found
+        assert store.copy_keys(TENANT) == found
         store.paste(TENANT, [], keys=found)
-        assert store.keys(TENANT, after="a\x00", limit=2) == found[2:4]
-        assert store.forget_keys(TENANT, before_us=2) == 3
+        assert store.copy_keys(TENANT, after="a\x00", limit=2) == found[2:4]
+        assert store.delete_keys(TENANT, before_us=2) == 3
 
     def test_keys_of_something_else_are_refused(self, store: Store) -> None:
         source = self._source()
         copy_log(source, store)
-        (key,) = source.keys(TENANT)
+        (key,) = source.copy_keys(TENANT)
         append_events(source, "b", claim_event("", "new"), key="k3")
         before = stored_state(store)
         for wrong in (
@@ -358,7 +366,7 @@ class CopyContract(harness.StoreHarness):
         copy_log(source, store)
         assert_same(source, store)
         assert harness.blobs_of(store, *_BLOBS) == [b"x3"]
-        assert store.pending() is None
+        assert store.pending_erasures() is None
 
     @pytest.mark.parametrize("limit", [1, 2, 256])
     def test_what_was_erased_meanwhile_is_erased_in_the_copy(
@@ -366,23 +374,23 @@ class CopyContract(harness.StoreHarness):
     ) -> None:
         source = self._source()
         copy_log(source, store)
-        gone = [raw.position for raw in source.copy(TENANT) if raw.stream == "b"]
+        gone = [raw.position for raw in source.copy_events(TENANT) if raw.stream == "b"]
         erase_all(source, stream_erasure(source, "b"))
         append_events(source, "b", claim_event("c1", "new"))
         erase_all(source, event_erasure(source, "a", 1, claim_payload("", "-")))
         head = store.head(TENANT)
-        events = [raw for raw in source.copy(TENANT) if raw.position <= head and raw.erased]
+        events = [raw for raw in source.copy_events(TENANT) if raw.position <= head and raw.erased]
         assert {raw.position for raw in events} == {1, *gone}
         for begin in range(0, len(events), limit):
             given = events[begin : begin + limit]
             store.paste(TENANT, given, blobs=blobs_of_events(source, given))
-        assert store.pending() is not None
-        assert store.keys(TENANT) == []
+        assert store.pending_erasures() is not None
+        assert store.copy_keys(TENANT) == []
         assert harness.blobs_of(store, *_BLOBS) == []
         copy_log(source, store)
         assert_same(source, store)
-        store.scrub(store.pending() or b"")
-        assert store.pending() is None
+        store.scrub(store.pending_erasures() or b"")
+        assert store.pending_erasures() is None
         assert_same(source, store)
 
     def test_what_stands_in_for_something_erased_can_change(self, store: Store) -> None:
@@ -393,7 +401,7 @@ class CopyContract(harness.StoreHarness):
                 source, event_erasure(source, "a", 1, claim_payload("", word, (b"x3",)), (b"x3",))
             )
             head = store.head(TENANT)
-            again = [raw for raw in source.copy(TENANT, limit=head) if raw.erased]
+            again = [raw for raw in source.copy_events(TENANT, limit=head) if raw.erased]
             store.paste(TENANT, again, blobs=blobs_of_events(source, again))
             copy_log(source, store)
             assert_same(source, store)
@@ -403,7 +411,7 @@ class CopyContract(harness.StoreHarness):
         copy_log(source, store)
         erase_all(source, stream_erasure(source, "a"))
         append_events(source, "a", claim_event("c1", "new"))
-        events = source.copy(TENANT)
+        events = source.copy_events(TENANT)
         again = [raw for raw in events if raw.position <= 3 and raw.erased]
         store.paste(TENANT, [*again, *events[3:]], blobs=blobs_of_events(source, events))
         assert_same(source, store)
@@ -413,7 +421,7 @@ class CopyContract(harness.StoreHarness):
         other = self._source()
         erase_all(other, stream_erasure(other, "a"))
         before = stored_state(store)
-        again = [raw for raw in other.copy(TENANT) if raw.erased]
+        again = [raw for raw in other.copy_events(TENANT) if raw.erased]
         with pytest.raises(errors.Conflict):
             store.paste(TENANT, again)
         assert stored_state(store) == before
@@ -421,27 +429,27 @@ class CopyContract(harness.StoreHarness):
     def test_damage_is_not_copied(self, store: Store) -> None:
         append_events(store, "a", claim_event("", "one"), claim_event("", "two"))
         self.damage(store, 2)
-        assert len(store.copy(TENANT, limit=1)) == 1
+        assert len(store.copy_events(TENANT, limit=1)) == 1
         with pytest.raises(errors.Corrupt, match="position 2 "):
-            store.copy(TENANT)
+            store.copy_events(TENANT)
 
     def test_what_is_blank_for_no_reason_is_not_copied(self, store: Store) -> None:
         append_events(store, "a", claim_event("", "one"), claim_event("", "two"))
         self.blank(store, 1)
         with pytest.raises(errors.Corrupt, match="position 1 "):
-            store.copy(TENANT)
+            store.copy_events(TENANT)
 
     def test_whoever_waits_hears_of_it_and_what_was_cached_does_not_hold(
         self, store: Store
     ) -> None:
         source = self._source()
         store.paste(TENANT, **copy_page(source, 0, 1))
-        count = store.rebuilt(TENANT)
+        count = store.cache_epoch(TENANT)
         store.paste(TENANT, **copy_page(source, 1, 9))
         assert store.wait(TENANT, 2, 0)
         rebuild_store(store, derive_claims)
-        assert store.rebuilt(TENANT) > count
-        with store.turn() as alone:
+        assert store.cache_epoch(TENANT) > count
+        with store.write_lock() as alone:
             assert not alone
 
     def _source(self) -> VolatileStore:

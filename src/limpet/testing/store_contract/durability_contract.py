@@ -98,11 +98,13 @@ class DurabilityContract(harness.StoreHarness):
         commit_all(second, make_append(write("a", 3, b"4"), projections=(row("y", "u"),)))
         assert commit(store, make_append(write("a", 3, b"late"))) == [Stale("a", 4)]
         commit_all(store, make_append(write("b", 1, b"2"), projections=(row("x", "t"),)))
-        assert second.query(TENANT, Query(kind="row", owner="x", terms=("t",))) == [row("x", "t")]
-        assert second.query(TENANT, Query(kind="row", terms=("u",))) == []
+        assert second.query_projections(TENANT, Query(kind="row", owner="x", terms=("t",))) == [
+            row("x", "t")
+        ]
+        assert second.query_projections(TENANT, Query(kind="row", terms=("u",))) == []
         commit_all(second, make_append(write("c", 0, b"1"), drops=(("row", "1"),)))
         commit_all(store, make_append(write("b", 2, b"3"), projections=(row("x", "t"),)))
-        assert second.find(TENANT, "row", "1") == row("x", "t")
+        assert second.find_projection(TENANT, "row", "1") == row("x", "t")
         commit_all(second, make_append(write("b", 3, b"4"), write("a", 4, b"5")))
         assert commit(store, make_append(write("b", 3, b"late"), write("a", 5, b"6"))) == [
             Stale("b", 4)
@@ -130,15 +132,15 @@ class DurabilityContract(harness.StoreHarness):
         assert empty[0] == [], "another tenant's feed is empty"
         assert store.find_key(OTHER, "k1") is None
         assert store.find_claim(OTHER, "a", "c1") == 0
-        assert store.seek(OTHER, "a", 0) == 0
-        assert store.find(OTHER, "row", "1") is None
-        assert store.query(OTHER, Query(kind="row")) == []
-        assert store.query(OTHER, Query(kind="row", terms=("t1",))) == []
+        assert store.find_ordinal(OTHER, "a", 0) == 0
+        assert store.find_projection(OTHER, "row", "1") is None
+        assert store.query_projections(OTHER, Query(kind="row")) == []
+        assert store.query_projections(OTHER, Query(kind="row", terms=("t1",))) == []
         assert store.snapshot(OTHER, "a") is None
         assert store.note(OTHER, "n1") is None
         assert store.notes(OTHER) == []
         assert not store.put_note(OTHER, "n1", None, expected=1)
-        assert store.forget_keys(OTHER, before_us=2**53) == 0
+        assert store.delete_keys(OTHER, before_us=2**53) == 0
 
     def test_tenants_use_the_same_names_apart(self, store: Store) -> None:
         _fill_tenant(store, TENANT)
@@ -150,9 +152,9 @@ class DurabilityContract(harness.StoreHarness):
         changed = Projection(kind="row", id="1", owner="eve", terms=("t2",))
         project(store, changed, tenant=OTHER)
         commit_all(store, make_append(write("a", 2, b"3"), tenant=OTHER, drops=(("row", "2"),)))
-        assert store.forget_keys(OTHER, before_us=2**53) == 1
+        assert store.delete_keys(OTHER, before_us=2**53) == 1
         assert visible_state(store)[:-2] == before
-        assert store.query(OTHER, Query(kind="row")) == [changed]
+        assert store.query_projections(OTHER, Query(kind="row")) == [changed]
 
     def test_each_event_is_linked(self, store: Store) -> None:
         _fill_tenant(store, TENANT)
@@ -218,7 +220,7 @@ class DurabilityContract(harness.StoreHarness):
         writes = tuple(write(row.id, 0, b"y") for row in rows)
         commit_all(store, make_append(*writes, projections=rows, key=KeyUse(texts[0], b"h")))
         by_id = sorted(rows, key=lambda row: row.id, reverse=True)
-        assert store.query(TENANT, Query(kind="row", limit=1_000)) == by_id
+        assert store.query_projections(TENANT, Query(kind="row", limit=1_000)) == by_id
         assert {e.stream for e in feed_all(store)} == {"a"} | {row.id for row in rows}
 
     def test_closing_twice_is_fine(self, store: Store) -> None:
@@ -234,24 +236,24 @@ class DurabilityContract(harness.StoreHarness):
             lambda: store.read(TENANT, "a"),
             lambda: store.feed(TENANT),
             lambda: store.blobs(TENANT, [hash_of(b"x1")]),
-            lambda: store.seek(TENANT, "a", 0),
+            lambda: store.find_ordinal(TENANT, "a", 0),
             lambda: store.find_claim(TENANT, "a", "c1"),
             lambda: store.find_key(TENANT, "k1"),
-            lambda: store.forget_keys(TENANT, before_us=0),
+            lambda: store.delete_keys(TENANT, before_us=0),
             lambda: store.note(TENANT, "n1"),
             lambda: store.put_note(TENANT, "n1", b"", expected=1),
             lambda: store.notes(TENANT),
             lambda: store.wait(TENANT, 0, 0),
-            lambda: store.find(TENANT, "row", "1"),
-            lambda: store.query(TENANT, Query(kind="row")),
+            lambda: store.find_projection(TENANT, "row", "1"),
+            lambda: store.query_projections(TENANT, Query(kind="row")),
             lambda: store.snapshot(TENANT, "a"),
             store.tenants,
             lambda: list(store.verify()),
             lambda: list(store.rebuild(_derive_nothing)),
-            lambda: store.rebuilt(TENANT),
+            lambda: store.cache_epoch(TENANT),
             lambda: store.head(TENANT),
             lambda: store.forks(TENANT, "a"),
-            store.pending,
+            store.pending_erasures,
             store.status,
             lambda: list(store.backup(str(folder / "backup.copy"))),
         )
@@ -305,7 +307,7 @@ def _find_all(store: Store, text: str, at: int) -> None:
     assert [claim for claim in AWKWARD_TEXTS if store.find_claim(TENANT, text, claim)] == [text]
     assert store.find_key(TENANT, text) == KeyRecord(told, at, at)
     assert store.snapshot(TENANT, text) == Snapshot(text, 1, 1, told)
-    row = store.find(TENANT, "row", text)
+    row = store.find_projection(TENANT, "row", text)
     assert row is not None
     assert (row.id, row.terms, row.document) == (text, (text,), told)
     for query in (
@@ -314,8 +316,10 @@ def _find_all(store: Store, text: str, at: int) -> None:
         Query(kind="row", lookup=text),
         Query(kind="row", terms=(text,)),
     ):
-        assert store.query(TENANT, query) == [row]
-    assert store.query(TENANT, Query(kind=text)) == [msgspec.structs.replace(row, kind=text)]
+        assert store.query_projections(TENANT, query) == [row]
+    assert store.query_projections(TENANT, Query(kind=text)) == [
+        msgspec.structs.replace(row, kind=text)
+    ]
 
 
 def _all_unicode() -> Iterator[str]:

@@ -112,7 +112,7 @@ def stream_erasure(store: Store, *streams: str, tenant: str = TENANT, todo: byte
         StreamErasure(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True)
         for each in streams
     )
-    return Erasure(tenant=tenant, shares=shares, time_us=5, todo=todo)
+    return Erasure(tenant=tenant, streams=shares, time_us=5, pending_work=todo)
 
 
 def event_erasure(
@@ -122,8 +122,8 @@ def event_erasure(
     (found,) = store.read(TENANT, stream, after=version - 1, until=version)
     stand_in = RedactedPayload(found.position, new, found.position, contents)
     expected = store.version(TENANT, stream)
-    share = StreamErasure(stream=stream, expected=expected, kind=KIND, stand_ins=(stand_in,))
-    return Erasure(tenant=TENANT, shares=(share,), time_us=5)
+    share = StreamErasure(stream=stream, expected=expected, kind=KIND, redactions=(stand_in,))
+    return Erasure(tenant=TENANT, streams=(share,), time_us=5)
 
 
 def erase_all(store: Store, erasure: Erasure) -> ErasureCounts:
@@ -149,8 +149,8 @@ class ErasureContract(harness.StoreHarness):
         assert (gone.events, gone.blobs, gone.keys, gone.claims, gone.rows) == (2, 1, 1, 2, 1)
         assert store.version(TENANT, "a") == 0
         assert store.read(TENANT, "a") == []
-        assert store.find(TENANT, "row", "a") is None
-        assert store.query(TENANT, Query(kind="row", terms=("one two",))) == []
+        assert store.find_projection(TENANT, "row", "a") is None
+        assert store.query_projections(TENANT, Query(kind="row", terms=("one two",))) == []
         assert store.snapshot(TENANT, "a") is None
         assert store.find_key(TENANT, "k1") is None
         assert store.find_claim(TENANT, "a", "c1") == 0
@@ -203,7 +203,7 @@ class ErasureContract(harness.StoreHarness):
         ]
         assert (read[2].kind, read[2].version) == (KIND, 3)
         assert [store.find_claim(TENANT, "a", claim) for claim in ("c1", "c2", "c9")] == [0, 2, 1]
-        row = store.find(TENANT, "row", "a")
+        row = store.find_projection(TENANT, "row", "a")
         assert row is not None
         assert (row.document, row.terms) == (b"- two", ("- two",))
         assert store.snapshot(TENANT, "a") is None
@@ -215,7 +215,7 @@ class ErasureContract(harness.StoreHarness):
         commit_all(store, Append(tenant=TENANT, writes=(StreamWrite("a", 0, events),)))
         erase_all(store, event_erasure(store, "a", 1, claim_payload("", "-")))
         assert store.find_claim(TENANT, "a", "c1") == 2
-        row = store.find(TENANT, "row", "a")
+        row = store.find_projection(TENANT, "row", "a")
         assert row is not None and row.document == b"- two three"
 
     def test_a_stream_goes_on_after_one_of_its_events_went(self, store: Store) -> None:
@@ -235,14 +235,14 @@ class ErasureContract(harness.StoreHarness):
         before = visible_state(store)
         late = stream_erasure(store, "a", "b")
         late = msgspec.structs.replace(
-            late, shares=(late.shares[0], msgspec.structs.replace(late.shares[1], expected=7))
+            late, shares=(late.streams[0], msgspec.structs.replace(late.streams[1], expected=7))
         )
         assert store.erase(late, derive_claims) == Stale("b", 1)
         assert store.erase(stream_erasure(store, "a", "nobody"), derive_claims) == Stale(
             "nobody", 0
         )
         assert visible_state(store) == before
-        assert store.pending() is None
+        assert store.pending_erasures() is None
 
     def test_what_was_written_after_the_look_is_not_passed_over(self, store: Store) -> None:
         assert store.head("nobody") == 0
@@ -256,13 +256,13 @@ class ErasureContract(harness.StoreHarness):
         before = visible_state(store)
         assert store.erase(looked, derive_claims) == Stale("", seen + 1)
         assert visible_state(store) == before
-        assert store.pending() is None
+        assert store.pending_erasures() is None
         erase_all(store, msgspec.structs.replace(looked, head=seen + 1))
         assert store.head(TENANT) == seen + 2
 
     def test_one_that_fails_leaves_no_trace(self, store: Store) -> None:
         self._told(store)
-        before, count = visible_state(store), store.rebuilt(TENANT)
+        before, count = visible_state(store), store.cache_epoch(TENANT)
         for fails_at in range(4):
             left = iter(range(fails_at, -1, -1))
 
@@ -275,67 +275,67 @@ class ErasureContract(harness.StoreHarness):
 
             both = event_erasure(store, "b", 1, claim_payload())
             both = msgspec.structs.replace(
-                both, shares=(*stream_erasure(store, "a").shares, *both.shares)
+                both, shares=(*stream_erasure(store, "a").streams, *both.streams)
             )
             if fails_at < 3:
                 with pytest.raises(ZeroDivisionError):
                     store.erase(both, failing)
                 assert visible_state(store) == before
-                assert store.rebuilt(TENANT) == count
+                assert store.cache_epoch(TENANT) == count
 
     def test_it_counts_as_a_rebuild_and_the_next_turn_hears_of_it(self, store: Store) -> None:
         self._told(store)
-        count = store.rebuilt(TENANT)
+        count = store.cache_epoch(TENANT)
         erase_all(store, stream_erasure(store, "a"))
-        assert store.rebuilt(TENANT) == count + 1
-        with store.turn() as alone:
+        assert store.cache_epoch(TENANT) == count + 1
+        with store.write_lock() as alone:
             assert not alone
 
     def test_it_is_pending_until_it_is_scrubbed(self, store: Store) -> None:
         self._told(store)
-        assert store.pending() is None
+        assert store.pending_erasures() is None
         erase_all(store, stream_erasure(store, "a", todo=b"tell them"))
-        assert store.pending() == b"tell them"
+        assert store.pending_erasures() == b"tell them"
         before = visible_state(store), visible_state(store, OTHER)
         store.scrub(b"tell them")
-        assert store.pending() is None
+        assert store.pending_erasures() is None
         assert (visible_state(store), visible_state(store, OTHER)) == before
         store.scrub()
-        assert store.pending() is None
+        assert store.pending_erasures() is None
 
     def test_what_was_not_done_stays_pending(self, store: Store) -> None:
         self._told(store)
         erase_all(store, stream_erasure(store, "a", todo=b"first "))
         erase_all(store, stream_erasure(store, "b", todo=b"second"))
-        assert store.pending() == b"first second"
+        assert store.pending_erasures() == b"first second"
         store.scrub(b"first ")
-        assert store.pending() == b"second"
+        assert store.pending_erasures() == b"second"
         store.scrub(b"second")
-        assert store.pending() is None
+        assert store.pending_erasures() is None
 
     def test_what_is_left_of_what_was_done_stays_pending(self, store: Store) -> None:
         self._told(store)
         erase_all(store, stream_erasure(store, "a", todo=b"first\nsecond\n"))
         erase_all(store, stream_erasure(store, "b", todo=b"third\n"))
         store.scrub(b"first\nsecond\n", b"first\n")
-        assert store.pending() == b"first\nthird\n"
+        assert store.pending_erasures() == b"first\nthird\n"
 
     def test_what_another_store_has_to_do_can_be_taken_over(self, store: Store) -> None:
         self._told(store)
         store.scrub(left=b"theirs\n")
-        assert store.pending() == b"theirs\n"
+        assert store.pending_erasures() == b"theirs\n"
         erase_all(store, stream_erasure(store, "a", todo=b"ours\n"))
-        assert store.pending() == b"theirs\nours\n"
+        assert store.pending_erasures() == b"theirs\nours\n"
         store.scrub(b"theirs\nours\n")
-        assert store.pending() is None
+        assert store.pending_erasures() is None
 
     def test_everything_can_be_made_again_from_what_is_left(self, store: Store) -> None:
         self._told(store)
         erase_all(store, stream_erasure(store, "a"))
         erase_all(store, event_erasure(store, "b", 1, claim_payload("c7", "-")))
-        rows = store.query(TENANT, Query(kind="row"))
+        rows = store.query_projections(TENANT, Query(kind="row"))
         projection_contract.rebuild_store(store, derive_claims)
-        assert store.query(TENANT, Query(kind="row")) == rows
+        assert store.query_projections(TENANT, Query(kind="row")) == rows
         assert store.find_claim(TENANT, "b", "c7") == 1
         assert verify_store(store).ok
 
@@ -367,10 +367,10 @@ class ErasureContract(harness.StoreHarness):
         with pytest.raises(errors.Corrupt, match="position 2 "):
             store.erase(erasure, derive_claims)
         assert store.version(TENANT, "a")
-        share = msgspec.structs.replace(erasure.shares[0], rows=(("row", "a"),))
+        share = msgspec.structs.replace(erasure.streams[0], rows=(("row", "a"),))
         gone = erase_all(store, msgspec.structs.replace(erasure, shares=(share,)))
         assert (gone.events, gone.blobs) == (2, 1)
-        assert store.version(TENANT, "a") == 0 and store.find(TENANT, "row", "a") is None
+        assert store.version(TENANT, "a") == 0 and store.find_projection(TENANT, "row", "a") is None
         hashes = [hash_of(LONE), hash_of(SHARED)]
         assert list(store.blobs(TENANT, hashes)) == [hash_of(SHARED)]
         store.scrub()

@@ -157,7 +157,7 @@ def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
 
     Where others can't be kept out, that is how they are noticed. These appends rest on nothing but what they say.
     """
-    with store.turn():
+    with store.write_lock():
         outcomes = store.commit(appends)
         passed = [at for at, each in enumerate(outcomes) if lost_race(each)]
         if passed:
@@ -236,8 +236,11 @@ def visible_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
         [store.find_key(tenant, key) for key in keys],
         [store.snapshot(tenant, stream) for stream in streams],
         store.notes(tenant),
-        store.query(tenant, Query(kind="row")),
-        [store.query(tenant, Query(kind="row", terms=(term,))) for term in ("t1", "t2")],
+        store.query_projections(tenant, Query(kind="row")),
+        [
+            store.query_projections(tenant, Query(kind="row", terms=(term,)))
+            for term in ("t1", "t2")
+        ],
         blobs_of(store, b"x1", b"x2", b"x3", tenant=tenant),
         sorted(store.tenants()),
         (report.faults, report.events, report.tenants),

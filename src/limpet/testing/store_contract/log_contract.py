@@ -63,7 +63,7 @@ class AppendContract(harness.StoreHarness):
         assert _payloads(feed_all(store)) == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3")]
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_key(TENANT, "k1") == KeyRecord(used.command_hash, 1, 3)
-        assert store.find(TENANT, "row", "1") == row
+        assert store.find_projection(TENANT, "row", "1") == row
         assert store.snapshot(TENANT, "a") == snapshot
         assert store.tenants() == [TENANT]
 
@@ -148,8 +148,8 @@ class AppendContract(harness.StoreHarness):
                 store,
                 make_append(write("a", version, b"x"), key=KeyUse(key, b"h"), time_us=time_us),
             )
-        assert store.forget_keys(TENANT, before_us=10) == 0
-        assert store.forget_keys(TENANT, before_us=21) == 2
+        assert store.delete_keys(TENANT, before_us=10) == 0
+        assert store.delete_keys(TENANT, before_us=21) == 2
         assert store.find_key(TENANT, "k1") is None
         assert store.find_key(TENANT, "k3") == KeyRecord(b"h", 3, 3)
         again = make_append(write("a", 3, b"x"), key=KeyUse("k1", b"new"), time_us=40)
@@ -197,7 +197,7 @@ class AppendContract(harness.StoreHarness):
             KeyRecord(b"first", 1, 1),
             Appended(2, 2),
         ]
-        assert store.find(TENANT, "row", "1") is None
+        assert store.find_projection(TENANT, "row", "1") is None
 
     def test_one_commit_may_serve_several_tenants(self, store: Store) -> None:
         appends: list[Append] = [
@@ -256,9 +256,9 @@ class AppendContract(harness.StoreHarness):
         ordinals = (0, 1, 1, 4, 4, 9)
         events = tuple(event(b"x", ordinal=ordinal) for ordinal in ordinals)
         commit_all(store, make_append(StreamWrite("a", 0, events), write("b", 0, b"y")))
-        sought = [store.seek(TENANT, "a", ordinal) for ordinal in range(-1, 11)]
+        sought = [store.find_ordinal(TENANT, "a", ordinal) for ordinal in range(-1, 11)]
         assert sought == [1, 1, 2, 4, 4, 4, 6, 6, 6, 6, 6, 0]
-        assert store.seek(TENANT, "missing", 0) == 0
+        assert store.find_ordinal(TENANT, "missing", 0) == 0
 
     def test_every_field_of_an_event_comes_back(self, store: Store) -> None:
         events = (
@@ -485,7 +485,7 @@ class ConcurrencyContract(harness.StoreHarness):
         assert outcomes == {repr(Appended(1, 1)): 1, replayed: _WRITERS - 1}
 
     def test_a_turn_may_hold_several_commits_each_seen_at_once(self, store: Store) -> None:
-        with ThreadPoolExecutor(1) as pool, store.turn():
+        with ThreadPoolExecutor(1) as pool, store.write_lock():
             for version in range(3):
                 assert store.commit([make_append(write("a", 9, b"no"))]) == [Stale("a", version)]
                 assert store.version(TENANT, "a") == version
@@ -495,7 +495,7 @@ class ConcurrencyContract(harness.StoreHarness):
                 assert pool.submit(store.version, TENANT, "a").result() == version + 1
 
     def test_a_turn_is_given_back_when_its_body_fails(self, store: Store) -> None:
-        with pytest.raises(ZeroDivisionError), store.turn():
+        with pytest.raises(ZeroDivisionError), store.write_lock():
             raise ZeroDivisionError
         commit_all(store, make_append(write("a", 0, b"1")))
 
@@ -508,17 +508,17 @@ class ConcurrencyContract(harness.StoreHarness):
             ThreadPoolExecutor(1) as pool,
         ):
             commit_all(mine, make_append(write("a", 0, b"1")))
-            with mine.turn():
+            with mine.write_lock():
                 assert mine.version(TENANT, "a") == 1
                 job = pool.submit(commit, theirs, make_append(write("b", 0, b"between")))
                 wait([job], timeout=0.3)
                 between = job.done()
-                assert mine.held(TENANT) is not between
+                assert mine.is_unchanged(TENANT) is not between
                 (outcome,) = mine.commit([make_append(write("c", 0, b"decided on a"))])
                 assert outcome == (Stale("", 2) if between else Appended(2, 2))
             assert job.result() == [Appended(2, 2) if between else Appended(3, 3)]
-            with mine.turn() as alone:
-                assert not alone or mine.held(TENANT)
+            with mine.write_lock() as alone:
+                assert not alone or mine.is_unchanged(TENANT)
                 (outcome,) = mine.commit([make_append(write("d", 0, b"decided anew"))])
             assert outcome == Appended(mine.head(TENANT), 3 if between else 4)
             assert [e.position for e in feed_all(theirs)] == list(range(1, mine.head(TENANT) + 1))
@@ -533,7 +533,7 @@ class ConcurrencyContract(harness.StoreHarness):
             closing(self.open_store(folder)) as theirs,
             ThreadPoolExecutor(1) as pool,
         ):
-            with mine.turn():
+            with mine.write_lock():
                 job = pool.submit(_hand_over_once, theirs, given)
                 passed = 0
                 for version in range(_EACH):
@@ -562,10 +562,10 @@ class ConcurrencyContract(harness.StoreHarness):
 
 def _hand_over_once(store: Store, given: list[Append]) -> bool:
     """Hand appends over, commit them if nobody did; return whether just the first was appended."""
-    handed = store.hand_over(given)
+    handed = store.hand_off(given)
     if handed is not None:
         return isinstance(handed[0], Appended) and handed[1] is None
-    with store.turn():
+    with store.write_lock():
         first, second = store.commit(given)
         for _ in range(_TRIES_MAX):
             if not harness.lost_race(first):
@@ -576,7 +576,7 @@ def _hand_over_once(store: Store, given: list[Append]) -> bool:
 
 def _append_until_done(store: Store, stream: str, payload: bytes) -> None:
     for _ in range(_TRIES_MAX):
-        with store.turn():
+        with store.write_lock():
             version = store.version(TENANT, stream)
             (outcome,) = store.commit([make_append(write(stream, version, payload))])
         if isinstance(outcome, Appended):

@@ -64,31 +64,31 @@ class ProjectionContract(harness.StoreHarness):
             document=b"\x00one",
         )
         project(store, row, Projection(kind="other", id="1"))
-        assert store.find(TENANT, "row", "1") == row
+        assert store.find_projection(TENANT, "row", "1") == row
         changed = Projection(kind="row", id="1", owner="bob", time_us=6, terms=("t3",))
         project(store, changed)
-        assert store.find(TENANT, "row", "1") == changed
-        assert store.query(TENANT, Query(kind="row")) == [changed]
+        assert store.find_projection(TENANT, "row", "1") == changed
+        assert store.query_projections(TENANT, Query(kind="row")) == [changed]
         for old in (
             Query(kind="row", owner="ada"),
             Query(kind="row", lookup="x"),
             Query(kind="row", terms=("t1",)),
         ):
-            assert store.query(TENANT, old) == []
+            assert store.query_projections(TENANT, old) == []
         drop(store, ("row", "1"), ("row", "never was"))
-        assert store.find(TENANT, "row", "1") is None
-        assert store.query(TENANT, Query(kind="row")) == []
-        assert store.query(TENANT, Query(kind="row", terms=("t3",))) == []
-        assert store.find(TENANT, "other", "1") == Projection(kind="other", id="1")
+        assert store.find_projection(TENANT, "row", "1") is None
+        assert store.query_projections(TENANT, Query(kind="row")) == []
+        assert store.query_projections(TENANT, Query(kind="row", terms=("t3",))) == []
+        assert store.find_projection(TENANT, "other", "1") == Projection(kind="other", id="1")
         project(store, row)
-        assert store.query(TENANT, Query(kind="row", terms=("t1", "t2"))) == [row]
+        assert store.query_projections(TENANT, Query(kind="row", terms=("t1", "t2"))) == [row]
 
     def test_a_row_may_be_written_twice_in_one_append(self, store: Store) -> None:
         first = Projection(kind="row", id="1", status="first", terms=("t1",))
         last = Projection(kind="row", id="1", status="last", terms=("t2",))
         project(store, first, last)
-        assert store.query(TENANT, Query(kind="row")) == [last]
-        assert store.query(TENANT, Query(kind="row", terms=("t1",))) == []
+        assert store.query_projections(TENANT, Query(kind="row")) == [last]
+        assert store.query_projections(TENANT, Query(kind="row", terms=("t1",))) == []
 
     def test_pages_are_newest_first_and_the_higher_id_among_equals(self, store: Store) -> None:
         rows = [
@@ -98,10 +98,12 @@ class ProjectionContract(harness.StoreHarness):
         rows = [msgspec.structs.replace(row, id=f"{row.id}/{row.time_us}") for row in rows]
         project(store, *rows)
         expected = sorted(rows, key=lambda row: (row.time_us, row.id), reverse=True)
-        assert store.query(TENANT, Query(kind="row")) == expected
-        assert store.query(TENANT, Query(kind="row", limit=3)) == expected[:3]
-        assert store.query(TENANT, Query(kind="row", limit=4, offset=18)) == expected[18:]
-        assert store.query(TENANT, Query(kind="row", offset=99)) == []
+        assert store.query_projections(TENANT, Query(kind="row")) == expected
+        assert store.query_projections(TENANT, Query(kind="row", limit=3)) == expected[:3]
+        assert (
+            store.query_projections(TENANT, Query(kind="row", limit=4, offset=18)) == expected[18:]
+        )
+        assert store.query_projections(TENANT, Query(kind="row", offset=99)) == []
 
     def test_paging_by_cursor_visits_each_row_once(self, store: Store) -> None:
         rows = [Projection(kind="row", id=f"{n:02}", time_us=n // 10) for n in range(35)]
@@ -115,12 +117,18 @@ class ProjectionContract(harness.StoreHarness):
         drop(store, ("row", "05"))
         project(store, Projection(kind="row", id="99", time_us=2))
         query = Query(kind="row", after=(1, "05"))
-        assert [row.id for row in store.query(TENANT, query)] == ["04", "03", "02", "01", "00"]
+        assert [row.id for row in store.query_projections(TENANT, query)] == [
+            "04",
+            "03",
+            "02",
+            "01",
+            "00",
+        ]
 
     def test_an_offset_counts_from_the_cursor(self, store: Store) -> None:
         project(store, *(Projection(kind="row", id=f"{n}") for n in range(6)))
         query = Query(kind="row", after=(0, "4"), offset=1, limit=2)
-        assert [row.id for row in store.query(TENANT, query)] == ["2", "1"]
+        assert [row.id for row in store.query_projections(TENANT, query)] == ["2", "1"]
 
     def test_every_condition_given_must_hold(self, store: Store) -> None:
         rows = [
@@ -160,12 +168,12 @@ class ProjectionContract(harness.StoreHarness):
             )
             expected = [row for row in rows if _meets(row, query)]
             expected.sort(key=lambda row: (row.time_us, row.id), reverse=True)
-            assert store.query(TENANT, query) == expected[:7], query
+            assert store.query_projections(TENANT, query) == expected[:7], query
             assert _read_pages(store, query) == expected, query
 
     def test_times_are_bounded_on_both_sides_inclusively(self, store: Store) -> None:
         project(store, *(Projection(kind="row", id=f"{n}", time_us=n) for n in range(6)))
-        found = store.query(TENANT, Query(kind="row", since_us=2, until_us=4))
+        found = store.query_projections(TENANT, Query(kind="row", since_us=2, until_us=4))
         assert [row.time_us for row in found] == [4, 3, 2]
 
     def test_a_snapshot_is_replaced(self, store: Store) -> None:
@@ -188,7 +196,7 @@ class ProjectionContract(harness.StoreHarness):
 
 def _read_pages(store: Store, query: Query) -> list[Projection]:
     rows: list[Projection] = []
-    while page := store.query(TENANT, query):
+    while page := store.query_projections(TENANT, query):
         rows += page
         assert len(page) <= query.limit
         query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
@@ -287,7 +295,7 @@ class RebuildContract(harness.StoreHarness):
         assert store.find_claim(TENANT, "b", "c1") == 1
         assert _rows(store, TENANT) == [row]
         again = StreamWrite("a", 5, (_event(_RowsPayload()),), (("c1", 0),))
-        with store.turn():
+        with store.write_lock():
             assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [
                 ClaimTaken("a", "c1", 4)
             ]
@@ -306,18 +314,18 @@ class RebuildContract(harness.StoreHarness):
 
     def test_rebuilds_are_counted(self, store: Store) -> None:
         _append_randomly(store, random.Random(0), 5)
-        before = store.rebuilt(TENANT)
-        assert [rebuild_store(store).tenants, store.rebuilt(TENANT)] == [2, before + 1]
+        before = store.cache_epoch(TENANT)
+        assert [rebuild_store(store).tenants, store.cache_epoch(TENANT)] == [2, before + 1]
         with pytest.raises(ZeroDivisionError):
             rebuild_store(store, _fail_at(1))
-        assert store.rebuilt(TENANT) == before + 1
+        assert store.cache_epoch(TENANT) == before + 1
         rebuild_store(store)
-        assert store.rebuilt(TENANT) == before + 2
+        assert store.cache_epoch(TENANT) == before + 2
 
     def test_the_next_turn_hears_of_a_rebuild(self, store: Store) -> None:
         _append_randomly(store, random.Random(0), 5)
         rebuild_store(store)
-        with store.turn() as alone:
+        with store.write_lock() as alone:
             assert not alone
 
     def test_damage_in_the_log_changes_nothing(self, store: Store) -> None:
@@ -328,7 +336,7 @@ class RebuildContract(harness.StoreHarness):
         with pytest.raises(errors.Corrupt, match="position 7 "):
             rebuild_store(store)
         assert _derived_part(store) == before
-        assert store.rebuilt(TENANT) == 0
+        assert store.cache_epoch(TENANT) == 0
 
     def test_a_blob_that_is_gone_changes_nothing(self, store: Store) -> None:
         hash_ = _append_with_blob(store)
@@ -372,7 +380,7 @@ class RebuildContract(harness.StoreHarness):
                 for _ in range(given_up):
                     next(steps)
             assert _visible_state(store) == before
-        assert store.rebuilt(TENANT) == 1
+        assert store.cache_epoch(TENANT) == 1
         commit_all(store, _append(store, random.Random(3), TENANT))
 
     def test_progress_counts_each_event_twice(self, store: Store) -> None:
@@ -391,7 +399,7 @@ class RebuildContract(harness.StoreHarness):
 
         def work() -> None:
             for _ in range(60):
-                with store.turn():
+                with store.write_lock():
                     (outcome,) = store.commit([_append(store, dice, TENANT)])
                     assert isinstance(outcome, Appended)
 
@@ -484,7 +492,7 @@ def _row(dice: random.Random, id_: str) -> Projection:
 
 
 def _rows(store: Store, tenant: str) -> list[Projection]:
-    return store.query(tenant, Query(kind="row", limit=1_000))
+    return store.query_projections(tenant, Query(kind="row", limit=1_000))
 
 
 def _visible_state(store: Store) -> tuple[object, ...]:
@@ -501,7 +509,9 @@ def _derived_of(store: Store, tenant: str) -> Generator[object]:
     for stream in _STREAMS:
         yield [store.find_claim(tenant, stream, claim) for claim in _CLAIMS]
         yield [
-            _result_or_corrupt(lambda id_=f"{stream}/{n}": store.find(tenant, "row", id_))
+            _result_or_corrupt(
+                lambda id_=f"{stream}/{n}": store.find_projection(tenant, "row", id_)
+            )
             for n in (0, 1)
         ]
     for text in (None, *_TEXTS):
@@ -511,7 +521,7 @@ def _derived_of(store: Store, tenant: str) -> Generator[object]:
             Query(kind="row", lookup=text),
             Query(kind="row", terms=() if text is None else (text,)),
         ):
-            yield _result_or_corrupt(lambda query=query: store.query(tenant, query))
+            yield _result_or_corrupt(lambda query=query: store.query_projections(tenant, query))
 
 
 def _result_or_corrupt(look: Callable[[], object]) -> object:

@@ -203,7 +203,7 @@ class _RandomWalk:
         assert store.blobs(tenant, [hash_of(content) for content in _BLOBS]) == model.blobs
         for kind in _KINDS:
             query = Query(kind=kind, limit=10_000)
-            assert store.query(tenant, query) == model.query(query)
+            assert store.query_projections(tenant, query) == model.query(query)
 
     def _commit(self) -> None:
         # The models of a batch move on while it is made, so that most of its appends are taken.
@@ -213,7 +213,7 @@ class _RandomWalk:
             append = self._append(self.dice.choice(_TENANTS))
             appends.append(append)
             expected.append(self.models[append.tenant].take(append))
-        with self.store.turn():
+        with self.store.write_lock():
             assert self.store.commit(appends) == expected
 
     def _append(self, tenant: str) -> Append:
@@ -288,10 +288,10 @@ class _RandomWalk:
         page = store.feed(tenant, after=after, limit=limit)
         assert _without_links(page) == model.events[after : after + limit]
         ordinal = dice.randrange(length + 3)
-        assert store.seek(tenant, stream, ordinal) == model.seek(stream, ordinal)
+        assert store.find_ordinal(tenant, stream, ordinal) == model.seek(stream, ordinal)
         claim, row = f"c{dice.randrange(400)}", (dice.choice(_KINDS), f"r{dice.randrange(12)}")
         assert store.find_claim(tenant, stream, claim) == model.claims.get((stream, claim), 0)
-        assert store.find(tenant, *row) == model.rows.get(row)
+        assert store.find_projection(tenant, *row) == model.rows.get(row)
 
     def _page(self) -> None:
         dice = self.dice
@@ -310,10 +310,10 @@ class _RandomWalk:
             offset=dice.choice((0, 0, 2)),
             limit=dice.randrange(1, 9),
         )
-        assert self.store.query(tenant, query) == self.models[tenant].query(query)
+        assert self.store.query_projections(tenant, query) == self.models[tenant].query(query)
 
     def _forget(self) -> None:
         tenant = self.dice.choice(_TENANTS)
         before_us = self.now_us - self.dice.randrange(30)
         forgotten = self.models[tenant].forget_keys(before_us)
-        assert self.store.forget_keys(tenant, before_us=before_us) == forgotten
+        assert self.store.delete_keys(tenant, before_us=before_us) == forgotten

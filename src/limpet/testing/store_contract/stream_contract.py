@@ -145,10 +145,10 @@ class ForkContract(harness.StoreHarness):
         back = tuple(event(b"", ordinal=n) for n in (1, 2))
         commit_all(store, make_append(StreamWrite("a", 4, back, base=("a", 2))))
         commit_all(store, make_append(StreamWrite("b", 0, (event(b"", ordinal=2),), base=("a", 6))))
-        assert [store.seek(TENANT, "a", n) for n in range(5)] == [1, 2, 6, 0, 0]
-        assert [store.seek(TENANT, "a", n, at=4) for n in range(5)] == [1, 2, 3, 4, 0]
-        assert [store.seek(TENANT, "a", n, at=5) for n in range(5)] == [1, 2, 0, 0, 0]
-        assert [store.seek(TENANT, "b", n) for n in range(4)] == [1, 2, 6, 0]
+        assert [store.find_ordinal(TENANT, "a", n) for n in range(5)] == [1, 2, 6, 0, 0]
+        assert [store.find_ordinal(TENANT, "a", n, at=4) for n in range(5)] == [1, 2, 3, 4, 0]
+        assert [store.find_ordinal(TENANT, "a", n, at=5) for n in range(5)] == [1, 2, 0, 0, 0]
+        assert [store.find_ordinal(TENANT, "b", n) for n in range(4)] == [1, 2, 6, 0]
 
     def test_claims_of_the_base_count_as_far_as_it_goes(self, store: Store) -> None:
         claims = (("c1", 0), ("c2", 1), ("c3", 2))
@@ -318,7 +318,7 @@ class PipelineContract(harness.StoreHarness):
 
     def test_commits_sent_ahead_are_appended_in_their_order(self, store: Store) -> None:
         commit_all(store, *(make_append(write(name, 0, name.encode())) for name in "abc"))
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"4", b"5", claims=(("c1", 1),)))])
             assert out.send([make_append(write("b", 1, b"6")), make_append(write("c", 1, b"7"))])
             assert out.receive() == [Appended(4, 5)]
@@ -334,7 +334,7 @@ class PipelineContract(harness.StoreHarness):
     def test_all_that_an_append_brings_is_there(self, store: Store) -> None:
         commit_all(store, make_append(write("a", 0, b"1")))
         row, snapshot = Projection(kind="row", id="1", document=b"d"), Snapshot("a", 2, 7, b"state")
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             whole = make_append(
                 write("a", 1, b"2", blobs=(b"large",)),
                 projections=(row,),
@@ -344,7 +344,10 @@ class PipelineContract(harness.StoreHarness):
             sent = out.send([whole]) and [out.receive()]
         if not sent:
             commit_all(store, whole)
-        assert (store.find(TENANT, "row", "1"), store.snapshot(TENANT, "a")) == (row, snapshot)
+        assert (store.find_projection(TENANT, "row", "1"), store.snapshot(TENANT, "a")) == (
+            row,
+            snapshot,
+        )
         assert store.find_key(TENANT, "k1") is not None
         assert harness.blobs_of(store, b"large") == [b"large"]
         assert verify_store(store).ok
@@ -353,7 +356,7 @@ class PipelineContract(harness.StoreHarness):
         commit_all(
             store, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER)
         )
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             assert out.send(
                 [make_append(write("a", 1, b"2"), tenant=OTHER), make_append(write("a", 1, b"2"))]
             )
@@ -365,7 +368,7 @@ class PipelineContract(harness.StoreHarness):
 
     def test_what_is_known_to_be_refused_is_not_sent(self, store: Store) -> None:
         commit_all(store, make_append(write("a", 0, b"1")))
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"2"))])
             assert not out.send([make_append(write("a", 1, b"3"))]), (
                 "one on its way has that version"
@@ -383,7 +386,7 @@ class PipelineContract(harness.StoreHarness):
             make_append(write("b", 0, b"2")),
         )
         again = make_append(write("a", 1, b"3", claims=(("c1", 0),)))
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             sent = [out.send([again]), out.send([make_append(write("b", 1, b"4"))])]
             outcomes = [out.receive() for each in sent if each]
         if sent[0]:
@@ -396,7 +399,7 @@ class PipelineContract(harness.StoreHarness):
     def test_others_who_were_faster_are_noticed(self, store: Store, folder: Path) -> None:
         self.must_reopen()
         commit_all(store, make_append(write("a", 0, b"1")), make_append(write("b", 0, b"2")))
-        with closing(self.open_store(folder)) as other, store.turn(), _pipeline(store) as out:
+        with closing(self.open_store(folder)) as other, store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"3"))]) and out.receive() == [
                 Appended(3, 3)
             ]
@@ -414,7 +417,7 @@ class PipelineContract(harness.StoreHarness):
         self, store: Store
     ) -> None:
         commit_all(store, make_append(write("a", 0, b"1")), make_append(write("b", 0, b"2")))
-        with store.turn(), _pipeline(store) as out:
+        with store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"3"))]) and out.send(
                 [make_append(write("b", 1, b"4"))]
             )
@@ -432,7 +435,7 @@ class PipelineContract(harness.StoreHarness):
 
 
 def _pipeline(store: Store) -> StorePipeline:
-    sending = store.sending()
+    sending = store.open_pipeline()
     if sending is None:
         pytest.skip("this store sends nothing ahead")
     return sending

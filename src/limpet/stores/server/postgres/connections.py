@@ -180,14 +180,14 @@ Rows = list[tuple[Any, ...]]
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection that does not wait for ever, not even for a server that stands still."""
 
-    patience_s: float = limits.SERVER_RESPONSE_S
+    timeout_s: float = limits.SERVER_RESPONSE_S
 
     def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
         super().__init__(pgconn, *args, **kwargs)
         self.prepared: set[bytes] = set()
         """The statements that it knows by names of ours. psycopg drops them with its own after a rollback: whoever rolls
         back, and goes on, closes the connection."""
-        self.kinds: serialization.RecordTypeOids | None = None
+        self.record_type_oids: serialization.RecordTypeOids | None = None
         """The numbers of the types of rows, once they were asked for."""
         self._poll = select.poll()
         self._poll.register(pgconn.socket, select.POLLIN)
@@ -196,19 +196,19 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
     ) -> Result:
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
-        patient = _with_timeout(gen, self.patience_s if timeout is None else timeout)
+        patient = _with_timeout(gen, self.timeout_s if timeout is None else timeout)
         return super().wait(patient, interval)
 
     def wait_for_server(self, *, to_send: bool = False) -> bool:
         """Wait until something came, or more can be sent; return whether something came. Raises TimeoutError too."""
         if to_send:
             self._poll.modify(self.pgconn.socket, select.POLLIN | select.POLLOUT)
-        timeout_ms = None if math.isinf(self.patience_s) else self.patience_s * 1000
+        timeout_ms = None if math.isinf(self.timeout_s) else self.timeout_s * 1000
         ready = self._poll.poll(timeout_ms)
         if to_send:
             self._poll.modify(self.pgconn.socket, select.POLLIN)
         if not ready:
-            raise TimeoutError(f"no answer within {self.patience_s:g} s")
+            raise TimeoutError(f"no answer within {self.timeout_s:g} s")
         return ready[0][1] != select.POLLOUT
 
     def is_idle(self) -> bool:
@@ -219,7 +219,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 @contextlib.contextmanager
 def without_timeout(connection: PostgresConnection) -> Iterator[None]:
     """Let statements of the body take as long as they need: tables are written anew, or much is dropped."""
-    patience, connection.patience_s = connection.patience_s, math.inf
+    patience, connection.timeout_s = connection.timeout_s, math.inf
     before = connection.execute("SHOW statement_timeout", prepare=False).fetchone()
     try:
         connection.execute("SET statement_timeout = 0", prepare=False)
@@ -229,7 +229,7 @@ def without_timeout(connection: PostgresConnection) -> Iterator[None]:
             prepare=False,
         )
     finally:
-        connection.patience_s = patience
+        connection.timeout_s = patience
 
 
 def _with_timeout(gen: PQGen[Result], patience_s: float) -> Generator[Any, Any, Result]:
@@ -251,7 +251,7 @@ def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
     """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
     connection = PostgresConnection.connect(place.conninfo, autocommit=True)
     try:
-        connection.patience_s = place.timeout_s + CLIENT_GRACE_S
+        connection.timeout_s = place.timeout_s + CLIENT_GRACE_S
         connection.prepare_threshold = None
         serialization.register_dumpers(connection.adapters)
         connection.execute(_settings_statement(place, role=role))
@@ -315,13 +315,13 @@ def wait_readable(timeout_s: float, *descriptors: int) -> set[int]:
 class PoolSlot:
     """Room for one connection. Whoever has it gives it back by forgetting it: so no interrupt, wherever it comes, loses it."""
 
-    __slots__ = ("_rooms",)
+    __slots__ = ("_slots",)
 
     def __init__(self, rooms: queue.SimpleQueue[PoolSlot]) -> None:
-        self._rooms = weakref.ref(rooms)
+        self._slots = weakref.ref(rooms)
 
     def __del__(self) -> None:
-        rooms = self._rooms()
+        rooms = self._slots()
         if rooms is not None:
             rooms.put(PoolSlot(rooms))
 
@@ -329,41 +329,41 @@ class PoolSlot:
 class BorrowedConnection:
     """A connection for the body of a `with`, where the server's errors become ours. One that failed is not used again."""
 
-    __slots__ = ("_connection", "_connections", "_room")
+    __slots__ = ("_connection", "_pool", "_slot")
 
     def __init__(self, connections: PostgresConnectionPool) -> None:
-        self._connections = connections
+        self._pool = connections
 
     def __enter__(self) -> PostgresConnection:
-        self._room: PoolSlot | None = self._connections.room()
+        self._slot: PoolSlot | None = self._pool.take_slot()
         try:
-            self._connection = self._connections.connection()
+            self._connection = self._pool.take_connection()
         except BaseException:
             # The error knows this loan, and may be kept for long.
-            self._room = None
+            self._slot = None
             raise
         return self._connection
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            self._connections.give_back(self._connection, sound=error is None)
+            self._pool.give_back(self._connection, sound=error is None)
         finally:
-            self._room = None
+            self._slot = None
         if isinstance(error, (psycopg.Error, OSError)):
-            raise error_mapping.to_error(error, self._connections.shown) from error
+            raise error_mapping.to_error(error, self._pool.shown) from error
 
 
 class PostgresConnectionPool:
     """Idle connections, and how many there may be in all. Whoever comes when none is left waits a while."""
 
     def __init__(self, place: PostgresDsn, made: Callable[[PostgresConnection], None]) -> None:
-        self._place = place
-        self._made = made
+        self._dsn = place
+        self._check_new = made
         self._idle: list[PostgresConnection] = []
         self._lock = threading.Lock()
-        self._rooms: queue.SimpleQueue[PoolSlot] = queue.SimpleQueue()
+        self._slots: queue.SimpleQueue[PoolSlot] = queue.SimpleQueue()
         for _ in range(place.connections):
-            self._rooms.put(PoolSlot(self._rooms))
+            self._slots.put(PoolSlot(self._slots))
         self.shown = place.shown
         self._closed = False
         self._process = os.getpid()
@@ -381,21 +381,21 @@ class PostgresConnectionPool:
             raise errors.ForkedEngine
         return BorrowedConnection(self)
 
-    def room(self) -> PoolSlot:
+    def take_slot(self) -> PoolSlot:
         """Wait for room for one connection more."""
         try:
-            return self._rooms.get(timeout=self._place.timeout_s)
+            return self._slots.get(timeout=self._dsn.timeout_s)
         except queue.Empty:
             raise errors.StoreBusy(
-                f"all {self._place.connections} connections of this process are in use.",
+                f"all {self._dsn.connections} connections of this process are in use.",
                 hint="Retry, or allow more with ?connections=16 in the URL.",
             ) from None
 
-    def connection(self) -> PostgresConnection:
+    def take_connection(self) -> PostgresConnection:
         """Return a connection that nobody has."""
-        return self._idle_one() or self._new()
+        return self._take_idle() or self._open_checked()
 
-    def _idle_one(self) -> PostgresConnection | None:
+    def _take_idle(self) -> PostgresConnection | None:
         while True:
             with self._lock:
                 if not self._idle:
@@ -405,11 +405,11 @@ class PostgresConnectionPool:
                 return connection
             _close_quietly(connection)
 
-    def _new(self) -> PostgresConnection:
-        with error_mapping.translate_errors(self._place.shown):
-            connection = connect(self._place)
+    def _open_checked(self) -> PostgresConnection:
+        with error_mapping.translate_errors(self._dsn.shown):
+            connection = connect(self._dsn)
             try:
-                self._made(connection)
+                self._check_new(connection)
             except BaseException:
                 _close_quietly(connection)
                 raise
@@ -417,10 +417,10 @@ class PostgresConnectionPool:
 
     def give_back(self, connection: PostgresConnection, *, sound: bool) -> None:
         """Take back what was lent; what is not sound is closed."""
-        if not (sound and self._kept(connection)) and os.getpid() == self._process:
+        if not (sound and self._keep_idle(connection)) and os.getpid() == self._process:
             _close_quietly(connection)
 
-    def _kept(self, connection: PostgresConnection) -> bool:
+    def _keep_idle(self, connection: PostgresConnection) -> bool:
         with self._lock:
             if self._closed or connection.closed:
                 return False

@@ -53,16 +53,16 @@ class PostgresReads:
     _connections: PostgresConnectionPool
     _sql: Mapping[str, str]
 
-    def _look(self, tenant: str, statement: str, **values: object) -> Rows:
+    def _query_with_retry(self, tenant: str, statement: str, **values: object) -> Rows:
         """Return the rows of one look. One that was cut off is made again: it changes nothing."""
         try:
-            return self._asked(tenant, statement, **values)
+            return self._query_once(tenant, statement, **values)
         except errors.Unavailable as error:
             if not error.facts.get("cut"):
                 raise
-        return self._asked(tenant, statement, **values)
+        return self._query_once(tenant, statement, **values)
 
-    def _asked(self, tenant: str, statement: str, **values: object) -> Rows:
+    def _query_once(self, tenant: str, statement: str, **values: object) -> Rows:
         """Return the rows of one statement, in a transaction that is the tenant's."""
         values["tenant"] = kept = sql_files.encode_tenant(tenant)
         with self._connections.borrow() as connection:
@@ -70,24 +70,26 @@ class PostgresReads:
 
     def head(self, tenant: str) -> FeedHead:
         """Return a tenant's head."""
-        rows = self._look(tenant, self._sql["head"])
+        rows = self._query_with_retry(tenant, self._sql["head"])
         return FeedHead(*rows[0]) if rows else FeedHead()
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events, sorted."""
-        return self._register("tenants")
+        return self._list_tenants("tenants")
 
-    def adrift(self) -> list[str]:
+    def unlisted_tenants(self) -> list[str]:
         """Return tenants whose head says that they have no events, and who have some. None is without a head."""
         return [
-            tenant for tenant in self._register("eventless") if self.feed(tenant, after=0, limit=1)
+            tenant
+            for tenant in self._list_tenants("eventless")
+            if self.feed(tenant, after=0, limit=1)
         ]
 
-    def noted(self) -> list[str]:
+    def tenants_with_notes(self) -> list[str]:
         """Return every tenant that has or had notes, sorted."""
-        return self._register("noting")
+        return self._list_tenants("noting")
 
-    def _register(self, name: str) -> list[str]:
+    def _list_tenants(self, name: str) -> list[str]:
         with self._connections.borrow() as connection, connection.transaction():
             connection.execute(self._sql["register"].encode())
             rows = connection.execute(self._sql[name].encode()).fetchall()
@@ -95,7 +97,7 @@ class PostgresReads:
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         """Return a stream by name or number."""
-        rows = self._look(tenant, self._stream_sql(stream), **_stream_parameter(stream))
+        rows = self._query_with_retry(tenant, self._stream_sql(stream), **_stream_parameter(stream))
         return _stream_row(rows[0]) if rows else None
 
     def _stream_sql(self, stream: str | int) -> str:
@@ -105,9 +107,12 @@ class PostgresReads:
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
         """Return streams by number, those after one."""
         statement = f"{self._sql['stream']} {self._sql['streams']}"
-        return [_stream_row(row) for row in self._look(tenant, statement, after=after, limit=limit)]
+        return [
+            _stream_row(row)
+            for row in self._query_with_retry(tenant, statement, after=after, limit=limit)
+        ]
 
-    def own(
+    def own_events(
         self,
         tenant: str,
         stream: str | int,
@@ -127,7 +132,7 @@ class PostgresReads:
             "limit": limit,
             **_stream_parameter(stream),
         }
-        rows = self._look(tenant, statement, **values)
+        rows = self._query_with_retry(tenant, statement, **values)
         if not rows:
             return None, []
         kept = [
@@ -137,12 +142,12 @@ class PostgresReads:
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
         """Return events with position > after, in order."""
-        rows = self._look(tenant, self._sql["feed"], after=after, limit=limit)
+        rows = self._query_with_retry(tenant, self._sql["feed"], after=after, limit=limit)
         return [_feed_row(row) for row in rows]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
         """Return the version of a stream's last own event up to a position; 0 if it had none."""
-        rows = self._look(
+        rows = self._query_with_retry(
             tenant,
             self._sql["version_at"],
             name=stream.encode(),
@@ -150,9 +155,9 @@ class PostgresReads:
         )
         return int(rows[0][0])
 
-    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
-        rows = self._look(
+        rows = self._query_with_retry(
             tenant,
             self._sql["seek"],
             number=number,
@@ -168,7 +173,7 @@ class PostgresReads:
         """Return stretch, text and version of those of these claims that these stretches have."""
         if not claims or not stretches:
             return []
-        rows = self._look(
+        rows = self._query_with_retry(
             tenant,
             self._sql["claims"],
             claims=serialization.bytea_array([claim.encode() for claim in claims]),
@@ -176,43 +181,43 @@ class PostgresReads:
         )
         return [(stretch, _decode_text(claim), version) for stretch, claim, version in rows]
 
-    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         """Return how many claims stretches have."""
         found = serialization.bigint_array(list(stretches))
-        return int(self._look(tenant, self._sql["claims_of"], stretches=found)[0][0])
+        return int(self._query_with_retry(tenant, self._sql["claims_of"], stretches=found)[0][0])
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
         """Return the names of other streams that have a base in one, and the base's version."""
-        rows = self._look(tenant, self._sql["forks"], number=number)
+        rows = self._query_with_retry(tenant, self._sql["forks"], number=number)
         return [(_decode_text(name), version) for name, version in rows]
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
         """Return what an idempotency key was used for."""
-        rows = self._look(tenant, self._sql["key"], key=key.encode())
+        rows = self._query_with_retry(tenant, self._sql["key"], key=key.encode())
         return _key_row(rows[0]) if rows else None
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
         """Return keys by their text, those after one."""
-        rows = self._look(tenant, self._sql["keys"], after=after.encode(), limit=limit)
+        rows = self._query_with_retry(tenant, self._sql["keys"], after=after.encode(), limit=limit)
         return [_key_row(row) for row in rows]
 
-    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         """Return keys whose first … last has one of these positions."""
         if not positions:
             return []
         found = serialization.bigint_array(sorted(positions))
         return [
             _decode_text(key)
-            for (key,) in self._look(tenant, self._sql["keys_of"], positions=found)
+            for (key,) in self._query_with_retry(tenant, self._sql["keys_of"], positions=found)
         ]
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         """Return one row."""
         values = {"kind": kind.encode(), "id": id.encode()}
-        rows = self._look(tenant, self._sql["projection"], **values)
+        rows = self._query_with_retry(tenant, self._sql["projection"], **values)
         return _projection_row(rows[0]) if rows else None
 
-    def query(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         """Return one page of rows."""
         values: dict[str, object] = {
             "kind": query.kind.encode(),
@@ -242,7 +247,7 @@ class PostgresReads:
             terms = sorted({term.encode() for term in query.terms})
             values["terms"] = serialization.bytea_array(terms)
         statement = "\n".join(self._sql[part] for part in (*parts, "query_page"))
-        return [_projection_row(row) for row in self._look(tenant, statement, **values)]
+        return [_projection_row(row) for row in self._query_with_retry(tenant, statement, **values)]
 
     def projections(
         self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
@@ -250,12 +255,13 @@ class PostgresReads:
         """Return rows of all kinds by (kind, id), those after one."""
         values = {"kind": after[0].encode(), "id": after[1].encode(), "limit": limit}
         return [
-            _projection_row(row) for row in self._look(tenant, self._sql["projections"], **values)
+            _projection_row(row)
+            for row in self._query_with_retry(tenant, self._sql["projections"], **values)
         ]
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
         """Return the newest snapshot of a stream."""
-        for version, fold, state, mark in self._look(
+        for version, fold, state, mark in self._query_with_retry(
             tenant, self._sql["snapshot"], name=stream.encode()
         ):
             return SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
@@ -266,39 +272,47 @@ class PostgresReads:
         if not hashes:
             return {}
         return dict(
-            self._look(tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes)))
+            self._query_with_retry(
+                tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes))
+            )
         )
 
-    def every_blob(
+    def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
         """Return blobs by hash, those after one."""
-        rows = self._look(tenant, self._sql["every_blob"], after=after, limit=limit)
+        rows = self._query_with_retry(tenant, self._sql["every_blob"], after=after, limit=limit)
         return [(hash_, content) for hash_, content in rows]
 
-    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
         """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
-        rows = self._look(tenant, self._sql["uses"], after=after, limit=limit)
+        rows = self._query_with_retry(tenant, self._sql["uses"], after=after, limit=limit)
         return [(position, hash_) for position, hash_ in rows]
 
-    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
         """Return those of the blobs that are there and that no event but those of these streams refers to."""
         if not hashes:
             return set()
         found = serialization.bytea_array(list(hashes))
         streams = serialization.bigint_array(list(but))
-        rows = self._look(tenant, self._sql["unused"], hashes=found, but=streams)
+        rows = self._query_with_retry(tenant, self._sql["unused"], hashes=found, but=streams)
         return {hash_ for (hash_,) in rows}
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
         """Return a note."""
-        rows = self._look(tenant, self._sql["note"], name=name.encode())
+        rows = self._query_with_retry(tenant, self._sql["note"], name=name.encode())
         return _note_row(rows[0]) if rows else None
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
         """Return notes by name, in the order of their UTF-8 bytes."""
         values = {"prefix": prefix.encode(), "after": after.encode(), "limit": limit}
-        return [_note_row(row) for row in self._look(tenant, self._sql["notes"], **values)]
+        return [
+            _note_row(row) for row in self._query_with_retry(tenant, self._sql["notes"], **values)
+        ]
 
 
 def execute_for_tenant(
@@ -378,43 +392,51 @@ class PostgresDriver(PostgresReads):
     """A database, or a schema of one. Safe for threads."""
 
     def __init__(self, place: PostgresDsn) -> None:
-        self._place = place
+        self._dsn = place
         self._sql: Mapping[str, str] = sql_files.sql_statements("queries.sql")
         self._channel = place.channel
         self._server = schema.prepare_schema(place)
-        self._connections = PostgresConnectionPool(place, self._checked)
-        self._guard = notifications.PostgresAdvisoryLock(place)
-        self._listener = notifications.PostgresListener(place, self._guard)
+        self._connections = PostgresConnectionPool(place, self._check_server)
+        self._advisory_lock = notifications.PostgresAdvisoryLock(place)
+        self._listener = notifications.PostgresListener(place, self._advisory_lock)
 
-    def _checked(self, connection: PostgresConnection) -> None:
+    def _check_server(self, connection: PostgresConnection) -> None:
         # A server that was restarted, or promoted, may be another one now.
         server = schema.inspect_server(connection)
-        schema.check_server(server, self._place)
+        schema.check_server(server, self._dsn)
         self._server = server
 
     @property
     def durability(self) -> str:
         """What survives once `apply` has returned, as the server's settings say."""
-        return self._server.level
+        return self._server.durability
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         """Apply changes of different tenants, each in its own transaction; None: it was applied."""
         with self._connections.borrow() as connection:
-            pipeline.send_calls(connection, [self._call(connection, change) for change in changes])
+            pipeline.send_calls(
+                connection, [self._prepared_call(connection, change) for change in changes]
+            )
             said = pipeline.receive_answers(connection, len(changes))
-        return [self._verdict(*one) for one in zip(changes, said, strict=True)]
+        return [self._change_result(*one) for one in zip(changes, said, strict=True)]
 
-    def line(self) -> PostgresPipeline:
+    def pipeline(self) -> PostgresPipeline:
         """Return a connection for changes that are sent ahead of answers."""
-        return PostgresPipeline(self._connections.borrow(), self._call, _is_prepared, self._verdict)
+        return PostgresPipeline(
+            self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result
+        )
 
-    def _call(self, connection: PostgresConnection, change: TenantChange) -> pipeline.PreparedCall:
+    def _prepared_call(
+        self, connection: PostgresConnection, change: TenantChange
+    ) -> pipeline.PreparedCall:
         name = _statement_name(change)
         if name == _APPEND:
-            if connection.kinds is None:
-                connection.kinds = self._kinds(connection)
+            if connection.record_type_oids is None:
+                connection.record_type_oids = self._record_type_oids(connection)
                 pipeline.prepare_statement(connection, name, self._sql["append"].encode())
-            return name, serialization.append_arguments(change, self._channel, connection.kinds)
+            return name, serialization.append_arguments(
+                change, self._channel, connection.record_type_oids
+            )
         arguments = serialization.apply_arguments(change, self._channel)
         if name not in connection.prepared:
             placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
@@ -422,32 +444,34 @@ class PostgresDriver(PostgresReads):
             pipeline.prepare_statement(connection, name, statement.encode())
         return name, arguments
 
-    def _kinds(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
+    def _record_type_oids(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
         row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
         assert row is not None, "a row always comes"
         return serialization.RecordTypeOids(*row)
 
-    def _verdict(self, change: TenantChange, said: bytes) -> ChangeResult:
+    def _change_result(self, change: TenantChange, said: bytes) -> ChangeResult:
         if said == _APPLIED:
             return None
         if said == _APPLIED_UNDER_CONTENTION:
-            return None if self._guard.has(change.tenant) else AppliedUnderContention()
+            return None if self._advisory_lock.is_held(change.tenant) else AppliedUnderContention()
         if said == pipeline.DUPLICATE:
             return DuplicateRow()
         position, link, epoch = said.decode().split()
         return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
 
-    def replace(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
         """Drop all that is derived of tenants and put what changes bring, in one transaction."""
         with self._connections.borrow() as connection:
             with without_timeout(connection):
-                replaced = self._replaced(connection, before, derived)
+                replaced = self._replace_in_transaction(connection, before, derived)
             if not replaced:
                 # What rolls back makes the client drop every statement that was prepared, ours with its own.
                 connection.close()
             return replaced
 
-    def _replaced(
+    def _replace_in_transaction(
         self,
         connection: PostgresConnection,
         before: Mapping[str, FeedHead],
@@ -455,26 +479,26 @@ class PostgresDriver(PostgresReads):
     ) -> bool:
         with connection.transaction() as transaction:
             for tenant, head in sorted(before.items()):
-                if not self._cleared(connection, tenant, head):
+                if not self._clear_derived(connection, tenant, head):
                     raise psycopg.Rollback(transaction)
             for change in derived:
-                self._put_anew(connection, change, before[change.tenant])
+                self._put_derived(connection, change, before[change.tenant])
             for tenant, head in before.items():
-                self._run(connection, tenant, "next_epoch")
+                self._run_for_tenant(connection, tenant, "next_epoch")
                 news = f"{head.position} {sql_files.encode_tenant(tenant)}"
                 values = {"channel": self._channel, "news": news}
                 connection.execute(self._sql["notify"].encode(), values)
             return True
         return False
 
-    def _put_anew(
+    def _put_derived(
         self, connection: PostgresConnection, change: TenantChange, head: FeedHead
     ) -> None:
         pipeline.send_calls(
-            connection, [self._call(connection, serialization.with_head(change, head))]
+            connection, [self._prepared_call(connection, serialization.with_head(change, head))]
         )
         (said,) = pipeline.receive_answers(connection, 1)
-        if isinstance(self._verdict(change, said), HeadMoved | DuplicateRow):
+        if isinstance(self._change_result(change, said), HeadMoved | DuplicateRow):
             # It was undone whole, with all that it brought. Raised, everything is as it was before the rebuild.
             raise errors.Corrupt(
                 "something that is derived from the log is there twice.",
@@ -482,35 +506,35 @@ class PostgresDriver(PostgresReads):
                 facts={"tenant": change.tenant},
             )
 
-    def _cleared(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
+    def _clear_derived(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
         values = {"position": head.position, "link": head.link, "epoch": head.epoch}
-        if self._run(connection, tenant, "hold", **values):
+        if self._run_for_tenant(connection, tenant, "hold", **values):
             return False
         for part in ("claims", "uses", "terms", "projections", "snapshots"):
-            self._run(connection, tenant, f"clear_{part}")
+            self._run_for_tenant(connection, tenant, f"clear_{part}")
         return True
 
-    def _run(
+    def _run_for_tenant(
         self, connection: PostgresConnection, tenant: str, name: str, **values: object
     ) -> Rows:
         values["tenant"] = kept = sql_files.encode_tenant(tenant)
         return execute_for_tenant(connection, self._sql["tenant"], kept, self._sql[name], values)
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop keys used before that moment; return how many."""
-        (row,) = self._asked(tenant, self._sql["forget_keys"], before=before_us)
+        (row,) = self._query_once(tenant, self._sql["forget_keys"], before=before_us)
         return int(row[0])
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Compare and set. The mark covers the version, so that one is counted first and compared again."""
         for _ in range(NOTE_TRIES_MAX):
-            noted = int(self._look(tenant, self._sql["noted"])[0][0])
+            noted = int(self._query_with_retry(tenant, self._sql["noted"])[0][0])
             mark = (
                 b""
                 if value is None
                 else checked_reads.note_checksum(tenant, name, port.Note(value, noted + 1))
             )
-            rows = self._asked(
+            rows = self._query_once(
                 tenant, self._sql["put_note"],
                 name=name.encode(), expected=expected, noted=noted, value=value, mark=mark,
             )  # fmt: skip
@@ -518,15 +542,15 @@ class PostgresDriver(PostgresReads):
                 return bool(rows[0][0] == "put")
         raise contention_error()
 
-    def guard(self, tenant: str, timeout_s: float) -> bool:
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         """Try to be the only one that has a tenant's guard; return whether it is had within a time."""
-        return self._guard.take(tenant, timeout_s)
+        return self._advisory_lock.acquire(tenant, timeout_s)
 
-    def unguard(self, tenant: str) -> None:
+    def release_advisory_lock(self, tenant: str) -> None:
         """Give the guard back, if it is had."""
-        self._guard.give_back(tenant)
+        self._advisory_lock.release(tenant)
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what erasures left to do."""
         with self._connections.borrow() as connection:
             row = connection.execute(self._sql["pending"].encode()).fetchone()
@@ -536,13 +560,13 @@ class PostgresDriver(PostgresReads):
         """Write anew what held something that was erased; then set what is pending."""
         if self._connections.closed:
             raise errors.EngineClosed
-        if self.pending() is None:
+        if self.pending_erasures() is None:
             self._set_pending(done, left)
             return
-        schema.scrub_erased(self._place)
+        schema.scrub_erased(self._dsn)
         # What was pending names whom it was about. An empty line stays until no file has that either.
         self._set_pending(done, left + b"\n")
-        schema.scrub_table(self._place, "store")
+        schema.scrub_table(self._dsn, "store")
         self._set_pending(left + b"\n", left)
 
     def _set_pending(self, done: bytes, left: bytes) -> None:
@@ -566,10 +590,10 @@ class PostgresDriver(PostgresReads):
             self._server = server = schema.inspect_server(connection)
         return {
             "backend": "postgres",
-            "store": f"{self._place.shown}?schema={self._place.schema}",
+            "store": f"{self._dsn.shown}?schema={self._dsn.schema}",
             "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
             "schema": len(schema.MIGRATIONS),
-            "durability": server.level,
+            "durability": server.durability,
             "fsync": server.fsync,
             "full_page_writes": server.full_page_writes,
             "synchronous_commit": server.synchronous_commit,
@@ -587,7 +611,7 @@ class PostgresDriver(PostgresReads):
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
         self._listener.close()
-        self._guard.close()
+        self._advisory_lock.close()
         self._connections.close()
 
 

@@ -26,14 +26,14 @@ class PostgresIndexStore:
     """A shelf in the schema of a store."""
 
     def __init__(self, place: PostgresDsn) -> None:
-        self._place = place
+        self._dsn = place
         self._sql = sql_files.sql_statements("shelf.sql")
         schema.prepare_schema(place)
         self._connections = PostgresConnectionPool(
             place, lambda connection: schema.check_server(schema.inspect_server(connection), place)
         )
 
-    def _look(self, name: str, **values: object) -> Rows:
+    def _query(self, name: str, **values: object) -> Rows:
         with self._connections.borrow() as connection:
             return self._run(connection, name, **values)
 
@@ -44,7 +44,7 @@ class PostgresIndexStore:
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Return the values of the rows that are there, by key, in one look."""
-        rows = self._look("get", book=book.encode(), keys=serialization.bytea_array(list(keys)))
+        rows = self._query("get", book=book.encode(), keys=serialization.bytea_array(list(keys)))
         return dict(rows)
 
     def scan(
@@ -52,12 +52,12 @@ class PostgresIndexStore:
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         name = "scan_back" if newest else "scan"
-        rows = self._look(name, book=book.encode(), first=first, last=last, limit=limit)
+        rows = self._query(name, book=book.encode(), first=first, last=last, limit=limit)
         return [(key, value) for key, value in rows]
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
-        rows = self._look(
+        rows = self._query(
             "lasts",
             book=book.encode(),
             firsts=serialization.bytea_array([first for first, _ in spans]),
@@ -75,15 +75,15 @@ class PostgresIndexStore:
         steps = _join_puts(changes)
         with self._connections.borrow() as connection, connection.transaction():
             # One writes at a time, whichever process it is in: what is expected stays so until it is changed.
-            self._run(connection, "alone", channel=self._place.channel)
-            if expected and not self._are(connection, expected):
+            self._run(connection, "alone", channel=self._dsn.channel)
+            if expected and not self._are_as_expected(connection, expected):
                 return False
             with connection.pipeline():
                 for step in steps:
-                    self._change(connection, step)
+                    self._apply_step(connection, step)
         return True
 
-    def _are(
+    def _are_as_expected(
         self, connection: PostgresConnection, expected: Mapping[tuple[str, bytes], bytes | None]
     ) -> bool:
         rows = self._run(
@@ -94,7 +94,7 @@ class PostgresIndexStore:
         )
         return [value for (value,) in rows] == list(expected.values())
 
-    def _change(
+    def _apply_step(
         self, connection: PostgresConnection, step: IndexRangeDrop | dict[tuple[str, bytes], bytes]
     ) -> None:
         if isinstance(step, dict):
@@ -107,17 +107,17 @@ class PostgresIndexStore:
                 },
             )
         else:
-            span = {"book": step.book.encode(), "first": step.first, "last": step.last}
+            span = {"book": step.table.encode(), "first": step.first, "last": step.last}
             connection.execute(self._sql["drop"].encode(), span)
 
     def scrub(self) -> None:
         """Write the table anew, so that nothing of what was dropped is left in its files."""
         with self._connections.borrow():
-            schema.scrub_table(self._place, "shelf")
+            schema.scrub_table(self._dsn, "shelf")
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Throw everything away and begin empty, whatever is damaged."""
-        with self._connections.borrow() as user, connections.owner_connection(self._place) as owner:
+        with self._connections.borrow() as user, connections.owner_connection(self._dsn) as owner:
             try:
                 owner.execute(self._sql["truncate"].encode())
             except psycopg.errors.InsufficientPrivilege:
@@ -125,7 +125,7 @@ class PostgresIndexStore:
 
     def size(self) -> int:
         """Return how many bytes its files have; 0 if no row is on it, though an empty table has some."""
-        return int(self._look("size")[0][0])
+        return int(self._query("size")[0][0])
 
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
@@ -145,5 +145,5 @@ def _join_puts(
         if not steps or not isinstance(steps[-1], dict):
             steps.append({})
         puts = cast("dict[tuple[str, bytes], bytes]", steps[-1])
-        puts[put.book, put.key] = put.value
+        puts[put.table, put.key] = put.value
     return steps

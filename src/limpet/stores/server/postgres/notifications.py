@@ -24,20 +24,20 @@ class PostgresAdvisoryLock:
     """One store's guard, of one tenant at a time."""
 
     def __init__(self, place: PostgresDsn) -> None:
-        self._place = place
+        self._dsn = place
         self._sql = sql_files.sql_statements("guarding.sql")
         self._lock = threading.Lock()
         self._connection: PostgresConnection | None = None
-        self._held: str | None = None
-        self.teller = 0
+        self._locked_tenant: str | None = None
+        self.notifier_pid = 0
         """The server's number of the connection that tells others: whoever listens here is none of them."""
 
-    def take(self, tenant: str, timeout_s: float) -> bool:
+    def acquire(self, tenant: str, timeout_s: float) -> bool:
         """Return whether the guard is had within a time. Others are told that it is asked for."""
-        with self._lock, error_mapping.translate_errors(self._place.shown):
-            connection = self._connected()
+        with self._lock, error_mapping.translate_errors(self._dsn.shown):
+            connection = self._open_connection()
             values = {
-                "tenant": sql_files.encode_tenant(tenant), "channel": self._place.channel,
+                "tenant": sql_files.encode_tenant(tenant), "channel": self._dsn.channel,
                 "timeout": f"{max(1, int(timeout_s * 1000))}ms",
             }  # fmt: skip
             try:
@@ -50,38 +50,38 @@ class PostgresAdvisoryLock:
             except psycopg.errors.LockNotAvailable:
                 return False
             except BaseException:
-                self._drop()
+                self._close_connection()
                 raise
-            self._held = tenant
+            self._locked_tenant = tenant
             return True
 
-    def has(self, tenant: str) -> bool:
+    def is_held(self, tenant: str) -> bool:
         """Whether it is a tenant's that is had."""
-        return self._held == tenant
+        return self._locked_tenant == tenant
 
-    def give_back(self, tenant: str) -> None:
+    def release(self, tenant: str) -> None:
         """Give it back, if it is had."""
         with self._lock:
-            self._held = None
+            self._locked_tenant = None
             if self._connection is None:
                 return
             try:
-                values = {"tenant": sql_files.encode_tenant(tenant), "channel": self._place.channel}
+                values = {"tenant": sql_files.encode_tenant(tenant), "channel": self._dsn.channel}
                 self._connection.execute(self._sql["give_back"].encode(), values)
             except (psycopg.Error, OSError):
                 # It ends with the connection.
-                self._drop()
+                self._close_connection()
 
-    def _connected(self) -> PostgresConnection:
+    def _open_connection(self) -> PostgresConnection:
         if self._connection is not None and not self._connection.is_idle():
-            self._drop()
+            self._close_connection()
         if self._connection is None:
-            self._connection = connections.connect(self._place)
-            self.teller = self._connection.info.backend_pid
+            self._connection = connections.connect(self._dsn)
+            self.notifier_pid = self._connection.info.backend_pid
         return self._connection
 
-    def _drop(self) -> None:
-        connection, self._connection, self._held = self._connection, None, None
+    def _close_connection(self) -> None:
+        connection, self._connection, self._locked_tenant = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 connection.close()
@@ -89,7 +89,7 @@ class PostgresAdvisoryLock:
     def close(self) -> None:
         """Give everything back. Closing twice is fine."""
         with self._lock:
-            self._drop()
+            self._close_connection()
 
 
 _MISSED = ("", 0)
@@ -101,8 +101,8 @@ class PostgresListener:
     """Hears of every tenant whose feed has gone on, from whichever process."""
 
     def __init__(self, place: PostgresDsn, guard: PostgresAdvisoryLock) -> None:
-        self._place = place
-        self._guard = guard
+        self._dsn = place
+        self._advisory_lock = guard
         self._closed = threading.Event()
         self._wakes, self._waker = socket.socketpair()
         self._lock = threading.Lock()
@@ -116,19 +116,19 @@ class PostgresListener:
             self._listening += 1
         try:
             with (
-                error_mapping.translate_errors(self._place.shown),
-                contextlib.closing(connections.connect(self._place)) as connection,
+                error_mapping.translate_errors(self._dsn.shown),
+                contextlib.closing(connections.connect(self._dsn)) as connection,
             ):
-                channel = sql.Identifier(self._place.channel)
+                channel = sql.Identifier(self._dsn.channel)
                 connection.execute(sql.SQL("LISTEN {}").format(channel))
                 yield _MISSED
-                yield from self._heard(connection)
+                yield from self._notifications(connection)
         finally:
             with self._lock:
                 self._listening -= 1
-                self._put_away()
+                self._close_sockets()
 
-    def _heard(self, connection: PostgresConnection) -> Iterator[tuple[str, int]]:
+    def _notifications(self, connection: PostgresConnection) -> Iterator[tuple[str, int]]:
         handle = connection.pgconn
         while not self._closed.is_set():
             while (news := handle.notifies()) is not None:
@@ -136,7 +136,7 @@ class PostgresListener:
                 if told is None:
                     # Anybody may speak on the channel: what can't be read may have been news.
                     yield _MISSED
-                elif told[1] != "0" or news.be_pid != self._guard.teller:
+                elif told[1] != "0" or news.be_pid != self._advisory_lock.notifier_pid:
                     yield sql_files.decode_tenant(told[2]), int(told[1])
             if self._closed.is_set():
                 return
@@ -155,9 +155,9 @@ class PostgresListener:
             if not self._closed.is_set():
                 self._closed.set()
                 self._waker.send(b"x")
-                self._put_away()
+                self._close_sockets()
 
-    def _put_away(self) -> None:
+    def _close_sockets(self) -> None:
         # Whoever listens still looks at them.
         if self._closed.is_set() and not self._listening:
             self._waker.close()

@@ -165,9 +165,9 @@ class PostgresPipeline:
     ) -> None:
         self._loan = loan
         self._call = call
-        self._is_known = is_known
-        self._verdict = verdict
-        self._out: deque[Sequence[TenantChange]] = deque()
+        self._is_prepared = is_known
+        self._parse_result = verdict
+        self._in_flight: deque[Sequence[TenantChange]] = deque()
 
     def __enter__(self) -> PostgresPipeline:
         """Borrow the connection."""
@@ -183,7 +183,7 @@ class PostgresPipeline:
         """Give it back, or throw it away if not every answer was had."""
         connection = self._connection
         del self._connection
-        if self._out or error is not None:
+        if self._in_flight or error is not None:
             connection.close()
         else:
             try:
@@ -196,21 +196,23 @@ class PostgresPipeline:
     def send(self, changes: Sequence[TenantChange]) -> bool:
         """Send changes; False if one needs a statement to be prepared, which no answer may be out for."""
         connection = self._connection
-        if not all(self._is_known(connection, change) for change in changes):
-            if self._out:
+        if not all(self._is_prepared(connection, change) for change in changes):
+            if self._in_flight:
                 return False
             end_pipeline(connection)
         calls = [self._call(connection, change) for change in changes]
-        self._out.append(changes)
+        self._in_flight.append(changes)
         send_pipelined(connection, calls)
         return True
 
     def receive(self) -> list[ChangeResult]:
         """Wait for what became of the first of them."""
-        said = receive_pipelined(self._connection, len(self._out[0]))
-        return [self._verdict(*one) for one in zip(self._out.popleft(), said, strict=True)]
+        said = receive_pipelined(self._connection, len(self._in_flight[0]))
+        return [
+            self._parse_result(*one) for one in zip(self._in_flight.popleft(), said, strict=True)
+        ]
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether something of an answer is there."""
         return has_result(self._connection)
 

@@ -50,7 +50,7 @@ class PostgresServer(msgspec.Struct, frozen=True):
     synchronous_commit: str
 
     @property
-    def level(self) -> str:
+    def durability(self) -> str:
         """What survives once a commit was acknowledged."""
         if self.synchronous_commit == "off":
             return "none"
@@ -84,11 +84,11 @@ def check_server(server: PostgresServer, place: PostgresDsn) -> None:
             f"{place.shown} {what} and takes no writes.",
             hint="Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
         )
-    if DURABILITY_LEVELS.index(server.level) < DURABILITY_LEVELS.index(place.durability):
+    if DURABILITY_LEVELS.index(server.durability) < DURABILITY_LEVELS.index(place.durability):
         raise errors.UnsafeStore(
-            f"{place.shown} can't hold the durability {place.durability}: {_weak_settings(server)}; it holds {server.level}.",
-            hint=f"Change that on the server, or ask for less: ?durability={server.level} in the URL.",
-            facts={"asked": place.durability, "holds": server.level},
+            f"{place.shown} can't hold the durability {place.durability}: {_weak_settings(server)}; it holds {server.durability}.",
+            hint=f"Change that on the server, or ask for less: ?durability={server.durability} in the URL.",
+            facts={"asked": place.durability, "holds": server.durability},
         )
 
 

@@ -225,9 +225,9 @@ def is_plain_append(change: TenantChange) -> bool:
     """Whether `append` can make it: it brings events that are whole, claims and projections, and nothing else."""
     return bool(change.rows) and not (
         change.streams or change.keys or change.blobs or change.snapshots or change.drop_projections
-        or change.bases or change.uses or change.before.epoch != change.after.epoch
+        or change.bases or change.blob_uses or change.before.epoch != change.after.epoch
         or has_removals(change)
-        or any(one.blank is not None or one.row.payload is None for one in change.rows)
+        or any(one.erasure is not None or one.event.payload is None for one in change.rows)
     )  # fmt: skip
 
 
@@ -251,7 +251,7 @@ def append_arguments(change: TenantChange, channel: str, kinds: RecordTypeOids) 
 
 
 def _event_record(kept: FeedRow) -> bytes:
-    row, place = kept.row, kept.row.place
+    row, place = kept.event, kept.event.address
     assert row.payload is not None and row.salt is not None, "it is usual"
     return pack_event(
         (place.position, place.stream, place.version, kept.ordinal),
@@ -271,7 +271,7 @@ def _projection_record(kept: ProjectionRow) -> bytes:
         (row.id.encode(), row.owner.encode(), row.lookup.encode()),
         row.time_us,
         [term.encode() for term in row.terms],
-        (row.document, kept.mark),
+        (row.document, kept.checksum),
     )
 
 
@@ -298,37 +298,37 @@ def apply_arguments(change: TenantChange, channel: str) -> list[_Value]:
 
 def has_removals(change: TenantChange) -> bool:
     """Whether something goes, which takes more arguments."""
-    return change.todo is not None or any(
+    return change.pending_work is not None or any(
         (
-            change.blanks, change.renames, change.drop_claims, change.drop_snapshots,
-            change.drop_uses, change.drop_keys, change.drop_blobs,
+            change.erasures, change.renames, change.drop_claims, change.drop_snapshots,
+            change.drop_blob_uses, change.drop_keys, change.drop_blobs,
         )
     )  # fmt: skip
 
 
 def _removal_columns(change: TenantChange) -> list[_Value]:
-    blanks = [blank for _, blank in change.blanks]
+    blanks = [blank for _, blank in change.erasures]
     return [
-        _bigints([position for position, _ in change.blanks]),
+        _bigints([position for position, _ in change.erasures]),
         _bigints([blank.notice for blank in blanks]),
         _bigints([blank.cause for blank in blanks]),
-        _byteas([blank.payload for blank in blanks]),
+        _byteas([blank.redacted_payload for blank in blanks]),
         _bigints([number for number, _, _ in change.renames]),
         _byteas([name.encode() for _, name, _ in change.renames]),
         _byteas([mark for _, _, mark in change.renames]),
         _bigints(change.drop_claims),
         _bigints(change.drop_snapshots),
-        _bigints(change.drop_uses),
+        _bigints(change.drop_blob_uses),
         _byteas([key.encode() for key in change.drop_keys]),
         _byteas(change.drop_blobs),
-        change.todo,
+        change.pending_work,
     ]
 
 
 def _event_columns(change: TenantChange) -> Iterator[_Value]:
     kept = change.rows
-    rows = [one.row for one in kept]
-    places = [row.place for row in rows]
+    rows = [one.event for one in kept]
+    places = [row.address for row in rows]
     yield _bigints([place.position for place in places])
     yield _bigints([place.stream for place in places])
     yield _bigints([place.version for place in places])
@@ -338,7 +338,7 @@ def _event_columns(change: TenantChange) -> Iterator[_Value]:
     yield _byteas([row.salt for row in rows])
     yield _byteas([row.digest for row in rows])
     yield _byteas([row.link for row in rows])
-    blanks = [one.blank for one in kept]
+    blanks = [one.erasure for one in kept]
     if any(blanks):
         yield from _erasure_columns(blanks)
     else:
@@ -348,14 +348,14 @@ def _event_columns(change: TenantChange) -> Iterator[_Value]:
 def _erasure_columns(blanks: list[EventErasure | None]) -> Iterator[_Value]:
     yield _bigints([blank.notice if blank else None for blank in blanks])
     yield _bigints([blank.cause if blank else None for blank in blanks])
-    yield _byteas([blank.payload if blank else None for blank in blanks])
+    yield _byteas([blank.redacted_payload if blank else None for blank in blanks])
 
 
 def _stream_columns(change: TenantChange) -> Iterator[_Value]:
     yield _bigints([stream.number for stream in change.streams])
     yield _byteas([stream.name.encode() for stream in change.streams])
     yield _bigints([stream.first for stream in change.streams])
-    yield _byteas([stream.mark for stream in change.streams])
+    yield _byteas([stream.checksum for stream in change.streams])
 
 
 def _base_columns(change: TenantChange) -> Iterator[_Value]:
@@ -386,8 +386,8 @@ def _blob_columns(change: TenantChange) -> Iterator[_Value]:
 
 
 def _blob_use_columns(change: TenantChange) -> Iterator[_Value]:
-    yield _bigints([position for position, _ in change.uses])
-    yield _byteas([hash_ for _, hash_ in change.uses])
+    yield _bigints([position for position, _ in change.blob_uses])
+    yield _byteas([hash_ for _, hash_ in change.blob_uses])
 
 
 def _dropped_projection_columns(change: TenantChange) -> Iterator[_Value]:
@@ -406,7 +406,7 @@ def _projection_columns(change: TenantChange) -> Iterator[_Value]:
     yield _byteas([row.lookup.encode() for row in rows])
     yield text_array([array_literal([t.encode() for t in row.terms]) for row in rows])
     yield _byteas([row.document for row in rows])
-    yield _byteas([one.mark for one in kept])
+    yield _byteas([one.checksum for one in kept])
 
 
 def _snapshot_columns(change: TenantChange) -> Iterator[_Value]:
@@ -416,7 +416,7 @@ def _snapshot_columns(change: TenantChange) -> Iterator[_Value]:
     yield _bigints([row.version for row in rows])
     yield _bigints([row.fold for row in rows])
     yield _byteas([row.state for row in rows])
-    yield _byteas([one.mark for one in kept.values()])
+    yield _byteas([one.checksum for one in kept.values()])
 
 
 _COLUMN_GROUPS: Final[

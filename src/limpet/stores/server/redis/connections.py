@@ -60,45 +60,45 @@ class RedisCall(msgspec.Struct):
     """A command, or a script with its arguments, and the key that says where in a cluster it goes."""
 
     key: bytes
-    words: tuple[RedisArgument, ...]
+    arguments: tuple[RedisArgument, ...]
     script: LuaScript | None = None
 
     def command(self, *, whole: bool = False) -> tuple[RedisArgument, ...]:
         """Return what is sent: a script by its sum, or whole to a server that does not know it."""
         if self.script is None:
-            return self.words
+            return self.arguments
         if whole:
-            return (b"EVAL", self.script.source, 1, self.key, *self.words)
-        return (b"EVALSHA", self.script.sum, 1, self.key, *self.words)
+            return (b"EVAL", self.script.source, 1, self.key, *self.arguments)
+        return (b"EVALSHA", self.script.sha1, 1, self.key, *self.arguments)
 
 
 class RedisConnectionPool:
     """One server. Connections are lent to one thread at a time, and thrown away after the least doubt."""
 
     def __init__(self, place: RedisDsn) -> None:
-        self.place = place
+        self.dsn = place
         self._idle: list[RedisConnection] = []
         self._lock = threading.Lock()
         self._free = threading.BoundedSemaphore(place.connections)
         self._closed = False
-        self.made = 0
+        self.opened_count = 0
 
     def run(self, commands: Sequence[tuple[RedisArgument, ...]]) -> list[RedisAnswer]:
         """Send commands in one go; return the answers, an error in the place of the answer to what was refused.
 
         Raises what the driver raises if not every answer was had.
         """
-        with self.lent() as connection:
+        with self.borrow() as connection:
             connection.send_packed_command(connection.pack_commands(commands))
             return [read_answer(connection) for _ in commands]
 
     @contextlib.contextmanager
-    def lent(self) -> Generator[RedisConnection]:
+    def borrow(self) -> Generator[RedisConnection]:
         """A connection for the body of a `with`, at whose end it is free again; thrown away if that raises."""
-        if not self._free.acquire(timeout=self.place.timeout_s):
+        if not self._free.acquire(timeout=self.dsn.timeout_s):
             raise exceptions.TimeoutError("all connections are in use")
         try:
-            connection = self._taken()
+            connection = self._take_connection()
             try:
                 yield connection
             except BaseException:
@@ -112,14 +112,14 @@ class RedisConnectionPool:
         finally:
             self._free.release()
 
-    def _taken(self) -> RedisConnection:
+    def _take_connection(self) -> RedisConnection:
         while True:
             with self._lock:
                 if self._closed:
                     raise errors.EngineClosed
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
-                return self.connected()
+                return self.open_connection()
             # A connection that has something to say was closed by the server, or is out of step.
             try:
                 if not connection.can_read(0):
@@ -128,9 +128,9 @@ class RedisConnectionPool:
                 pass
             connection.disconnect()
 
-    def connected(self) -> RedisConnection:
+    def open_connection(self) -> RedisConnection:
         """Return a connection of one's own."""
-        place = self.place
+        place = self.dsn
         kind = redis.connection.Connection if place.tls is None else redis.connection.SSLConnection
         options: dict[str, Any] = {
             "host": place.host,
@@ -150,7 +150,7 @@ class RedisConnectionPool:
         except BaseException:
             connection.disconnect()
             raise
-        self.made += 1
+        self.opened_count += 1
         return connection
 
     def close(self) -> None:
@@ -189,19 +189,19 @@ class RedisServers:
     """A server, or a cluster. Commands come with a key each; those for one server go in one round trip."""
 
     def __init__(self, place: RedisDsn) -> None:
-        self.place = place
+        self.dsn = place
         self._lock = threading.Lock()
-        self._seed = RedisConnectionPool(place)
-        self._links: dict[tuple[str, int], RedisConnectionPool] = {
-            (place.host, place.port): self._seed
+        self._first_pool = RedisConnectionPool(place)
+        self._pools: dict[tuple[str, int], RedisConnectionPool] = {
+            (place.host, place.port): self._first_pool
         }
         self._slots: list[RedisConnectionPool] = []
 
     @property
-    def made(self) -> int:
+    def opened_count(self) -> int:
         """How many connections were made so far."""
         with self._lock:
-            return sum(link.made for link in self._links.values())
+            return sum(link.opened_count for link in self._pools.values())
 
     def script(self, name: str, key: bytes, *words: bytes | str | int) -> RedisAnswer:
         """Run one script."""
@@ -218,31 +218,31 @@ class RedisServers:
         """
         write = write or any(call.script is not None and call.script.writes for call in calls)
         try:
-            answers = self._run(calls, write=write)
+            answers = self._run_with_redirects(calls, write=write)
         except error_mapping.DRIVER_ERRORS as error:
-            raise error_mapping.to_error(error, self.place) from error
+            raise error_mapping.to_error(error, self.dsn) from error
         for answer in answers:
             if isinstance(answer, Exception):
-                raise error_mapping.to_error(answer, self.place) from answer
+                raise error_mapping.to_error(answer, self.dsn) from answer
         return answers
 
-    def _run(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
-        if not self.place.cluster and not self.place.waitaof:
-            answers = self._plainly(calls, write=write)
+    def _run_with_redirects(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
+        if not self.dsn.cluster and not self.dsn.waitaof:
+            answers = self._run_single_server(calls, write=write)
         else:
             answers = list[RedisAnswer](_NOT_SENT for _ in calls)
         left = [index for index, answer in enumerate(answers) if isinstance(answer, NOT_EXECUTED)]
-        until = time.monotonic() + min(self.place.timeout_s, _CLUSTER_WAIT_S) if left else 0.0
+        until = time.monotonic() + min(self.dsn.timeout_s, _CLUSTER_WAIT_S) if left else 0.0
         whole, again = False, not write
         while left and time.monotonic() < until:
-            whole = self._learn([answers[index] for index in left], whole=whole)
-            for link, indexes in self._parted(calls, answers, left).items():
+            whole = self._prepare_retry([answers[index] for index in left], whole=whole)
+            for link, indexes in self._group_by_pool(calls, answers, left).items():
                 chosen = [calls[index] for index in indexes]
                 asking = [isinstance(answers[index], AskError) for index in indexes]
                 try:
                     found = self._exchange(link, chosen, asking, write=write, whole=whole)
                 except _CONNECTION_LOST:
-                    self.forget(link)
+                    self.forget_pool(link)
                     if not again or time.monotonic() >= until:
                         raise
                     again = False
@@ -252,15 +252,15 @@ class RedisServers:
             left = [index for index in left if isinstance(answers[index], NOT_EXECUTED)]
         return answers
 
-    def _plainly(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
+    def _run_single_server(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
         """Do what nearly always is all there is to do: send to the one server, and hear what it says."""
         commands = [call.command() for call in calls]
         try:
-            return self._seed.run(commands)
+            return self._first_pool.run(commands)
         except redis.ConnectionError:
             if write:
                 raise
-            return self._seed.run(commands)
+            return self._first_pool.run(commands)
 
     def _exchange(
         self,
@@ -275,15 +275,15 @@ class RedisServers:
         for call, ask in zip(calls, asking, strict=True):
             commands += [(b"ASKING",)] * ask
             commands.append(call.command(whole=whole))
-        if write and self.place.waitaof:
-            commands.append((b"WAITAOF", 1, 0, int(self.place.timeout_s * 900)))
+        if write and self.dsn.waitaof:
+            commands.append((b"WAITAOF", 1, 0, int(self.dsn.timeout_s * 900)))
         found = iter(link.run(commands))
         answers: list[RedisAnswer] = []
         for ask in asking:
             if ask:
                 next(found)
             answers.append(next(found))
-        if write and self.place.waitaof:
+        if write and self.dsn.waitaof:
             self._check_synced(next(found))
         return answers
 
@@ -292,101 +292,101 @@ class RedisServers:
             raise answer
         if cast("list[int]", answer)[0] < 1:
             raise errors.Unavailable(
-                f"{self.place.shown} has it, but has not synced it to its disk in time.",
+                f"{self.dsn.shown} has it, but has not synced it to its disk in time.",
                 hint="Retry; with the same key it has one effect. ?timeout_s=60 in the URL waits longer.",
             )
 
-    def _parted(
+    def _group_by_pool(
         self, calls: Sequence[RedisCall], answers: Sequence[RedisAnswer], left: Sequence[int]
     ) -> dict[RedisConnectionPool, list[int]]:
         parts: dict[RedisConnectionPool, list[int]] = {}
         for index in left:
             answer = answers[index]
             link = (
-                self._at(str(cast("object", answer.host)), answer.port)
+                self._pool_at(str(cast("object", answer.host)), answer.port)
                 if isinstance(answer, AskError)
-                else self._of(calls[index].key)
+                else self._pool_for_key(calls[index].key)
             )
             parts.setdefault(link, []).append(index)
         return parts
 
-    def _learn(self, refusals: Sequence[RedisAnswer], *, whole: bool) -> bool:
+    def _prepare_retry(self, refusals: Sequence[RedisAnswer], *, whole: bool) -> bool:
         """Make the next try a better one; return whether scripts have to be sent whole."""
-        if not self.place.cluster and any(isinstance(each, MovedError) for each in refusals):
+        if not self.dsn.cluster and any(isinstance(each, MovedError) for each in refusals):
             raise next(each for each in refusals if isinstance(each, MovedError))
         if any(isinstance(each, MovedError) for each in refusals):
-            self._forget()
+            self._forget_slots()
         if any(
             isinstance(each, (TryAgainError, ClusterDownError)) and each is not _NOT_SENT
             for each in refusals
         ):
             time.sleep(RETRY_PAUSE_S)
-            self._forget()
+            self._forget_slots()
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
 
-    def only(self) -> RedisConnectionPool | None:
+    def single_pool(self) -> RedisConnectionPool | None:
         """Return the link to the one server that has everything and syncs before it answers; None if there is no such.
 
         Nor is there one where a single connection is allowed: whoever kept it would wait for itself at the first look.
         """
-        place = self.place
-        return None if place.cluster or place.waitaof or place.connections < 2 else self._seed
+        place = self.dsn
+        return None if place.cluster or place.waitaof or place.connections < 2 else self._first_pool
 
-    def every(self) -> list[RedisConnectionPool]:
+    def primary_pools(self) -> list[RedisConnectionPool]:
         """Return a link to each server that takes writes."""
-        if not self.place.cluster:
-            return [self._seed]
-        self._of(b"")
+        if not self.dsn.cluster:
+            return [self._first_pool]
+        self._pool_for_key(b"")
         with self._lock:
             return list(dict.fromkeys(self._slots))
 
-    def _of(self, key: bytes) -> RedisConnectionPool:
-        if not self.place.cluster:
-            return self._seed
+    def _pool_for_key(self, key: bytes) -> RedisConnectionPool:
+        if not self.dsn.cluster:
+            return self._first_pool
         with self._lock:
             slots = self._slots
         if not slots:
-            slots = self._look()
+            slots = self._load_slots()
         return slots[redis.crc.key_slot(key)]
 
-    def _forget(self) -> None:
+    def _forget_slots(self) -> None:
         with self._lock:
             self._slots = []
 
-    def forget(self, link: RedisConnectionPool) -> None:
+    def forget_pool(self, link: RedisConnectionPool) -> None:
         """A server does not answer: look again which one has which slots, and ask that one last."""
         with self._lock:
             self._slots = []
-            place = (link.place.host, link.place.port)
-            if place in self._links:
-                self._links[place] = self._links.pop(place)
+            place = (link.dsn.host, link.dsn.port)
+            if place in self._pools:
+                self._pools[place] = self._pools.pop(place)
 
-    def _at(self, host: str, port: int) -> RedisConnectionPool:
+    def _pool_at(self, host: str, port: int) -> RedisConnectionPool:
         with self._lock:
-            link = self._links.get((host, port))
+            link = self._pools.get((host, port))
             if link is None:
-                link = self._links[host, port] = RedisConnectionPool(self.place.at(host, port))
+                link = self._pools[host, port] = RedisConnectionPool(self.dsn.at(host, port))
             return link
 
-    def _look(self) -> list[RedisConnectionPool]:
+    def _load_slots(self) -> list[RedisConnectionPool]:
         """Ask any server which one has which slots."""
         failure: Exception | None = None
         with self._lock:
-            known = list(self._links.values())
+            known = list(self._pools.values())
         for link in known:
             try:
                 (answer,) = link.run([(b"CLUSTER", b"SLOTS")])
                 if isinstance(answer, Exception):
                     raise answer
             except error_mapping.DRIVER_ERRORS as error:
-                self.forget(link)
+                self.forget_pool(link)
                 failure = failure or error
                 continue
             ranges = cast("list[list[list[bytes | int]]]", answer)
             slots: list[RedisConnectionPool | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
             for first, last, primary, *_ in ranges:
-                host = cast("bytes", primary[0] or b"").decode() or link.place.host
-                at = self._at(host, cast("int", primary[1]))
+                host = cast("bytes", primary[0] or b"").decode() or link.dsn.host
+                at = self._pool_at(host, cast("int", primary[1]))
                 low, high = cast("int", first), cast("int", last)
                 slots[low : high + 1] = [at] * (high + 1 - low)
             if None in slots:
@@ -400,7 +400,7 @@ class RedisServers:
     def close(self) -> None:
         """Close every connection."""
         with self._lock:
-            links = list(self._links.values())
+            links = list(self._pools.values())
         for link in links:
             link.close()
 
@@ -420,13 +420,13 @@ class RedisPipeline:
         verdict: Callable[[RedisAnswer], ChangeResult],
         check: Callable[[], None],
     ) -> None:
-        self._place = link.place
-        self._loan = link.lent()
-        self._announce = announce
+        self._dsn = link.dsn
+        self._loan = link.borrow()
+        self._prepare = announce
         self._call = call
-        self._verdict = verdict
+        self._parse_result = verdict
         self._check = check
-        self._out: deque[int] = deque()
+        self._in_flight: deque[int] = deque()
 
     def __enter__(self) -> RedisPipeline:
         """Borrow the connection."""
@@ -441,15 +441,15 @@ class RedisPipeline:
         trace: TracebackType | None,
     ) -> None:
         """Give it back, or throw it away if not every answer was had."""
-        if self._out and error is None:
+        if self._in_flight and error is None:
             kind, error = UnansweredChanges, UnansweredChanges()
         self._loan.__exit__(kind, error, trace)
 
     def send(self, changes: Sequence[TenantChange]) -> bool:
         """Send changes. Always."""
-        self._announce(changes)
+        self._prepare(changes)
         commands = [self._call(change).command() for change in changes]
-        self._out.append(len(changes))
+        self._in_flight.append(len(changes))
         with self._translated():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         return True
@@ -457,18 +457,18 @@ class RedisPipeline:
     def receive(self) -> list[ChangeResult]:
         """Wait for what became of the first of them."""
         with self._translated():
-            answers = [read_answer(self._connection) for _ in range(self._out[0])]
+            answers = [read_answer(self._connection) for _ in range(self._in_flight[0])]
             for answer in answers:
                 if isinstance(answer, Exception) and not isinstance(answer, NOT_EXECUTED):
                     raise answer
-        self._out.popleft()
+        self._in_flight.popleft()
         self._check()
         return [
-            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._verdict(answer)
+            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._parse_result(answer)
             for answer in answers
         ]
 
-    def ready(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether something of an answer is there."""
         with self._translated():
             return self._connection.can_read(0)
@@ -483,7 +483,7 @@ class RedisPipeline:
         try:
             yield
         except error_mapping.DRIVER_ERRORS as error:
-            raise error_mapping.to_error(error, self._place) from error
+            raise error_mapping.to_error(error, self._dsn) from error
 
 
 class UnansweredChanges(Exception):

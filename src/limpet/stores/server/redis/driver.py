@@ -54,49 +54,49 @@ class RedisReads:
     def tenants(self) -> list[str]:
         """Return every tenant that has events, sorted."""
         # One is listed before its first event is there, and may have come to none.
-        return self._with(self._names.tenants, b"log")
+        return self._tenants_with(self._names.tenants, b"log")
 
-    def noted(self) -> list[str]:
+    def tenants_with_notes(self) -> list[str]:
         """Return every tenant that has notes, with or without events, sorted."""
-        return self._with(self._names.noted, b"notes")
+        return self._tenants_with(self._names.tenants_with_notes, b"notes")
 
-    def _with(self, listed: bytes, part: bytes) -> list[str]:
+    def _tenants_with(self, listed: bytes, part: bytes) -> list[str]:
         """Return the tenants of a list that have a certain key."""
-        named = self._members(listed)
-        keys = [self._names.base(name) + part for name in named]
+        named = self._listed_names(listed)
+        keys = [self._names.tenant_prefix(name) + part for name in named]
         there = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
         return sorted(name for name, is_there in zip(named, there, strict=True) if is_there)
 
-    def adrift(self) -> list[str]:
+    def unlisted_tenants(self) -> list[str]:
         """Return tenants that have a log and are in no list, out of all keys that there are."""
-        listed = set(self._members(self._names.tenants))
-        return sorted(set(self._logs()) - listed)
+        listed = set(self._listed_names(self._names.tenants))
+        return sorted(set(self._scan_logs()) - listed)
 
-    def _logs(self) -> Iterator[str]:
-        for link in self._servers.every():
+    def _scan_logs(self) -> Iterator[str]:
+        for link in self._servers.primary_pools():
             at = b"0"
             while True:
                 (answer,) = link.run(
-                    [(b"SCAN", at, b"MATCH", self._names.logs, b"COUNT", _SCAN_ROWS)]
+                    [(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)]
                 )
                 if isinstance(answer, Exception):
-                    raise error_mapping.to_error(answer, self._servers.place) from answer
+                    raise error_mapping.to_error(answer, self._servers.dsn) from answer
                 at, keys = cast("tuple[bytes, list[bytes]]", answer)
-                yield from map(self._names.tenant, keys)
+                yield from map(self._names.tenant_of, keys)
                 if at == b"0":
                     break
 
-    def _members(self, key: bytes) -> list[str]:
+    def _listed_names(self, key: bytes) -> list[str]:
         return [serialization.unpack_text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip
 
-    def _heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
+    def _read_heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
         keys = [self._names.head(tenant) for tenant in tenants]
         answers = self._servers.run(
             [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
         )
         return [serialization.unpack_head(answer) for answer in answers]
 
-    def _held(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
+    def _count_by_status(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
         """Return how many rows there are, by kind and status; nobody is kept waiting for long."""
         held: dict[str, dict[str, int]] = {}
         for tenant in tenants:
@@ -115,14 +115,14 @@ class RedisReads:
 
     def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
         """Return a stream by name or number."""
-        return self.own(tenant, stream, low=1, high=0, limit=0)[0]
+        return self.own_events(tenant, stream, low=1, high=0, limit=0)[0]
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
         """Return streams by number, those after one."""
         answer = cast("list[object]", self._script("streams", tenant, after, limit))
         return [serialization.unpack_stream(each) for each in answer]
 
-    def own(
+    def own_events(
         self,
         tenant: str,
         stream: str | int,
@@ -152,7 +152,7 @@ class RedisReads:
         """Return the version of a stream's last own event up to a position; 0 if it had none."""
         return serialization.unpack_number(self._script("version_at", tenant, stream, position))
 
-    def seek(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
         return serialization.unpack_number(self._script("seek", tenant, number, low, high, ordinal))
 
@@ -171,7 +171,7 @@ class RedisReads:
             for stretch, claim, version in answer
         ]
 
-    def claims_of(self, tenant: str, stretches: Collection[int]) -> int:
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         """Return how many claims stretches have."""
         asked = serialization.pack([]), serialization.pack(list(stretches))
         return serialization.unpack_number(self._script("claims", tenant, *asked, "count"))
@@ -186,11 +186,11 @@ class RedisReads:
 
     def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         """Return what an idempotency key was used for."""
-        where = self._names.base(tenant) + b"keys"
+        where = self._names.tenant_prefix(tenant) + b"keys"
         answer = self._servers.command(where, b"HGET", where, key)
         return None if answer is None else serialization.unpack_key(key.encode(), answer)
 
-    def _page(
+    def _read_page(
         self, tenant: str, book: str, order: str, span: tuple[bytes, bytes], limit: int
     ) -> list[list[object]]:
         """Return names and values of a hash in the order of its names; `derived/` names one that is derived."""
@@ -200,10 +200,10 @@ class RedisReads:
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
         """Return keys by their text, those after one."""
-        page = self._page(tenant, "keys", "keys:text", (b"(" + after.encode(), b"+"), limit)
+        page = self._read_page(tenant, "keys", "keys:text", (b"(" + after.encode(), b"+"), limit)
         return [serialization.unpack_key(*each) for each in page]
 
-    def keys_of(self, tenant: str, positions: Collection[int]) -> list[str]:
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         """Return keys whose first … last has one of these positions."""
         answer = self._script("keys_of", tenant, serialization.pack(list(positions)))
         return [serialization.unpack_text(each) for each in cast("list[bytes]", answer)]
@@ -213,7 +213,7 @@ class RedisReads:
         answer = self._script("projection", tenant, "rows", serialization.projection_key(kind, id))
         return None if answer is None else serialization.unpack_projection(answer)
 
-    def query(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
         """Return one page of rows."""
         if query.limit <= 0:
             return []
@@ -225,7 +225,7 @@ class RedisReads:
     ) -> list[driver.ProjectionRow]:
         """Return rows of all kinds by (kind, id), those after one."""
         first = b"-" if after == ("", "") else b"(" + serialization.projection_key(*after)
-        page = self._page(tenant, "derived/rows", "rows:id", (first, b"+"), limit)
+        page = self._read_page(tenant, "derived/rows", "rows:id", (first, b"+"), limit)
         return [serialization.unpack_projection(row) for _, row in page if row is not None]
 
     def snapshot(self, tenant: str, stream: str) -> driver.SnapshotRow | None:
@@ -237,25 +237,29 @@ class RedisReads:
         """Return contents by hash, those that are there; unchecked."""
         if not hashes:
             return {}
-        asked, key = list(hashes), self._names.base(tenant) + b"blobs"
+        asked, key = list(hashes), self._names.tenant_prefix(tenant) + b"blobs"
         answer = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, *asked))
         found = zip(asked, answer, strict=True)
         return {hash_: content for hash_, content in found if content is not None}
 
-    def every_blob(
+    def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
         """Return blobs by hash, those after one."""
-        page = self._page(tenant, "blobs", "blobs:hash", (b"(" + after, b"+"), limit)
+        page = self._read_page(tenant, "blobs", "blobs:hash", (b"(" + after, b"+"), limit)
         # One that was taken away beneath the store has nothing left to be read.
         return [cast("tuple[bytes, bytes]", (hash_, content or b"")) for hash_, content in page]
 
-    def uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
         """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
         found = cast("list[bytes]", self._script("uses", tenant, after, limit))
         return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
 
-    def unused(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
         """Return those of the blobs that are there and that no event but those of these streams refers to."""
         asked = (
             serialization.pack([serialization.raw_bytes(each) for each in hashes]),
@@ -265,7 +269,7 @@ class RedisReads:
 
     def note(self, tenant: str, name: str) -> driver.NoteRow | None:
         """Return a note."""
-        key = self._names.base(tenant) + b"notes"
+        key = self._names.tenant_prefix(tenant) + b"notes"
         answer = self._servers.command(key, b"HGET", key, name)
         return None if answer is None else serialization.unpack_note(name.encode(), answer)
 
@@ -274,7 +278,7 @@ class RedisReads:
         first, last = prefix.encode(), after.encode()
         # No name has the byte 0xff.
         span = (b"(" + last if last >= first else b"[" + first, b"(" + first + b"\xff")
-        page = self._page(tenant, "notes", "notes:name", span, limit)
+        page = self._read_page(tenant, "notes", "notes:name", span, limit)
         return [serialization.unpack_note(*each) for each in page]
 
 
@@ -311,7 +315,7 @@ class RedisRebuild:
                     words = self._numbers[change.tenant], serialization.pack_derived(part)
                     if not self._script("build", change.tenant, *words):
                         return False
-            return self._current() and self._swap()
+            return self._heads_unchanged() and self._swap()
         finally:
             # What was replaced is cleaned away, and so is what was not put into place.
             for tenant, number in self._numbers.items():
@@ -320,14 +324,14 @@ class RedisRebuild:
     def _script(self, name: str, tenant: str, *words: bytes | str | int) -> object:
         return self._servers.script(name, self._names.head(tenant), *words)
 
-    def _current(self) -> bool:
+    def _heads_unchanged(self) -> bool:
         keys = [self._names.head(tenant) for tenant in self._before]
         calls = [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
         heads = [serialization.unpack_head(answer) for answer in self._servers.run(calls)]
         return heads == list(self._before.values())
 
     def _swap(self) -> bool:
-        calls = [self._swapped(tenant, head) for tenant, head in self._before.items()]
+        calls = [self._swap_call(tenant, head) for tenant, head in self._before.items()]
         answers = self._servers.run(calls)
         done = [tenant for tenant, answer in zip(self._before, answers, strict=True) if answer]
         for tenant in done:
@@ -337,7 +341,7 @@ class RedisRebuild:
                 self._clean_leftovers(tenant)
         return len(done) == len(answers)
 
-    def _swapped(self, tenant: str, head: driver.FeedHead) -> RedisCall:
+    def _swap_call(self, tenant: str, head: driver.FeedHead) -> RedisCall:
         words = (
             self._numbers[tenant], head.position, head.link, head.epoch,
             self._names.channel, serialization.pack_notification(tenant, head.position, self._names.sender),
@@ -385,47 +389,55 @@ class RedisPendingErasures:
 
     def announce(self, tenant: str, position: int) -> None:
         """Say that an erasure will be at a position of a tenant, before it is."""
-        key = self._names.erasing
+        key = self._names.announced_erasures
         self._servers.command(key, b"SADD", key, _announcement(tenant, position), write=True)
 
     def pending(self) -> bytes | None:
         """Return what erasures left to do, one after the other; None: nothing."""
-        entries = self._gathered()
+        entries = self._collect_all()
         return b"".join(_entry_work(entry) for entry in entries) if entries else None
 
-    def _gathered(self) -> list[bytes]:
-        announced, key = self._names.erasing, self._names.pending
+    def _collect_all(self) -> list[bytes]:
+        announced, key = self._names.announced_erasures, self._names.pending_erasures
         look = RedisCall(key, (b"LRANGE", key, 0, -1))
         calls = [RedisCall(announced, (b"SMEMBERS", announced)), look]
         members, entries = cast("list[list[bytes]]", self._servers.run(calls))
         if not members:
             return entries
         for member in sorted(members, key=_announcement_order):
-            self._gather(member)
+            self._collect(member)
         return cast("list[bytes]", self._servers.run([look])[0])
 
-    def _gather(self, member: bytes) -> None:
+    def _collect(self, member: bytes) -> None:
         position, _, name = member.partition(b" ")
         tenant = serialization.unpack_text(name)
-        head, todo = self._names.head(tenant), self._names.base(tenant) + b"todo"
+        head, todo = self._names.head(tenant), self._names.tenant_prefix(tenant) + b"todo"
         word, *found = cast("list[bytes]", self._servers.script("take_todo", head, position))
         if word == b"wait":
             return
         if found:
-            id_ = position + b"/" + self._names.base(tenant)
-            self._servers.script("add_pending", self._names.pending, id_, id_ + b" " + found[0])
+            id_ = position + b"/" + self._names.tenant_prefix(tenant)
+            self._servers.script(
+                "add_pending", self._names.pending_erasures, id_, id_ + b" " + found[0]
+            )
             self._servers.command(todo, b"HDEL", todo, position, write=True)
-        self._servers.command(self._names.erasing, b"SREM", self._names.erasing, member, write=True)
+        self._servers.command(
+            self._names.announced_erasures,
+            b"SREM",
+            self._names.announced_erasures,
+            member,
+            write=True,
+        )
 
     def scrub(self, done: bytes, left: bytes, rewrite: Callable[[], None]) -> None:
         """Have files rewritten, then take what was done off the list, but for what is left; what came since stays."""
-        before = self._gathered()
+        before = self._collect_all()
         if not before:
-            self._set([], [b"left " + left] if left else [])
+            self._replace_entries([], [b"left " + left] if left else [])
             return
         # Until it is through, an empty line more is pending.
         begun = [b"scrub \n", *(entry for entry in before if entry != b"scrub \n")]
-        self._set(before, begun)
+        self._replace_entries(before, begun)
         for head in {head: None for entry in before if (head := _entry_head_key(entry))}:
             # It may have rows from before the erasure, and is not where that looks.
             clean_all_rebuilds(self._servers, head)
@@ -433,12 +445,12 @@ class RedisPendingErasures:
         # What was done may have been looked at before or after another one was broken off, which left the line.
         pending = b"".join(map(_entry_work, before)).removeprefix(b"\n")
         rest = left + pending.removeprefix(done.removeprefix(b"\n"))
-        self._set(begun, [b"left " + rest] if rest else [])
+        self._replace_entries(begun, [b"left " + rest] if rest else [])
 
-    def _set(self, before: list[bytes], after: list[bytes]) -> None:
+    def _replace_entries(self, before: list[bytes], after: list[bytes]) -> None:
         # If somebody else has set it meanwhile, what they left is right.
         seen, rest = ([serialization.raw_bytes(each) for each in some] for some in (before, after))
-        self._servers.script("set_pending", self._names.pending, serialization.pack(seen), serialization.pack(rest))  # fmt: skip
+        self._servers.script("set_pending", self._names.pending_erasures, serialization.pack(seen), serialization.pack(rest))  # fmt: skip
 
 
 def _announcement(tenant: str, position: int) -> bytes:
@@ -471,12 +483,12 @@ class RedisDriver(RedisReads):
     def __init__(self, place: RedisDsn, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._servers = RedisServers(place)
         self._names = RedisKeys(place.prefix, random(8))
-        self._listed: set[tuple[bytes, str]] = set()
+        self._listed_tenants: set[tuple[bytes, str]] = set()
         self._note_counts: dict[str, int] = {}
         self._settings = RedisSettings(self._servers)
-        self._todo = RedisPendingErasures(self._servers, self._names)
-        self._guards = RedisAdvisoryLock(self._servers, self._names, random)
-        self._news = RedisListener(self._servers, self._names)
+        self._pending_erasures = RedisPendingErasures(self._servers, self._names)
+        self._advisory_lock = RedisAdvisoryLock(self._servers, self._names, random)
+        self._listener = RedisListener(self._servers, self._names)
 
     def check(self) -> None:
         """Refuse a server that can't keep a store, or not as durably as the URL asks, and name the fix."""
@@ -497,34 +509,34 @@ class RedisDriver(RedisReads):
 
     def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
         """Apply changes of different tenants, each by itself; None: it was applied."""
-        self._announce(changes)
-        answers = self._servers.run([self._applied(change) for change in changes])
-        self._hold_still()
+        self._prepare_changes(changes)
+        answers = self._servers.run([self._apply_call(change) for change in changes])
+        self._recheck_durability()
         return [_change_result(answer) for answer in answers]
 
-    def line(self) -> RedisPipeline | None:
+    def pipeline(self) -> RedisPipeline | None:
         """Return a connection for changes that are sent ahead of answers; none to a cluster, or where a sync is waited for."""
-        link = self._servers.only()
+        link = self._servers.single_pool()
         if link is None:
             return None
         return RedisPipeline(
-            link, announce=self._announce, call=self._applied, verdict=_change_result, check=self._hold_still
+            link, announce=self._prepare_changes, call=self._apply_call, verdict=_change_result, check=self._recheck_durability
         )  # fmt: skip
 
-    def _announce(self, changes: Sequence[driver.TenantChange]) -> None:
-        self._settings.hold()
+    def _prepare_changes(self, changes: Sequence[driver.TenantChange]) -> None:
+        self._settings.recheck()
         for change in changes:
-            self._list(self._names.tenants, change.tenant)
-            if change.todo is not None:
-                self._todo.announce(change.tenant, change.after.position)
+            self._list_tenant(self._names.tenants, change.tenant)
+            if change.pending_work is not None:
+                self._pending_erasures.announce(change.tenant, change.after.position)
 
-    def _hold_still(self) -> None:
+    def _recheck_durability(self) -> None:
         """It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.
 
         Nor is it refused: it is there.
         """
         try:
-            self._settings.hold()
+            self._settings.recheck()
         except errors.Error as error:
             raise errors.Unavailable(
                 f"it may be done, but not as durably as was asked: {error.message}",
@@ -532,25 +544,30 @@ class RedisDriver(RedisReads):
                 facts=error.facts,
             ) from error
 
-    def _applied(self, change: driver.TenantChange) -> RedisCall:
+    def _apply_call(self, change: driver.TenantChange) -> RedisCall:
         told = serialization.pack_notification(
             change.tenant, change.after.position, self._names.sender
         )
-        words = serialization.pack_change(change), self._names.channel, told, self._guards.token
+        words = (
+            serialization.pack_change(change),
+            self._names.channel,
+            told,
+            self._advisory_lock.token,
+        )
         return RedisCall(self._names.head(change.tenant), words, load_script("apply"))
 
-    def _list(self, key: bytes, tenant: str) -> None:
+    def _list_tenant(self, key: bytes, tenant: str) -> None:
         """Have a tenant listed before it has anything, so that none that has something is ever missing.
 
         Once by each store, whatever the tenant has: a list that was lost comes back with whoever comes new.
         """
-        if (key, tenant) not in self._listed:
+        if (key, tenant) not in self._listed_tenants:
             self._servers.command(key, b"SADD", key, tenant, write=True)
-            if len(self._listed) >= _CACHED_NAMES_MAX:
-                self._listed.clear()
-            self._listed.add((key, tenant))
+            if len(self._listed_tenants) >= _CACHED_NAMES_MAX:
+                self._listed_tenants.clear()
+            self._listed_tenants.add((key, tenant))
 
-    def forget_keys(self, tenant: str, *, before_us: int) -> int:
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop keys used before that moment; return how many."""
         count = 0
         while some := serialization.unpack_number(
@@ -564,8 +581,8 @@ class RedisDriver(RedisReads):
         if value is None:
             answer = self._script("put_note", tenant, name, expected, "drop")
             return cast("list[bytes]", answer)[0] == b"yes"
-        self._settings.hold()
-        self._list(self._names.noted, tenant)
+        self._settings.recheck()
+        self._list_tenant(self._names.tenants_with_notes, tenant)
         for _ in range(driver.NOTE_TRIES_MAX):
             version = self._note_counts.get(tenant, 0) + 1
             mark = checked_reads.note_checksum(tenant, name, port.Note(value, version))
@@ -584,7 +601,7 @@ class RedisDriver(RedisReads):
             self._note_counts.clear()
         self._note_counts[tenant] = count
 
-    def replace(
+    def replace_derived(
         self, before: Mapping[str, driver.FeedHead], derived: Iterable[driver.TenantChange]
     ) -> bool:
         """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
@@ -595,32 +612,32 @@ class RedisDriver(RedisReads):
             )
         return RedisRebuild(self._servers, self._names, before).replace(derived)
 
-    def guard(self, tenant: str, timeout_s: float) -> bool:
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         """Try to be the only one among all stores that has a tenant's guard."""
-        return self._guards.take(tenant, timeout_s)
+        return self._advisory_lock.acquire(tenant, timeout_s)
 
-    def unguard(self, tenant: str) -> None:
+    def release_advisory_lock(self, tenant: str) -> None:
         """Give the guard back, if it is had."""
-        self._guards.give_back(tenant)
+        self._advisory_lock.release(tenant)
 
-    def pending(self) -> bytes | None:
+    def pending_erasures(self) -> bytes | None:
         """Return what erasures left to do."""
-        return self._todo.pending()
+        return self._pending_erasures.pending()
 
     def scrub(self, done: bytes, left: bytes) -> None:
         """Have every server write its files anew; then set what is pending."""
-        self._todo.scrub(done, left, self._settings.rewrite)
+        self._pending_erasures.scrub(done, left, self._settings.rewrite)
 
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and position whenever a tenant's feed has gone on, by anybody."""
-        return self._news.listen()
+        return self._listener.listen()
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people."""
         named_ = self.tenants()
-        heads = dict(zip(named_, self._heads(named_), strict=True))
-        place = self._servers.place
-        keys = [self._names.base(tenant) + b"blobs" for tenant in named_]
+        heads = dict(zip(named_, self._read_heads(named_), strict=True))
+        place = self._servers.dsn
+        keys = [self._names.tenant_prefix(tenant) + b"blobs" for tenant in named_]
         blobs = self._servers.run([RedisCall(key, (b"HLEN", key)) for key in keys])
         return {
             "backend": "redis",
@@ -631,7 +648,7 @@ class RedisDriver(RedisReads):
             "tenants": len(named_),
             "events": sum(head.position for head in heads.values()),
             "blobs": sum(serialization.unpack_number(count) for count in blobs),
-            "holds": cast("Json", self._held(named_)),
+            "holds": cast("Json", self._count_by_status(named_)),
             "heads": {
                 name: {"position": head.position, "link": head.link.hex()}
                 for name, head in heads.items()
@@ -640,7 +657,7 @@ class RedisDriver(RedisReads):
 
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
-        self._news.close()
+        self._listener.close()
         self._servers.close()
 
 

@@ -26,14 +26,14 @@ class RedisIndexStore:
         self._base = f"{place.prefix}:{{shelf}}:".encode()
         self._settings = RedisSettings(self._servers)
 
-    def _book(self, book: str) -> bytes:
+    def _table_key(self, book: str) -> bytes:
         return self._base + encode_name(book).encode()
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """Return the values of the rows that are there, by key, in one look."""
         if not keys:
             return {}
-        where = self._book(book)
+        where = self._table_key(book)
         answer = cast("list[bytes | None]", self._servers.command(where, b"HMGET", where, *keys))
         found = zip(keys, answer, strict=True)
         return {key: value for key, value in found if value is not None}
@@ -43,17 +43,19 @@ class RedisIndexStore:
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         way = "back" if newest else "forth"
-        answer = self._servers.script("shelf_scan", self._book(book), first, last, limit, way)
+        answer = self._servers.script("shelf_scan", self._table_key(book), first, last, limit, way)
         return [(key, value) for key, value in cast("list[list[bytes]]", answer)]
 
-    def lasts(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
+    def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         if not spans:
             return []
         asked = [
             (serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans
         ]
-        answer = self._servers.script("shelf_lasts", self._book(book), serialization.pack(asked))
+        answer = self._servers.script(
+            "shelf_lasts", self._table_key(book), serialization.pack(asked)
+        )
         return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
 
     def write(
@@ -80,7 +82,7 @@ class RedisIndexStore:
         """Have the server write its files anew, so that nothing of what was dropped is left in them."""
         self._settings.rewrite()
 
-    def renew(self) -> None:
+    def clear(self) -> None:
         """Throw everything away and begin empty."""
         keys = self._keys()
         self._servers.run([RedisCall(self._base, (b"UNLINK", key)) for key in keys], write=True)
@@ -106,14 +108,14 @@ def _pack_index_change(change: IndexRowPut | IndexRangeDrop) -> tuple[object, ..
         put = cast("IndexRowPut", change)
         return (
             "put",
-            encode_name(put.book),
+            encode_name(put.table),
             serialization.raw_bytes(put.key),
             serialization.raw_bytes(put.value),
         )
     drop = cast("IndexRangeDrop", change)
     return (
         "drop",
-        encode_name(drop.book),
+        encode_name(drop.table),
         serialization.raw_bytes(drop.first),
         serialization.raw_bytes(drop.last),
     )

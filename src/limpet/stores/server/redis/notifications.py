@@ -45,28 +45,28 @@ class RedisListener:
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield MISSED, then tenant and position of every change by others. Raises if the server can't be heard."""
         try:
-            connection = self._subscribed()
+            connection = self._subscribe()
             if connection is None:
                 return
             yield MISSED
             while not self._closed.is_set():
-                told = self._told(connection)
+                told = self._next_notification(connection)
                 if told is not None:
                     yield told
         except error_mapping.DRIVER_ERRORS as error:
             if not self._closed.is_set():
-                raise error_mapping.to_error(error, self._servers.place) from error
+                raise error_mapping.to_error(error, self._servers.dsn) from error
         finally:
-            self._drop()
+            self._close_connection()
 
-    def _subscribed(self) -> RedisConnection | None:
+    def _subscribe(self) -> RedisConnection | None:
         # Every server of a cluster hears what is told to any of them.
         failure: Exception | None = None
-        for link in self._servers.every():
+        for link in self._servers.primary_pools():
             try:
-                connection = link.connected()
+                connection = link.open_connection()
             except error_mapping.DRIVER_ERRORS as error:
-                self._servers.forget(link)
+                self._servers.forget_pool(link)
                 failure = error
                 continue
             with self._lock:
@@ -81,7 +81,7 @@ class RedisListener:
             return connection
         raise failure or redis.ConnectionError("no server answers")
 
-    def _drop(self) -> None:
+    def _close_connection(self) -> None:
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -94,7 +94,7 @@ class RedisListener:
             if self._connection is not None:
                 interrupt_reader(self._connection)
 
-    def _told(self, connection: RedisConnection) -> tuple[str, int] | None:
+    def _next_notification(self, connection: RedisConnection) -> tuple[str, int] | None:
         if not connection.can_read(_CLOSE_CHECK_S):
             return None
         kind, _, content = cast("list[bytes]", connection.read_response())
@@ -128,9 +128,9 @@ class RedisAdvisoryLock:
         self.token = b""
         """What the guard that is had, if one is, holds at the server."""
 
-    def take(self, tenant: str, timeout_s: float) -> bool:
+    def acquire(self, tenant: str, timeout_s: float) -> bool:
         """Try to have the guard within a time; all others that listen are told first."""
-        key, token = self._names.base(tenant) + b"guard", self._random(16)
+        key, token = self._names.tenant_prefix(tenant) + b"guard", self._random(16)
         until, pause = time.monotonic() + timeout_s, _LOCK_POLL_S[0]
         tell = RedisCall(
             key,
@@ -151,7 +151,7 @@ class RedisAdvisoryLock:
         self.token = token
         return True
 
-    def give_back(self, tenant: str) -> None:
+    def release(self, tenant: str) -> None:
         """Give it back, if it is had still."""
         token, self.token = self.token, b""
         if token:

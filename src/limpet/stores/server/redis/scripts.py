@@ -43,7 +43,7 @@ class LuaScript(msgspec.Struct, frozen=True):
     """A script, its sum, and whether it changes what has to be kept."""
 
     source: bytes
-    sum: bytes
+    sha1: bytes
     writes: bool
 
 

@@ -48,33 +48,33 @@ class RedisKeys:
         self.sender = sender
         """Who tells news: whoever does need not hear them."""
         self.tenants = f"{prefix}:tenants".encode()
-        self.noted = f"{prefix}:noted".encode()
-        self.erasing = f"{prefix}:erasing".encode()
-        self.pending = f"{prefix}:pending".encode()
+        self.tenants_with_notes = f"{prefix}:noted".encode()
+        self.announced_erasures = f"{prefix}:erasing".encode()
+        self.pending_erasures = f"{prefix}:pending".encode()
         self.channel = f"{prefix}:news".encode()
         self.format = f"{prefix}:format".encode()
-        self.logs = f"{prefix}:{{t*}}:log".encode()
+        self.log_pattern = f"{prefix}:{{t*}}:log".encode()
         """What the keys of all logs are like, for a look through all keys."""
-        self._bases: dict[str, bytes] = {}
+        self._prefixes: dict[str, bytes] = {}
 
-    def base(self, tenant: str) -> bytes:
+    def tenant_prefix(self, tenant: str) -> bytes:
         """Return what all keys of a tenant begin with."""
-        base = self._bases.get(tenant)
+        base = self._prefixes.get(tenant)
         if base is None:
-            if len(self._bases) >= 10_000:
-                self._bases.clear()
+            if len(self._prefixes) >= 10_000:
+                self._prefixes.clear()
             tag = base64.urlsafe_b64encode(tenant.encode()).rstrip(b"=").decode()
-            base = self._bases[tenant] = f"{self.prefix}:{{t{tag}}}:".encode()
+            base = self._prefixes[tenant] = f"{self.prefix}:{{t{tag}}}:".encode()
         return base
 
-    def tenant(self, key: bytes) -> str:
+    def tenant_of(self, key: bytes) -> str:
         """Return whose key it is: the inverse of `base`."""
         tag = key.removeprefix(f"{self.prefix}:{{t".encode()).partition(b"}")[0]
         return base64.urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)).decode()
 
     def head(self, tenant: str) -> bytes:
         """Return the key that every script of a tenant is given."""
-        return self.base(tenant) + b"head"
+        return self.tenant_prefix(tenant) + b"head"
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -117,7 +117,7 @@ def pack_change(change: driver.TenantChange) -> bytes:
             change.claims,
             [(one.key, raw_bytes(pack_key(one)), one.first, one.time_us) for one in change.keys],
             [(raw_bytes(hash_), raw_bytes(content)) for hash_, content in change.blobs.items()],
-            [(position, raw_bytes(hash_)) for position, hash_ in change.uses],
+            [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
             projection_fields(change.projections),
             snapshot_fields(change.snapshots),
             _removal_fields(change),
@@ -130,7 +130,7 @@ def pack_derived(change: driver.TenantChange) -> bytes:
     return pack(
         (
             change.claims,
-            [(position, raw_bytes(hash_)) for position, hash_ in change.uses],
+            [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
             projection_fields(change.projections),
             snapshot_fields(change.snapshots),
         )
@@ -142,12 +142,12 @@ def _stream_number(stream: driver.StreamRow) -> int:
 
 
 def _stream_fields(stream: driver.StreamRow) -> tuple[object, ...]:
-    return stream.number, stream.name, stream.first, raw_bytes(stream.mark)
+    return stream.number, stream.name, stream.first, raw_bytes(stream.checksum)
 
 
 def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
-    row = kept.row
-    place = row.place
+    row = kept.event
+    place = row.address
     body: object = False
     if row.payload is not None and row.salt is not None:
         body = raw_bytes(bytes((len(row.salt),)) + row.salt + row.payload)
@@ -159,23 +159,31 @@ def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
 
 def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
     """Return what only an erasure or a copied log brings."""
-    copied = [(one.row.place.position, one.blank) for one in change.rows if one.blank is not None]
+    copied = [
+        (one.event.address.position, one.erasure) for one in change.rows if one.erasure is not None
+    ]
     dropped = (
-        change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_uses,
+        change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_blob_uses,
         change.drop_keys, change.drop_blobs,
     )  # fmt: skip
-    if not (copied or change.blanks or change.renames or change.todo is not None or any(dropped)):
+    if not (
+        copied
+        or change.erasures
+        or change.renames
+        or change.pending_work is not None
+        or any(dropped)
+    ):
         return _NO_REMOVALS
     return (
-        [(position, raw_bytes(pack_erasure(one))) for position, one in (*change.blanks, *copied)],
+        [(position, raw_bytes(pack_erasure(one))) for position, one in (*change.erasures, *copied)],
         [(number, name, raw_bytes(mark)) for number, name, mark in change.renames],
         [raw_bytes(projection_key(kind, id_)) for kind, id_ in change.drop_projections],
         change.drop_claims,
         change.drop_snapshots,
-        change.drop_uses,
+        change.drop_blob_uses,
         change.drop_keys,
         [raw_bytes(hash_) for hash_ in change.drop_blobs],
-        False if change.todo is None else raw_bytes(change.todo),
+        False if change.pending_work is None else raw_bytes(change.pending_work),
     )
 
 
@@ -191,7 +199,7 @@ def pack_key(one: driver.KeyRow) -> bytes:
 
 def pack_erasure(one: driver.EventErasure) -> bytes:
     """Return what became of an event as it is kept."""
-    return pack((one.notice, one.cause, one.payload))
+    return pack((one.notice, one.cause, one.redacted_payload))
 
 
 def pack_note(version: int, value: bytes, mark: bytes) -> bytes:
@@ -205,7 +213,7 @@ def snapshot_fields(kept: Iterable[driver.SnapshotRow]) -> list[tuple[str, msgsp
         (
             one.snapshot.stream,
             raw_bytes(
-                pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.mark))
+                pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.checksum))
             ),
         )
         for one in kept
@@ -233,7 +241,7 @@ def _pack_projection(one: driver.ProjectionRow) -> bytes:
         (score, raw_bytes(member), *index_names(kind, row.owner, row.status, row.lookup, row.terms))
     )
     content = pack(
-        (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.mark)
+        (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.checksum)
     )  # fmt: skip
     return len(places).to_bytes(4, "big") + places + content
 

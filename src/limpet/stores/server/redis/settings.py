@@ -45,31 +45,31 @@ class RedisSettings:
 
     def __init__(self, servers: RedisServers) -> None:
         self._servers = servers
-        self._seen: tuple[float, int] | None = None
+        self._checked_at: tuple[float, int] | None = None
 
-    def hold(self) -> None:
+    def recheck(self) -> None:
         """Refuse to write if the durability that was asked for is not there any more: settings change at any time.
 
         Looked at on every new connection, which may lead to a server that was started anew, and every now and then.
         """
-        if self._servers.place.durability is None:
+        if self._servers.dsn.durability is None:
             return
-        if self._seen is not None:
-            since_s, made = self._seen
-            if made == self._servers.made and time.monotonic() - since_s < RECHECK_S:
+        if self._checked_at is not None:
+            since_s, made = self._checked_at
+            if made == self._servers.opened_count and time.monotonic() - since_s < RECHECK_S:
                 return
         self.check()
 
     def check(self) -> None:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
-        for link in self._every():
-            found = self._look(link)
-            check_version(found, link.place.shown, waitaof=link.place.waitaof)
+        for link in self._primary_pools():
+            found = self._read_settings(link)
+            check_version(found, link.dsn.shown, waitaof=link.dsn.waitaof)
             self._check_role(found, link)
             self._check_eviction(found, link)
-        asked, place = self._servers.place.durability, self._servers.place.shown
+        asked, place = self._servers.dsn.durability, self._servers.dsn.shown
         level = self.durability()
-        if self._servers.place.waitaof and level == "none":
+        if self._servers.dsn.waitaof and level == "none":
             raise errors.UnsafeStore(
                 f"{place} writes no append-only file, so no write can wait for it.",
                 hint="Set appendonly yes on the server, or leave out ?waitaof=1.",
@@ -82,7 +82,7 @@ class RedisSettings:
                 f" ?durability={level}.",
                 facts={"server": place, "asked": asked, "durability": level},
             )
-        self._seen = time.monotonic(), self._servers.made
+        self._checked_at = time.monotonic(), self._servers.opened_count
 
     def check_format(self, key: bytes) -> None:
         """Note which format a new store has, or refuse a newer one. A store that is there can be opened on a full server."""
@@ -95,14 +95,14 @@ class RedisSettings:
 
     def durability(self) -> str:
         """Return the level that holds now, on the server that holds least."""
-        levels = [durability_of(self._look(link), synced=self._servers.place.waitaof) for link in self._every()]  # fmt: skip
+        levels = [durability_of(self._read_settings(link), synced=self._servers.dsn.waitaof) for link in self._primary_pools()]  # fmt: skip
         return min(levels, key=DURABILITY_LEVELS.index)
 
     def facts(self) -> Mapping[str, Json]:
         """Return facts for people."""
-        every = [self._look(link) for link in self._every()]
+        every = [self._read_settings(link) for link in self._primary_pools()]
         first = every[0]
-        synced = self._servers.place.waitaof
+        synced = self._servers.dsn.waitaof
         return {
             "durability": min(
                 (durability_of(each, synced=synced) for each in every), key=DURABILITY_LEVELS.index
@@ -117,20 +117,20 @@ class RedisSettings:
             "format": STORE_FORMAT,
         }
 
-    def _every(self) -> list[RedisConnectionPool]:
+    def _primary_pools(self) -> list[RedisConnectionPool]:
         try:
-            return self._servers.every()
+            return self._servers.primary_pools()
         except error_mapping.DRIVER_ERRORS as error:
-            raise error_mapping.to_error(error, self._servers.place) from error
+            raise error_mapping.to_error(error, self._servers.dsn) from error
 
-    def _look(self, link: RedisConnectionPool) -> dict[str, str]:
+    def _read_settings(self, link: RedisConnectionPool) -> dict[str, str]:
         """Return what INFO says, and CONFIG where it may be asked."""
         sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
         *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
         found: dict[str, str] = {}
         for answer in told:
             if isinstance(answer, Exception):
-                raise error_mapping.to_error(answer, link.place) from answer
+                raise error_mapping.to_error(answer, link.dsn) from answer
             found |= serialization.unpack_info(answer)
         if not isinstance(config, Exception):
             found |= serialization.unpack_config(config)
@@ -142,19 +142,19 @@ class RedisSettings:
         try:
             return link.run(commands)
         except error_mapping.DRIVER_ERRORS as error:
-            self._servers.forget(link)
-            raise error_mapping.to_error(error, link.place) from error
+            self._servers.forget_pool(link)
+            raise error_mapping.to_error(error, link.dsn) from error
 
     def _check_role(self, found: Mapping[str, str], link: RedisConnectionPool) -> None:
         if found.get("role") == "slave":
             raise errors.StoreReadOnly(
-                f"{link.place.shown} is a replica: it takes no writes.",
+                f"{link.dsn.shown} is a replica: it takes no writes.",
                 hint=f"Name the primary in the URL: {found.get('master_host')}:{found.get('master_port')}.",
-                facts={"server": link.place.shown},
+                facts={"server": link.dsn.shown},
             )
-        if not self._servers.place.cluster and found.get("redis_mode") == "cluster":
+        if not self._servers.dsn.cluster and found.get("redis_mode") == "cluster":
             raise errors.InvalidRequest(
-                f"{link.place.shown} is part of a cluster.",
+                f"{link.dsn.shown} is part of a cluster.",
                 hint="Write redis+cluster:// in the place of redis:// in the URL.",
             )
 
@@ -162,51 +162,53 @@ class RedisSettings:
         policy = found.get("maxmemory_policy", found.get("maxmemory-policy", "noeviction"))
         if policy != "noeviction":
             raise errors.UnsafeStore(
-                f"{link.place.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
+                f"{link.dsn.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
                 hint="Set it with: CONFIG SET maxmemory-policy noeviction (and in the server's file).",
-                facts={"server": link.place.shown, "policy": policy},
+                facts={"server": link.dsn.shown, "policy": policy},
             )
 
     def rewrite(self) -> None:
         """Have every server write its files anew from what it holds, and wait until they are in place."""
-        for link in self._every():
-            found = self._look(link)
+        for link in self._primary_pools():
+            found = self._read_settings(link)
             if found.get("aof_enabled") == "1":
-                self._renewed(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
+                self._rewrite_file(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
             # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
             if found.get("save", "unknown"):
-                self._renewed(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+                self._rewrite_file(
+                    link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status"
+                )
 
-    def _renewed(
+    def _rewrite_file(
         self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str
     ) -> None:
         until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
         # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
-        self._idle(link, (going, *waits), until)
+        self._wait_until_idle(link, (going, *waits), until)
         while isinstance(answer := self._run(link, (command,))[0], Exception):
             # Whoever else erases may have begun one since that look: then its end is waited for, too.
             if not any(words in str(answer) for words in _REWRITE_IN_PROGRESS):
-                raise error_mapping.to_error(answer, link.place) from answer
+                raise error_mapping.to_error(answer, link.dsn) from answer
             if time.monotonic() > until:
                 raise _rewrite_slow_error(link) from answer
             time.sleep(RETRY_PAUSE_S)
-            self._idle(link, (going, *waits), until)
-        found = self._idle(link, (going, *waits), until)
+            self._wait_until_idle(link, (going, *waits), until)
+        found = self._wait_until_idle(link, (going, *waits), until)
         if found.get(status, "ok") != "ok":
             raise errors.Unavailable(
-                f"{link.place.shown} could not write its files anew ({command.decode()}): what was erased may"
+                f"{link.dsn.shown} could not write its files anew ({command.decode()}): what was erased may"
                 " still be in them.",
                 hint="See the server's log and its disk, then erase() once more; a worker does it too.",
                 facts={"pending": True},
             )
 
-    def _idle(
+    def _wait_until_idle(
         self, link: RedisConnectionPool, names: tuple[str, ...], until: float
     ) -> dict[str, str]:
         while True:
             (answer,) = self._run(link, (b"INFO", b"persistence"))
             if isinstance(answer, Exception):
-                raise error_mapping.to_error(answer, link.place) from answer
+                raise error_mapping.to_error(answer, link.dsn) from answer
             found = serialization.unpack_info(answer)
             if not any(found.get(name) == "1" for name in names):
                 return found
@@ -217,7 +219,7 @@ class RedisSettings:
 
 def _rewrite_slow_error(link: RedisConnectionPool) -> errors.StoreBusy:
     return errors.StoreBusy(
-        f"{link.place.shown} takes long to write its files anew: what was erased may still be in them.",
+        f"{link.dsn.shown} takes long to write its files anew: what was erased may still be in them.",
         hint="Wait, then erase() once more; a worker does it too.",
         facts={"pending": True},
     )

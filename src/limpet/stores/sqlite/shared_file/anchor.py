@@ -108,33 +108,33 @@ class Anchor:
     def __init__(self, files: StoreFiles, path: Path, store_id: bytes) -> None:
         self._files = files
         self._store_id = store_id
-        self._fd = files.open_here(path)
+        self._fd = files.open_or_create(path)
         # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
         size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
         files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)
-        self._seen: AnchorSlot | None = None
+        self._last_written: AnchorSlot | None = None
 
     def read(self) -> tuple[AnchorSlot | None, int]:
         """Return the newest slot that verifies, and how many of the written slots do not."""
-        halves = self._halves()
+        halves = self._read_slots()
         spoiled = sum(decode_slot(half) is None and any(half) for half in halves)
         return _newest_slot(halves), spoiled
 
-    def _halves(self) -> tuple[bytes, bytes]:
+    def _read_slots(self) -> tuple[bytes, bytes]:
         return _split_slots(self._files.read(self._fd, 2 * SLOT_BYTES, 0))
 
     def write(self, changed: Mapping[int, LogHead], *, clean: bool = False) -> None:
         """Record new heads. Others keep their place while there is room."""
-        self.put(*self.ready(changed, clean=clean))
+        self.write_prepared(*self.prepare(changed, clean=clean))
 
-    def ready(
+    def prepare(
         self, changed: Mapping[int, LogHead], *, clean: bool = False, alone: bool = False
     ) -> tuple[AnchorSlot, bytes]:
         """Return what is to be written once the heads are: whoever comes from a sync has no time to lose.
 
         `alone`: nobody else has written since this anchor did, so it need not be read first.
         """
-        before = self._seen if alone else _newest_slot(self._halves())
+        before = self._last_written if alone else _newest_slot(self._read_slots())
         heads = changed
         if before and before.store_id == self._store_id and before.heads.keys() != changed.keys():
             kept = {t: h for t, h in before.heads.items() if t not in changed}
@@ -144,10 +144,10 @@ class Anchor:
         slot = AnchorSlot(self._store_id, before.count + 1 if before else 1, heads, clean)
         return slot, encode_slot(slot)
 
-    def put(self, slot: AnchorSlot, data: bytes) -> None:
+    def write_prepared(self, slot: AnchorSlot, data: bytes) -> None:
         """Write what `ready` gave."""
         self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
-        self._seen = slot
+        self._last_written = slot
 
     def close(self) -> None:
         """Close the file."""

@@ -59,7 +59,7 @@ _outcomes_decoder = msgspec.msgpack.Decoder(list[tuple[int, int] | None])
 class HandedOffAppends(msgspec.Struct, frozen=True):
     """Appends found in a box."""
 
-    box: int
+    mailbox: int
     offer: bytes
     appends: list[port.Append]
 
@@ -76,84 +76,84 @@ class CommitHandoff:
         self, files: StoreFiles, turns: ProcessWriteLock, random: Callable[[int], bytes]
     ) -> None:
         self._files = files
-        self._turns = turns
+        self._process_lock = turns
         self._fd = turns.fd
         self._random = random
-        self._leads = False
-        self._form = 0
-        self._box: int | None = None
-        self._bell: socket.socket | None = None
-        self._offer, self._filled = b"", 0
-        self._served: list[tuple[str, str]] = []
+        self._held_lock_last = False
+        self._layout = 0
+        self._mailbox: int | None = None
+        self._socket: socket.socket | None = None
+        self._offer, self._written_bytes = b"", 0
+        self._handed_off: list[tuple[str, str]] = []
 
-    def opened(self, schema: int, database: tuple[int, int] | None, rebuilt: int = 0) -> None:
+    def set_layout(self, schema: int, database: tuple[int, int] | None, rebuilt: int = 0) -> None:
         """From now on appends are of this schema and for this database: others' are left to them.
 
         So is what was decided before the store was last rebuilt, or something in it erased.
         """
-        self._form = binascii.crc32(f"{_APPEND_LAYOUT} {schema} {database} {rebuilt}".encode())
+        self._layout = binascii.crc32(f"{_APPEND_LAYOUT} {schema} {database} {rebuilt}".encode())
 
     @property
-    def ready(self) -> bool:
+    def has_layout(self) -> bool:
         """Whether it is known which appends are of one's own kind."""
-        return self._form != 0
+        return self._layout != 0
 
-    def blank(self) -> None:
+    def clear_mailboxes(self) -> None:
         """Leave nothing in any box. The caller holds the turn; who waits for an answer decides again."""
         size = self._files.size(self._fd)
         for box in range(MAILBOXES):
             begin, room = _mailbox_offset(box), min(MAILBOX_BYTES, size - _mailbox_offset(box))
             if room > 0:
-                self._flag(box, _MAILBOX_EMPTY)
+                self._set_flag(box, _MAILBOX_EMPTY)
                 self._files.write(self._fd, bytes(room), begin)
 
-    def hand_over(
+    def hand_off(
         self, appends: Sequence[port.Append]
     ) -> tuple[list[port.Appended | None] | None, bool]:
         """Return what became of the appends, None if nobody said, and whether the turn came instead."""
         until = time.monotonic() + ANSWER_WAIT_S
         try:
-            if not self._offers(appends):
+            if not self._write_offer(appends):
                 return None, False
-            if not self._leads:
+            if not self._held_lock_last:
                 self._wait()
-            while (outcomes := self._outcomes()) is None:
-                if self._turns.try_take():
+            while (outcomes := self._read_outcomes()) is None:
+                if self._process_lock.try_acquire():
                     # Nobody is at it any more: what is not known by now never will be.
-                    outcomes = self._outcomes()
+                    outcomes = self._read_outcomes()
                     if outcomes is None:
-                        self._leads = True
+                        self._held_lock_last = True
                         return None, True
-                    self._turns.give()
+                    self._process_lock.release()
                     break
                 late_s = time.monotonic() - until
                 if late_s > limits.WRITE_LOCK_WAIT_S:
-                    raise self._unheard()
-                if late_s > 0 and self._lies_there():
+                    raise self._no_answer_error()
+                if late_s > 0 and self._is_uncollected():
                     return None, False
                 self._wait()
         finally:
-            self._take_back()
-        self._leads = False
+            self._withdraw_offer()
+        self._held_lock_last = False
         return outcomes, False
 
-    def _offers(self, appends: Sequence[port.Append]) -> bool:
+    def _write_offer(self, appends: Sequence[port.Append]) -> bool:
         body = msgspec.msgpack.encode(appends)
         if len(body) > MAILBOX_BYTES - OUTCOMES_BYTES - _MESSAGE_STRUCT.size:
             return False
         try:
-            box = self._own_box()
+            box = self._own_mailbox()
             if box is None:
                 return False
-            self._offer, self._filled = self._random(8), _MESSAGE_STRUCT.size + len(body)
+            self._offer, self._written_bytes = self._random(8), _MESSAGE_STRUCT.size + len(body)
             self._put(_mailbox_offset(box) + OUTCOMES_BYTES, self._offer, body)
-            self._flag(box, _MAILBOX_FULL)
+            self._set_flag(box, _MAILBOX_FULL)
         except OSError:
             return False
         return True
 
-    def _unheard(self) -> errors.StoreBusy:
-        holder = self._files.holder(self._fd) or "unknown"
+    def _no_answer_error(self) -> errors.StoreBusy:
+        holder = self._files.lock_holder(self._fd) or "unknown"
         return errors.StoreBusy(
             f"process {holder} has had the store, and messages to write for others, for more than "
             f"{limits.WRITE_LOCK_WAIT_S:g} s; whether it writes them is unknown.",
@@ -161,66 +161,68 @@ class CommitHandoff:
             facts={"holder": holder, "timeout_s": limits.WRITE_LOCK_WAIT_S},
         )
 
-    def _lies_there(self) -> bool:
+    def _is_uncollected(self) -> bool:
         """Whether nobody has collected what was offered: once it is, its outcome is near."""
-        assert self._box is not None, "who asks has offered something"
-        return self._files.read(self._fd, 1, _FLAGS_OFFSET + self._box) == _MAILBOX_FULL
+        assert self._mailbox is not None, "who asks has offered something"
+        return self._files.read(self._fd, 1, _FLAGS_OFFSET + self._mailbox) == _MAILBOX_FULL
 
-    def _own_box(self) -> int | None:
-        if self._box is None and self._hangs_bell():
-            box = next(filter(self._claims, range(MAILBOXES)), None)
+    def _own_mailbox(self) -> int | None:
+        if self._mailbox is None and self._bind_socket():
+            box = next(filter(self._claim_mailbox, range(MAILBOXES)), None)
             if box is not None:
-                assert self._bell is not None
-                name: bytes = self._bell.getsockname()
+                assert self._socket is not None
+                name: bytes = self._socket.getsockname()
                 self._files.write(self._fd, LOCK_FILE_MAGIC, 0)
                 at = _SOCKETS_OFFSET + box * _SOCKET_NAME_BYTES
                 self._files.write(self._fd, bytes([len(name)]) + name, at)
-                self._box = box
-        return self._box
+                self._mailbox = box
+        return self._mailbox
 
-    def _claims(self, box: int) -> bool:
+    def _claim_mailbox(self, box: int) -> bool:
         at = _FLAGS_OFFSET + box
-        if self._files.claimed(self._fd, at):
+        if self._files.is_byte_locked(self._fd, at):
             return False
         # Emptied first: what its last owner left there must not seem to be the next one's.
-        self._flag(box, _MAILBOX_EMPTY)
-        return self._files.claim(self._fd, at)
+        self._set_flag(box, _MAILBOX_EMPTY)
+        return self._files.lock_byte(self._fd, at)
 
-    def _hangs_bell(self) -> bool:
+    def _bind_socket(self) -> bool:
         """Have a socket under a name that is no file's; False where there is no such thing."""
-        if self._bell is None and sys.platform == "linux":
+        if self._socket is None and sys.platform == "linux":
             bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
                 bell.bind(b"\0hf" + self._random(6).hex().encode())
             except OSError:
                 bell.close()
             else:
-                self._bell = bell
-        return self._bell is not None
+                self._socket = bell
+        return self._socket is not None
 
     def _wait(self) -> None:
         """Wait until somebody rings, or for a while."""
-        assert self._bell is not None, "who waits has offered something"
-        self._bell.settimeout(ANSWER_POLL_S)
+        assert self._socket is not None, "who waits has offered something"
+        self._socket.settimeout(ANSWER_POLL_S)
         with contextlib.suppress(TimeoutError):
-            self._bell.recv(1)
+            self._socket.recv(1)
 
-    def _outcomes(self) -> list[port.Appended | None] | None:
-        assert self._box is not None, "who asks has offered something"
-        found = self._get(_mailbox_offset(self._box), OUTCOMES_BYTES)
+    def _read_outcomes(self) -> list[port.Appended | None] | None:
+        assert self._mailbox is not None, "who asks has offered something"
+        found = self._get(_mailbox_offset(self._mailbox), OUTCOMES_BYTES)
         if found is None or found[0] != self._offer:
             return None
         told = _outcomes_decoder.decode(found[1])
         return [port.Appended(*each) if each is not None else None for each in told]
 
-    def _take_back(self) -> None:
+    def _withdraw_offer(self) -> None:
         # What was collected before takes effect all the same, unheard.
-        if self._box is not None:
+        if self._mailbox is not None:
             with contextlib.suppress(OSError):
-                self._flag(self._box, _MAILBOX_EMPTY)
+                self._set_flag(self._mailbox, _MAILBOX_EMPTY)
                 # Nobody looks for messages here who wants them deleted.
                 self._files.write(
-                    self._fd, bytes(self._filled), _mailbox_offset(self._box) + OUTCOMES_BYTES
+                    self._fd,
+                    bytes(self._written_bytes),
+                    _mailbox_offset(self._mailbox) + OUTCOMES_BYTES,
                 )
 
     def collect(self) -> list[HandedOffAppends]:
@@ -230,27 +232,27 @@ class CommitHandoff:
             flags = self._files.read(self._fd, MAILBOXES, _FLAGS_OFFSET)
             if _MAILBOX_FULL not in flags:
                 return parcels
-            full = (box for box, flag in enumerate(flags) if flag and box != self._box)
-            parcels += filter(None, map(self._collected, full))
+            full = (box for box, flag in enumerate(flags) if flag and box != self._mailbox)
+            parcels += filter(None, map(self._collect_from, full))
         except OSError:
             pass
         for append in itertools.chain.from_iterable(parcel.appends for parcel in parcels):
-            self._served += [(append.tenant, write.stream) for write in append.writes]
+            self._handed_off += [(append.tenant, write.stream) for write in append.writes]
         return parcels
 
-    def _collected(self, box: int) -> HandedOffAppends | None:
-        self._flag(box, _MAILBOX_EMPTY)
+    def _collect_from(self, box: int) -> HandedOffAppends | None:
+        self._set_flag(box, _MAILBOX_EMPTY)
         found = self._get(_mailbox_offset(box) + OUTCOMES_BYTES, MAILBOX_BYTES - OUTCOMES_BYTES)
-        if found is None or not self._files.claimed(self._fd, _FLAGS_OFFSET + box):
+        if found is None or not self._files.is_byte_locked(self._fd, _FLAGS_OFFSET + box):
             return None
         try:
             return HandedOffAppends(box, found[0], _appends_decoder.decode(found[1]))
         except msgspec.MsgspecError:
             return None
 
-    def served(self) -> list[tuple[str, str]]:
+    def take_handed_off(self) -> list[tuple[str, str]]:
         """Return tenant and stream of what was collected since this was asked."""
-        served, self._served = self._served, []
+        served, self._handed_off = self._handed_off, []
         return served
 
     def answer(
@@ -259,38 +261,38 @@ class CommitHandoff:
         """Put what became of each parcel's appends into its box, and ring."""
         done = 0
         for parcel in parcels:
-            self._answer(parcel, outcomes[done : done + len(parcel.appends)])
+            self._answer_one(parcel, outcomes[done : done + len(parcel.appends)])
             done += len(parcel.appends)
 
-    def _answer(self, parcel: HandedOffAppends, outcomes: Sequence[port.AppendOutcome]) -> None:
+    def _answer_one(self, parcel: HandedOffAppends, outcomes: Sequence[port.AppendOutcome]) -> None:
         told = [(o.first, o.last) if isinstance(o, port.Appended) else None for o in outcomes]
         body = msgspec.msgpack.encode(told)
         if len(body) <= OUTCOMES_BYTES - _MESSAGE_STRUCT.size:
             # Who is not told takes its appends back; here they are in the log already.
             with contextlib.suppress(OSError):
-                self._put(_mailbox_offset(parcel.box), parcel.offer, body)
-                self._ring(parcel.box)
+                self._put(_mailbox_offset(parcel.mailbox), parcel.offer, body)
+                self._wake_owner(parcel.mailbox)
 
-    def _ring(self, box: int) -> None:
+    def _wake_owner(self, box: int) -> None:
         name = self._files.read(
             self._fd, _SOCKET_NAME_BYTES, _SOCKETS_OFFSET + box * _SOCKET_NAME_BYTES
         )
-        if name and self._hangs_bell():
-            assert self._bell is not None
+        if name and self._bind_socket():
+            assert self._socket is not None
             # Who can't be reached looks by itself before long.
             with contextlib.suppress(OSError):
-                self._bell.sendto(b"!", socket.MSG_DONTWAIT, name[1 : 1 + name[0]])
+                self._socket.sendto(b"!", socket.MSG_DONTWAIT, name[1 : 1 + name[0]])
 
     def close(self) -> None:
         """Take the bell down."""
-        if self._bell is not None:
-            self._bell.close()
+        if self._socket is not None:
+            self._socket.close()
 
-    def _flag(self, box: int, flag: bytes) -> None:
+    def _set_flag(self, box: int, flag: bytes) -> None:
         self._files.write(self._fd, flag, _FLAGS_OFFSET + box)
 
     def _put(self, at: int, offer: bytes, body: bytes) -> None:
-        head = _MESSAGE_STRUCT.pack(offer, self._form, len(body), binascii.crc32(offer + body))
+        head = _MESSAGE_STRUCT.pack(offer, self._layout, len(body), binascii.crc32(offer + body))
         self._files.write(self._fd, head + body, at)
 
     def _get(self, at: int, room: int) -> tuple[bytes, bytes] | None:
@@ -298,7 +300,7 @@ class CommitHandoff:
         if len(head) < _MESSAGE_STRUCT.size:
             return None
         offer, form, size, checksum = _MESSAGE_STRUCT.unpack(head)
-        if form != self._form or size > room - _MESSAGE_STRUCT.size:
+        if form != self._layout or size > room - _MESSAGE_STRUCT.size:
             return None
         body = self._files.read(self._fd, size, at + _MESSAGE_STRUCT.size)
         return (offer, body) if binascii.crc32(offer + body) == checksum else None

@@ -19,7 +19,7 @@ class CommitHook:
     """Nobody else. Every method is called by the holder of the turn."""
 
     synchronous: Synchronous = "FULL"
-    tells_of_anchor = True
+    reports_anchor = True
     """Whether people are told that an anchor was written anew."""
     kept = False
     """Whether what the open transaction has changed is kept here, and holds whatever becomes of the transaction."""
@@ -28,11 +28,11 @@ class CommitHook:
         """Return the file whose lock is the turn."""
         return Path(f"{store}-lock")
 
-    def list_path(self, store: Path) -> Path:
+    def erased_list_path(self, store: Path) -> Path:
         """Return where the list of what was erased is."""
         return event_erasure.erased_list_path(store)
 
-    def new_id(self, made: bytes) -> bytes:
+    def store_id_for_new(self, made: bytes) -> bytes:
         """Return the id of a store that is made now; `made` if nobody has one for it."""
         return made
 
@@ -44,7 +44,7 @@ class CommitHook:
         del connection
         return ()
 
-    def is_ahead(self, connection: apsw.Connection, *, others: bool) -> bool:
+    def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
         """Bring the store up, in the open transaction; return whether something was missing.
 
         If so it is committed, and this is asked again. `others`: other processes have committed since this was last asked.
@@ -55,7 +55,7 @@ class CommitHook:
     def commit(self, connection: apsw.Connection) -> None:
         """Keep what the open transaction has changed; durable on return, and the transaction follows. Says so in `kept`."""
 
-    def undone(self) -> None:
+    def rolled_back(self) -> None:
         """The open transaction never was."""
 
     def scrub(self, connection: apsw.Connection) -> errors.Error | None:
@@ -66,7 +66,7 @@ class CommitHook:
         del connection
         return None
 
-    def leave(self) -> None:
+    def before_close(self) -> None:
         """The store is about to be closed: leave nothing that only its use needs."""
 
     def close(self) -> None:

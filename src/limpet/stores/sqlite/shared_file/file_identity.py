@@ -29,31 +29,31 @@ class FileIdentity:
     def __init__(self, files: StoreFiles, path: Path) -> None:
         self._files = files
         self._folder, self._path, self._log = str(path.parent), str(path), f"{path}-wal"
-        self._opened: tuple[DeviceInode, DeviceInode] = None, None
-        self._quiet: tuple[int, int, int] | None = None
-        self._looked_s = -1.0
+        self._accepted: tuple[DeviceInode, DeviceInode] = None, None
+        self._settled_stamp: tuple[int, int, int] | None = None
+        self._checked_s = -1.0
 
     @property
     def has_log(self) -> bool:
         """Whether a log is there."""
-        return self._files.identity(self._log) is not None
+        return self._files.inode_at(self._log) is not None
 
     @property
-    def database(self) -> DeviceInode:
+    def database_inode(self) -> DeviceInode:
         """The database that was opened."""
-        return self._opened[0]
+        return self._accepted[0]
 
-    def found(self) -> tuple[DeviceInode, DeviceInode]:
+    def read_inodes(self) -> tuple[DeviceInode, DeviceInode]:
         """Return what lies there now: the database and its log."""
-        return self._files.identity(self._path), self._files.identity(self._log)
+        return self._files.inode_at(self._path), self._files.inode_at(self._log)
 
-    def opened(self, found: tuple[DeviceInode, DeviceInode]) -> None:
+    def accept(self, found: tuple[DeviceInode, DeviceInode]) -> None:
         """From now on these are the files in use."""
-        self._opened, self._quiet, self._looked_s = found, None, -1.0
+        self._accepted, self._settled_stamp, self._checked_s = found, None, -1.0
 
-    def check_before(self) -> None:
+    def check_if_due(self) -> None:
         """The same as `check`, unless that was done a moment ago."""
-        if time.monotonic() - self._looked_s > CHECK_VALID_S:
+        if time.monotonic() - self._checked_s > CHECK_VALID_S:
             self.check()
 
     def check(self) -> None:
@@ -61,24 +61,24 @@ class FileIdentity:
         # First the clock, then the folder: whatever changes while the files are looked at is seen
         # the next time.
         now_ns = time.time_ns()
-        stamp = self._files.stamp(self._folder)
-        if stamp is not None and stamp == self._quiet:
-            self._looked_s = time.monotonic()
+        stamp = self._files.folder_stamp(self._folder)
+        if stamp is not None and stamp == self._settled_stamp:
+            self._checked_s = time.monotonic()
             return
-        self._looked_s = -1.0
+        self._checked_s = -1.0
         self.check_database()
-        if self._files.identity(self._log) != self._opened[1]:
+        if self._files.inode_at(self._log) != self._accepted[1]:
             raise errors.Unavailable(
                 f"the write-ahead log of {self._path} was removed while in use, so nothing can be kept in it.",
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
         # A second change within one tick would leave the stamp as it is.
         settled = stamp is not None and now_ns - stamp[2] > stamp_resolution_ns(stamp[2])
-        self._quiet = stamp if settled else None
+        self._settled_stamp = stamp if settled else None
 
     def check_database(self) -> None:
         """Raise Unavailable unless the database is still the one that was opened."""
-        if self._files.identity(self._path) != self._opened[0]:
+        if self._files.inode_at(self._path) != self._accepted[0]:
             raise errors.Unavailable(
                 f"{self._path} was removed or replaced while in use, so nothing can be kept in it.",
                 hint="Put the file back, or connect again.",

@@ -77,7 +77,7 @@ def _not_a_regular_file_error(path: Path) -> errors.NotAStore:
 class StoreFiles:
     """The real file system."""
 
-    def open_here(self, path: Path) -> int:
+    def open_or_create(self, path: Path) -> int:
         """Open a file for reading and writing, creating it for its owner only; as `reading` does otherwise."""
         return _open_regular_fd(path, os.O_RDWR | os.O_CREAT)
 
@@ -106,7 +106,7 @@ class StoreFiles:
         """Return how many bytes a file has."""
         return os.fstat(fd).st_size
 
-    def fresh(self, path: Path) -> Path:
+    def create_temporary(self, path: Path) -> Path:
         """Create an empty file beside a path, under a name that nobody has, and return it."""
         # Imported here: opening a store that exists is twice as fast without it.
         import tempfile  # noqa: PLC0415
@@ -128,10 +128,10 @@ class StoreFiles:
         source.replace(target)
         self.sync(target.parent)
 
-    def put(self, path: Path, data: bytes) -> None:
+    def replace_content(self, path: Path, data: bytes) -> None:
         """Have a file with this content at a path, or the one before, whatever happens; durable on return."""
-        fresh = self.fresh(path)
-        fd = self.open_here(fresh)
+        fresh = self.create_temporary(path)
+        fd = self.open_or_create(fresh)
         try:
             self.write(fd, data, 0)
         finally:
@@ -143,7 +143,7 @@ class StoreFiles:
         """Remove a file if it is there."""
         path.unlink(missing_ok=True)
 
-    def identity(self, path: str) -> tuple[int, int] | None:
+    def inode_at(self, path: str) -> tuple[int, int] | None:
         """Return device and inode of a path, None if nothing is there."""
         try:
             found = os.stat(path)
@@ -151,12 +151,12 @@ class StoreFiles:
             return None
         return found.st_dev, found.st_ino
 
-    def identity_of(self, fd: int) -> tuple[int, int]:
+    def inode_of(self, fd: int) -> tuple[int, int]:
         """Return device and inode of an open file."""
         found = os.fstat(fd)
         return found.st_dev, found.st_ino
 
-    def stamp(self, folder: str) -> tuple[int, int, int] | None:
+    def folder_stamp(self, folder: str) -> tuple[int, int, int] | None:
         """Return device and inode of a folder and when it last changed; None if nothing is there.
 
         That is its ctime, which nobody can set: programs that copy folders put back the mtime.
@@ -183,7 +183,7 @@ class StoreFiles:
         """Give the lock back."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def claim(self, fd: int, at: int) -> bool:
+    def lock_byte(self, fd: int, at: int) -> bool:
         """Lock one byte for as long as the file is open; False if another has it, or there are no such locks."""
         if _BYTE_LOCK_COMMANDS is None:
             return False
@@ -195,7 +195,7 @@ class StoreFiles:
             return False
         return True
 
-    def claimed(self, fd: int, at: int) -> bool:
+    def is_byte_locked(self, fd: int, at: int) -> bool:
         """Whether another has locked that byte."""
         if _BYTE_LOCK_COMMANDS is None:
             return False
@@ -204,7 +204,7 @@ class StoreFiles:
         )
         return _FLOCK_STRUCT.unpack(found)[0] != fcntl.F_UNLCK
 
-    def holder(self, fd: int) -> str:
+    def lock_holder(self, fd: int) -> str:
         """Return the id of the process that holds a file's lock; empty where it can't be known."""
         place = f":{os.fstat(fd).st_ino}"
         with contextlib.suppress(OSError):
@@ -217,7 +217,7 @@ class StoreFiles:
                         continue
         return ""
 
-    def kind(self, path: Path) -> str:
+    def file_system_type(self, path: Path) -> str:
         """Return the type of the file system that holds a folder; empty where it can't be known."""
         best, kind, place = 0, "", f"{path}/"
         with contextlib.suppress(OSError):

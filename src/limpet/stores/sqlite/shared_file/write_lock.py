@@ -45,11 +45,11 @@ class ProcessWriteLock:
     def __init__(self, files: StoreFiles, path: Path) -> None:
         self._files = files
         self._path = path
-        self.fd = files.open_here(path)
+        self.fd = files.open_or_create(path)
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._wanted = self._granted = self._waiting = self._closed = False
-        self.crowd = 0
+        self.contention = 0
         _open_locks.add(self)
 
     def drop(self) -> None:
@@ -57,21 +57,21 @@ class ProcessWriteLock:
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
-    def take(self, timeout_s: float) -> None:
+    def acquire(self, timeout_s: float) -> None:
         """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
-        if not self.try_take() and (self._waiting or not self._look()):
-            self._wait(timeout_s)
+        if not self.try_acquire() and (self._waiting or not self._poll()):
+            self._wait_for_thread(timeout_s)
 
-    def try_take(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take the turn if it is free."""
         if self._waiting or not self._files.try_lock(self.fd):
-            self.crowd = CONTENTION_MEMORY
+            self.contention = CONTENTION_MEMORY
             return False
-        if self.crowd:
-            self.crowd -= 1
+        if self.contention:
+            self.contention -= 1
         return True
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         pause_s = LOCK_POLL_S
         for _ in range(LOCK_POLLS_MAX):
             time.sleep(pause_s)
@@ -80,7 +80,7 @@ class ProcessWriteLock:
             pause_s = min(2 * pause_s, LOCK_POLL_S_MAX)
         return False
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Pass the turn on."""
         self._files.unlock(self.fd)
 
@@ -92,19 +92,19 @@ class ProcessWriteLock:
         if not self._waiting:
             self._files.close(self.fd)
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait_for_thread(self, timeout_s: float) -> None:
         with self._changed:
             self._wanted = self._waiting = True
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._stand_in_line, name="limpet-turn", daemon=True
+                    target=self._run_lock_thread, name="limpet-turn", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()
             try:
                 came = self._changed.wait_for(lambda: self._granted, timeout_s)
             except BaseException:
-                self._decline()
+                self._cancel_wait()
                 raise
             self._wanted = self._granted = False
             if came:
@@ -112,14 +112,14 @@ class ProcessWriteLock:
                 return
         raise lock_busy_error(self._files, self.fd, self._path, timeout_s)
 
-    def _decline(self) -> None:
+    def _cancel_wait(self) -> None:
         # Interrupted while waiting: a turn that comes all the same goes to the next.
         if self._granted:
             self._files.unlock(self.fd)
             self._waiting = False
         self._wanted = self._granted = False
 
-    def _stand_in_line(self) -> None:
+    def _run_lock_thread(self) -> None:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._closed or (self._wanted and not self._granted))
@@ -137,7 +137,7 @@ class ProcessWriteLock:
 
 def lock_busy_error(files: StoreFiles, fd: int, path: Path, timeout_s: float) -> errors.StoreBusy:
     """Return the error for a lock that did not come in time: it names the holder."""
-    holder = files.holder(fd)
+    holder = files.lock_holder(fd)
     known = "ps" if holder else f"lsof {path} names it"
     return errors.StoreBusy(
         f"{f'process {holder}' if holder else 'another process'} has held the store for more than {timeout_s:g} s.",
@@ -157,13 +157,13 @@ class CommitSignal:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting = 0
-        self._told = 0
+        self._notified = 0
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake everybody. Whoever begins to wait later looks first, so nothing is missed."""
         if self._waiting:
             with self._changed:
-                self._told += 1
+                self._notified += 1
                 self._changed.notify_all()
 
     def wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
@@ -173,14 +173,14 @@ class CommitSignal:
             self._waiting += 1
         try:
             while True:
-                told = self._told
+                told = self._notified
                 if there():
                     return True
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
                 with self._changed:
-                    if self._told == told:
+                    if self._notified == told:
                         self._changed.wait(min(pause, left))
                     pause = min(pause * 2, COMMIT_POLL_S_MAX)
         finally:
