@@ -20,7 +20,7 @@ Bug: a module of the package evaluates text
 Test: {test}
 
 --- /dev/null
-+++ b/src/limpet/values/planted.py
++++ b/src/limpet/core/values/planted.py
 @@ -0,0 +1,1 @@
 +x = eval("1")
 """

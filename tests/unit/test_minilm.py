@@ -115,8 +115,8 @@ def test_without_numpy_it_says_how_to_install_it():
     program = (
         "import sys; sys.modules['numpy'] = None\n"
         "from limpet import errors\n"
-        "from limpet.memory.meaning import embedding\n"
-        "try: embedding.installed()\n"
+        "from limpet.memory.vectors import embedder\n"
+        "try: embedder.installed_embedder()\n"
         "except errors.NotInstalled as error: print(error)\n"
     )
     said = subprocess.run(

@@ -226,7 +226,7 @@ def open_index_store(url: str | Path) -> IndexStore:
 
         return SQLiteIndexStore(place)
     return (
-        _server_package(named).open_shelf(named)
+        _server_package(named).open_index_store(named)
         if urls.scheme_of(named) in _SERVER_PACKAGES
         else VolatileIndexStore()
     )

@@ -26,7 +26,7 @@ def test_a_large_backup_can_be_opened(tmp_path: Path):
 
 KILLED = """
 import os, pathlib, sys
-from limpet.store import sqlite
+from limpet.stores import sqlite
 folder = pathlib.Path(sys.argv[1])
 copying = sqlite.open_store(folder / "state.db").backup(str(folder / "copy.db"))
 next(copying)

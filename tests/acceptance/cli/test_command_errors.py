@@ -268,7 +268,7 @@ sys.exit(main())
 """
 
 
-@pytest.mark.parametrize("module", ["limpet.engine", "limpet.cli", "cyclopts"])
+@pytest.mark.parametrize("module", ["limpet.runtime", "limpet.cli", "cyclopts"])
 def test_interrupted_while_it_is_loaded(store: Path, module: str):
     program = (sys.executable, "-c", AT_ONCE, module, str(ROOT / "pyproject.toml"))
     done = run(cwd=store.parent, program=program)
