@@ -114,7 +114,7 @@ class StateManager:
     ) -> Window:
         """Return what a model should see of a list, with the ledger of every message."""
         measure = msgspec.structs.replace(
-            self._asked, tools=tools, reserve=reserve, least=min_compaction
+            self._asked, tools=tools, reserve=reserve, min_compaction=min_compaction
         ).corrected_counter()
         said = enumerate(_accept_messages(messages), 1)
         pieces = [

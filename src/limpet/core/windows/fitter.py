@@ -145,7 +145,7 @@ def with_cached_view(item: ContextItem) -> ContextItem:
     """Return the item with what is made of it again and again where there is room for it."""
     account = tuple(placed_entries(item, whole_view(item, RULE_FITS)))
     fits = ItemView(item.messages, item.tokens, item.size, RULE_FITS, account)
-    return msgspec.structs.replace(item, fits=fits)
+    return msgspec.structs.replace(item, cached_view=fits)
 
 
 def whole_view(item: ContextItem, rule: str) -> ItemView:
