@@ -104,7 +104,7 @@ def wanted(
         if isinstance(brief, int)
         else brief,
         "assembled_at": "2026-01-31T12:00:00+00:00", "conversation": talk(*said),
-        "talked": ConversationMoment("trip", len(said), 0) if said else None,
+        "conversation_moment": ConversationMoment("trip", len(said), 0) if said else None,
     }  # fmt: skip
     for name in ("include", "exclude"):
         if name in fields:

@@ -17,8 +17,9 @@ from limpet import errors, limits
 from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
+from limpet.core.values.arguments import checked_str, enum_member
 from limpet.core.values.budget import TokenBudget, checked_token_count
-from limpet.core.values.context import ContextHandle, ResultRef, bounded_text, enum_member
+from limpet.core.values.context import ContextHandle, ResultRef
 from limpet.core.values.frame_state import (
     Decision,
     Frame,
@@ -81,7 +82,7 @@ def _bounded_json(what: str, value: Json) -> Json:
 
 
 def _checked_goal(goal: str) -> str:
-    text = bounded_text("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
+    text = checked_str("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
     if not text.strip():
         raise errors.InvalidRequest(
             "a frame has a goal.", hint="Say in a few words what it is for."
@@ -97,7 +98,7 @@ def checked_flag(what: str, value: object) -> bool:
 
 
 def _bounded_text(what: str, text: str) -> str:
-    return bounded_text(what, text, limits.FRAME_TEXT_BYTES_MAX)
+    return checked_str(what, text, limits.FRAME_TEXT_BYTES_MAX)
 
 
 class FrameCommandFactory:
@@ -269,7 +270,7 @@ class FrameCommandFactory:
             effect=ToolEffect(enum_member("an effect", ToolEffect, effect)),
             call_id=None if call_id is None else checked_id("a call's id", call_id),
             message_id=None if message_id is None else checked_id("a message's id", message_id),
-            summary=bounded_text("a tool's summary", summary, limits.TITLE_BYTES_MAX),
+            summary=checked_str("a tool's summary", summary, limits.TITLE_BYTES_MAX),
             intent=checked_flag("intent", intent),
             named=tool_id is not None,
         )
@@ -316,7 +317,7 @@ def _checked_status(status: FrameStatus) -> FrameStatus:
 
 
 def _checked_purpose(purpose: str) -> str:
-    return bounded_text("a purpose", purpose, limits.ID_BYTES_MAX)
+    return checked_str("a purpose", purpose, limits.ID_BYTES_MAX)
 
 
 def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:

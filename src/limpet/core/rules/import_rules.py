@@ -18,9 +18,10 @@ from limpet.core.rules import call_pairs
 from limpet.core.rules.frame_rules import UNKNOWN_OUTCOME_TEXT
 from limpet.core.rules.session_rules import checked_metadata, checked_title, evolve
 from limpet.core.values import events, ids
+from limpet.core.values.arguments import checked_id
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.memory_records import with_renamed_sources
-from limpet.core.values.messages import Message, MessageCategory, ToolCallResult, checked_id
+from limpet.core.values.messages import Message, MessageCategory, ToolCallResult
 from limpet.core.values.session_state import (
     CounterCorrection,
     Cut,

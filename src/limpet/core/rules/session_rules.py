@@ -8,7 +8,7 @@ summaries, end and offloading.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never, cast
+from typing import assert_never
 
 import msgspec
 
@@ -16,8 +16,9 @@ from limpet import errors, limits
 from limpet.core.rules import call_pairs
 from limpet.core.values import commands, messages
 from limpet.core.values import events as e
+from limpet.core.values.arguments import check_size, checked_str
 from limpet.core.values.context import WindowSelection, has_high_priority
-from limpet.core.values.json_values import Json, checked_text, freeze
+from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.memory_records import with_profile_prompt
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import (
@@ -34,30 +35,15 @@ from limpet.core.values.session_state import (
 
 def checked_title(title: str | None) -> str | None:
     """Return the title; raise TooLarge past its limit."""
-    if title is None:
-        return None
-    if not isinstance(cast("object", title), str):
-        raise errors.InvalidRequest(f"a title is text, not {type(title).__name__}.")
-    text = checked_text(title)
-    size = len(text.encode())
-    if size > limits.TITLE_BYTES_MAX:
-        raise errors.TooLarge(
-            f"the title has {size:,} bytes; at most {limits.TITLE_BYTES_MAX:,} are kept.",
-            facts={"bytes": size, "bytes_max": limits.TITLE_BYTES_MAX},
-        )
-    return text
+    return None if title is None else checked_str("a title", title, limits.TITLE_BYTES_MAX)
 
 
 def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
     """Return frozen metadata; raise TooLarge past its limit, InvalidRequest for derived keys."""
     frozen = freeze(metadata)
     size = len(msgspec.json.encode(frozen))
-    if size > limits.METADATA_BYTES_MAX:
-        raise errors.TooLarge(
-            f"the metadata has {size:,} bytes; at most {limits.METADATA_BYTES_MAX:,} are kept.",
-            hint="Keep large values in a message, or outside.",
-            facts={"bytes": size, "bytes_max": limits.METADATA_BYTES_MAX},
-        )
+    hint = "Keep large values in a message, or outside."
+    check_size("the metadata", size, limits.METADATA_BYTES_MAX, hint=hint)
     for name in DERIVED_METADATA:
         if name in frozen:
             raise errors.InvalidRequest(f"metadata {name!r} is derived by Limpet and can't be set.")

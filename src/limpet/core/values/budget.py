@@ -7,6 +7,7 @@ from typing import Final, Self, cast
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.arguments import checked_int
 
 LIMIT_FIELDS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
 """The fields of a budget that bound a frame instead of counting its tokens."""
@@ -127,8 +128,4 @@ def insufficient_tokens_error(requested: int, available: int) -> errors.Insuffic
 
 def checked_token_count(what: str, value: int) -> int:
     """Return a number of tokens; raise InvalidRequest if it is not one."""
-    if type(cast("object", value)) is not int or not 0 <= value <= limits.TOKENS_MAX:
-        raise errors.InvalidRequest(
-            f"{what} is a whole number from 0 to {limits.TOKENS_MAX:,}, not {value!r}."
-        )
-    return value
+    return checked_int(what, value, 0, limits.TOKENS_MAX, unit="a number of tokens")

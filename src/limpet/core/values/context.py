@@ -8,15 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors, limits
+from limpet.core.values.arguments import (
+    checked_bool,
+    checked_id,
+    checked_int,
+    checked_str,
+    enum_member,
+)
 from limpet.core.values.budget import checked_token_count
-from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze_object
-from limpet.core.values.messages import MessageCategory, checked_id
+from limpet.core.values.json_values import EMPTY, Json, freeze_object
+from limpet.core.values.messages import MessageCategory
 
 
 class ContextPriority(IntEnum):
@@ -195,11 +202,8 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
                 f"a strategy is one of {', '.join(_STRATEGY_NAMES)}, not {self.name!r}.",
                 hint="For example CompactionStrategy.PRIORITY_BASED.",
             )
-        count = cast("object", self.message_count)
-        if self.name == _TRUNCATE_AT and (
-            not isinstance(count, int) or type(count) is bool or count < 0
-        ):
-            raise errors.InvalidRequest("truncate_at takes a number of handles, 0 or more.")
+        if self.name == _TRUNCATE_AT:
+            checked_int("truncate_at", self.message_count, unit="a number of handles")
         if self.name == _CUSTOM and not callable(self.function):
             raise errors.InvalidRequest(
                 "custom takes a function from a ContextPack to another one."
@@ -297,16 +301,15 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
             self, "handle_type", enum_member("a handle's type", HandleType, self.handle_type)
         )
         force_setattr(self, "priority", parse_priority(self.priority))
-        described = bounded_text("a handle's description", self.description, limits.TITLE_BYTES_MAX)
+        described = checked_str("a handle's description", self.description, limits.TITLE_BYTES_MAX)
         force_setattr(self, "description", described)
         if self.estimated_tokens is not None:
             checked_token_count("estimated_tokens", self.estimated_tokens)
         force_setattr(self, "target", freeze_object("a handle's target", self.target))
         if self.content is not None:
-            kept = bounded_text("a handle's content", self.content, limits.MESSAGE_BYTES_MAX)
+            kept = checked_str("a handle's content", self.content, limits.MESSAGE_BYTES_MAX)
             force_setattr(self, "content", kept)
-        if type(cast("object", self.pinned)) is not bool:
-            raise errors.InvalidRequest("pinned is True or False.")
+        checked_bool("pinned", self.pinned)
         self._check_target()
 
     def _check_target(self) -> None:
@@ -376,31 +379,8 @@ class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def __post_init__(self) -> None:
         checked_id("a result's type", self.result_type)
         checked_id("a result's reference", self.ref_id)
-        told = bounded_text("a result's summary", self.summary, limits.FRAME_TEXT_BYTES_MAX)
+        told = checked_str("a result's summary", self.summary, limits.FRAME_TEXT_BYTES_MAX)
         force_setattr(self, "summary", told)
-
-
-def bounded_text(what: str, text: str, size_max: int) -> str:
-    """Return a text; raise TooLarge beyond its limit, InvalidRequest if it is no text."""
-    if not isinstance(cast("object", text), str):
-        raise errors.InvalidRequest(f"{what} is text, not {type(text).__name__}.")
-    plain = checked_text(text)
-    size = len(plain) if plain.isascii() else len(plain.encode())
-    if size > size_max:
-        raise errors.TooLarge(
-            f"{what} has {size:,} bytes; at most {size_max:,} are kept.",
-            facts={"bytes": size, "bytes_max": size_max},
-        )
-    return plain
-
-
-def enum_member(what: str, kind: type[StrEnum], value: Any) -> StrEnum:
-    """Return a member of an enumeration, given itself or its value; raise InvalidRequest otherwise."""
-    try:
-        return kind(value)
-    except ValueError:
-        names = ", ".join(kind)
-        raise errors.InvalidRequest(f"{what} is one of {names}, not {value!r}.") from None
 
 
 def parse_priority(value: Any) -> ContextPriority:

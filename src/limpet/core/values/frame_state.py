@@ -16,10 +16,10 @@ from msgspec.structs import force_setattr
 
 from limpet import limits
 from limpet.core.values import ids
+from limpet.core.values.arguments import checked_id
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import HANDLES_PER_PAGE, ContextHandle, HandlePages, ResultRef
 from limpet.core.values.json_values import EMPTY, FrozenDict, Json, freeze
-from limpet.core.values.messages import checked_id
 
 
 class FrameStatus(StrEnum):

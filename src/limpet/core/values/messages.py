@@ -15,8 +15,9 @@ from typing import Final, Literal, cast
 import msgspec
 from msgspec.structs import force_setattr
 
-from limpet import errors, limits
+from limpet import errors
 from limpet.core.values import ids
+from limpet.core.values.arguments import checked_id
 from limpet.core.values.json_values import (
     EMPTY,
     FrozenDict,
@@ -274,36 +275,6 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
 
 _FIELDS: Final = frozenset(Message.__struct_fields__) - {"extra"}
-
-
-_INVISIBLE_CHARACTERS: Final = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]"
-)
-"""Control, separator and invisible characters: a fixed list, independent of the Unicode version of Python."""
-
-
-_ID_MAX: Final = limits.ID_BYTES_MAX
-
-
-def checked_id(what: str, value: str) -> str:
-    """Return the id; raise InvalidRequest unless it is text of 1 to limits.ID_BYTES_MAX bytes without control characters."""
-    if type(value) is str and value.isascii() and value.isprintable() and 0 < len(value) <= _ID_MAX:
-        return value
-    if not isinstance(cast("object", value), str):
-        raise errors.InvalidRequest(f"{what} must be text, not {type(value).__name__}.")
-    text = checked_text(value)
-    if text.isascii():
-        size, visible = len(text), text.isprintable()
-    else:
-        size, visible = len(text.encode()), not _INVISIBLE_CHARACTERS.search(text)
-    if not 0 < size <= limits.ID_BYTES_MAX:
-        raise errors.InvalidRequest(
-            f"{what} has {size:,} bytes; it must have 1 to {limits.ID_BYTES_MAX}.",
-            facts={"bytes": size, "bytes_max": limits.ID_BYTES_MAX},
-        )
-    if not visible:
-        raise errors.InvalidRequest(f"{what} must not have control or invisible characters.")
-    return text
 
 
 def _utc_timestamp(timestamp: str) -> str:

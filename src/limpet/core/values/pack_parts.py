@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors
+from limpet.core.values.arguments import checked_str
 from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, HandleType, Ledger
 from limpet.core.values.frame_state import FrameStatus, Scope
-from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze
+from limpet.core.values.json_values import EMPTY, Json, freeze
 
 
 class SegmentType(StrEnum):
@@ -52,20 +53,14 @@ class BriefContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def __post_init__(self) -> None:
         for name in ("role", "system_prompt"):
-            force_setattr(self, name, _checked_brief_text(name, getattr(self, name)))
+            force_setattr(self, name, checked_str(name, getattr(self, name)))
         for name in ("invariants", "available_tools"):
             given = cast("object", getattr(self, name))
             if not isinstance(given, (list, tuple)):
                 raise errors.InvalidRequest(f"{name} is a list of texts.")
-            texts = tuple(_checked_brief_text(name, one) for one in cast("list[object]", given))
+            texts = tuple(checked_str(name, one) for one in cast("list[object]", given))
             force_setattr(self, name, texts)
         force_setattr(self, "working_context", freeze(self.working_context))
-
-
-def _checked_brief_text(what: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise errors.InvalidRequest(f"{what} is text, not {type(value).__name__}.")
-    return checked_text(value)
 
 
 class FrameBreadcrumb(msgspec.Struct, frozen=True):

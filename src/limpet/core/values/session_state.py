@@ -15,6 +15,13 @@ from msgspec.structs import force_setattr
 
 from limpet import errors, limits
 from limpet.core.values import ids
+from limpet.core.values.arguments import (
+    checked_bool,
+    checked_choice,
+    checked_int,
+    checked_number,
+    checked_str,
+)
 from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze
 from limpet.core.values.messages import Message, MessageCategory
 
@@ -69,16 +76,8 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     summary_prefix: str | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("budget", 1), ("reserve", 0)):
-            value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise errors.InvalidRequest(
-                    f"{name} is a number of tokens, {least} or more, not {value!r}."
-                )
-        if self.budget > limits.TOKENS_MAX:
-            raise errors.InvalidRequest(
-                f"budget is a number of tokens, at most {limits.TOKENS_MAX:,}."
-            )
+        checked_int("budget", self.budget, 1, limits.TOKENS_MAX, unit="a number of tokens")
+        checked_int("reserve", self.reserve, unit="a number of tokens")
         if self.reserve >= self.budget:
             raise errors.InvalidRequest(
                 f"a reserve of {self.reserve:,} leaves nothing of a budget of {self.budget:,}.",
@@ -87,22 +86,18 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             )
         self._check_counter()
         self._check_marks()
-        if type(cast("object", self.stubs)) is not bool:
-            raise errors.InvalidRequest("stubs is True or False.")
-        if self.summary is not None and self.summary not in SUMMARY_LANGUAGES:
-            raise errors.InvalidRequest(
-                f"summary is None or a language, one of {', '.join(SUMMARY_LANGUAGES)}."
-            )
-        if type(cast("object", self.recall)) not in (int, float) or not 0 <= self.recall <= 1:
-            raise errors.InvalidRequest("recall is a part from 0 to 1.")
+        checked_bool("stubs", self.stubs)
+        if self.summary is not None:
+            checked_choice("summary", self.summary, SUMMARY_LANGUAGES)
+        checked_number("recall", self.recall, most=1, unit="a part")
         if self.summary_prefix is not None:
             force_setattr(self, "summary_prefix", checked_summary_prefix(self.summary_prefix))
         force_setattr(self, "shares", _checked_shares(self.shares))
 
     def _check_counter(self) -> None:
         for name, value in (("model", self.model), ("counter", self.counter)):
-            if value is not None and not isinstance(cast("object", value), str):
-                raise errors.InvalidRequest(f"{name} is a name, not {type(value).__name__}.")
+            if value is not None:
+                checked_str(name, value)
         if self.model is not None and self.counter is not None:
             raise errors.InvalidRequest(
                 "model and counter are both given.", hint="A model has its own counter: give one."
