@@ -263,7 +263,7 @@ def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
 ):
     append_events(mine, "a", claim_event("c1", "one"))
     kept = server.books[TENANT].rows[0]
-    server.books[TENANT].rows[0] = replace(kept, row=replace(kept.event, payload=b"{}"))
+    server.books[TENANT].rows[0] = replace(kept, event=replace(kept.event, payload=b"{}"))
     driver.before_feed = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Corrupt):
         list(mine.rebuild(derive_claims))

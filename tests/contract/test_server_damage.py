@@ -91,8 +91,8 @@ def test_a_stand_in_that_was_changed_is_found(mine: ServerStore, server: Server)
     books = server.books[TENANT]
     blank = books.rows[0].erasure
     assert blank is not None and blank.redacted_payload is not None
-    forged = replace(blank, payload=blank.redacted_payload[:-3] + b'"!}')
-    books.rows[0] = replace(books.rows[0], blank=forged)
+    forged = replace(blank, redacted_payload=blank.redacted_payload[:-3] + b'"!}')
+    books.rows[0] = replace(books.rows[0], erasure=forged)
     with pytest.raises(errors.Corrupt):
         mine.read(TENANT, "a")
     assert any("erased" in fault for fault in faults(mine))

@@ -31,7 +31,7 @@ class TestRemoteStore(store_contract.StoreContract):
         kept = rows[position - 1]
         payload = kept.event.payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
-        rows[position - 1] = replace(kept, row=replace(kept.event, payload=flipped))
+        rows[position - 1] = replace(kept, event=replace(kept.event, payload=flipped))
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         blobs = books(store).blobs
@@ -57,7 +57,7 @@ class TestRemoteStore(store_contract.StoreContract):
         kept = rows[position - 1]
         blank = rows[like - 1].erasure if like else None
         row = replace(kept.event, payload=None, salt=None)
-        rows[position - 1] = replace(kept, row=row, blank=blank)
+        rows[position - 1] = replace(kept, event=row, erasure=blank)
 
     def tamper(self, store: Store) -> None:
         kept = books(store)

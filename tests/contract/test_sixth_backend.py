@@ -53,9 +53,9 @@ class TestPocketStore(store_contract.StoreContract):
     def damage(self, store: Store, position: int) -> None:
         with _beneath(store) as books:
             kept = books.rows[position - 1]
-            payload = kept.row.payload or b""
+            payload = kept.event.payload or b""
             flipped = bytes([payload[0] ^ 1]) + payload[1:]
-            books.rows[position - 1] = replace(kept, row=replace(kept.row, payload=flipped))
+            books.rows[position - 1] = replace(kept, event=replace(kept.event, payload=flipped))
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         with _beneath(store) as books:
@@ -83,9 +83,9 @@ class TestPocketStore(store_contract.StoreContract):
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         with _beneath(store) as books:
             kept = books.rows[position - 1]
-            blank = books.rows[like - 1].blank if like else None
-            row = replace(kept.row, payload=None, salt=None)
-            books.rows[position - 1] = replace(kept, row=row, blank=blank)
+            blank = books.rows[like - 1].erasure if like else None
+            row = replace(kept.event, payload=None, salt=None)
+            books.rows[position - 1] = replace(kept, event=row, erasure=blank)
 
     def tamper(self, store: Store) -> None:
         with _beneath(store) as books:

@@ -59,14 +59,14 @@ class Books(msgspec.Struct):
         """Make a change that was looked at."""
         self.drop(change)
         for number, name, mark in change.renames:
-            self.streams[number] = replace(self.streams[number], name=name, mark=mark)
+            self.streams[number] = replace(self.streams[number], name=name, checksum=mark)
             for at, kept in enumerate(self.rows):
                 if kept.event.address.stream == number:
                     self.rows[at] = replace(kept, stream=name)
         for position, blank in change.erasures:
             kept = self.rows[position - 1]
             row = replace(kept.event, payload=None, salt=None)
-            self.rows[position - 1] = replace(kept, row=row, blank=blank)
+            self.rows[position - 1] = replace(kept, event=row, erasure=blank)
         self.streams |= {stream.number: stream for stream in change.streams}
         for number, base in change.bases:
             stream = self.streams[number]

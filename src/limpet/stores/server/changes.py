@@ -162,7 +162,7 @@ class ChangeBuilder:
     def _new_stream_row(self, name: str) -> StreamRow:
         stream = self.streams[name]
         mark = checked_reads.stream_checksum(self._tenant, stream)
-        return msgspec.structs.replace(stream, bases=(), mark=mark)
+        return msgspec.structs.replace(stream, bases=(), checksum=mark)
 
     def _rebased_streams(self) -> Iterator[tuple[int, str, bytes]]:
         """Yield the streams that were there and got a base: the name stays, the mark is another."""

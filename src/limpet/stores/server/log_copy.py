@@ -202,7 +202,7 @@ class ServerCopyTarget:
                 own = tuple(base for number, base in bases if number == raw.number)
                 made = StreamRow(raw.number, name, raw.version, last[raw.number], own)
                 yield replace(
-                    made, bases=(), mark=checked_reads.stream_checksum(self._tenant, made)
+                    made, bases=(), checksum=checked_reads.stream_checksum(self._tenant, made)
                 )
 
     def _renamed_streams(

@@ -583,10 +583,10 @@ class ServerErasure:
             notices,
             after=FeedHead(head.position, head.link, head.epoch + 1),
             claims=tuple(made.claims),
-            uses=tuple(made.blob_uses),
+            blob_uses=tuple(made.blob_uses),
             projections=tuple(made.projections),
             blobs=self._new_blobs,
-            blanks=tuple(self._erasures.items()),
+            erasures=tuple(self._erasures.items()),
             renames=tuple(
                 self._erased_name(stream)
                 for share, stream in zip(self._erasure.streams, streams, strict=True)
@@ -595,10 +595,10 @@ class ServerErasure:
             drop_projections=tuple(self._dropped_projections),
             drop_claims=tuple(dict.fromkeys(stretches)),
             drop_snapshots=numbers,
-            drop_uses=numbers,
+            drop_blob_uses=numbers,
             drop_keys=tuple(keys),
             drop_blobs=tuple(unused),
-            todo=self._erasure.pending_work,
+            pending_work=self._erasure.pending_work,
         )
         gone = ErasureCounts(
             events=self._erased_count, blobs=len(unused), keys=len(keys),
