@@ -213,7 +213,7 @@ def test_what_nobody_could_be_taken_for_is_told_once(world: World):
 
     async def run() -> list[object]:
         talks = await world.talks()
-        setattr(world.driver, "line", Away().pipeline)  # noqa: B010
+        setattr(world.driver, "pipeline", Away().pipeline)  # noqa: B010
         adding = (talk.add_message(say("hello")) for talk in talks)
         return await asyncio.gather(*adding, return_exceptions=True)
 

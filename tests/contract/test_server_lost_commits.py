@@ -37,7 +37,7 @@ def server() -> Server:
 def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerStore]:
     with closing(ServerStore(RamDriver(server))) as store:
         # What is heard of others would be looked at first.
-        monkeypatch.setattr(store._notifications, "attend", lambda: None)
+        monkeypatch.setattr(store._notifications, "start_listener", lambda: None)
         yield store
 
 

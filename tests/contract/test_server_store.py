@@ -76,7 +76,7 @@ def test_a_commit_on_what_is_known_is_one_round_trip(
     mine: ServerStore, driver: Forgetful, monkeypatch: pytest.MonkeyPatch
 ):
     # Whoever begins to listen doubts once what it knew before.
-    monkeypatch.setattr(mine._notifications, "attend", lambda: None)
+    monkeypatch.setattr(mine._notifications, "start_listener", lambda: None)
     commit_all(mine, make_append(write("a", 0, b"1"), write("b", 0, b"1")))
     for version in range(1, 4):
         before = driver.trips
@@ -189,7 +189,7 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
         asked.append(tenant)
         return guard(self, tenant, timeout_s)
 
-    monkeypatch.setattr(RamDriver, "guard", counted)
+    monkeypatch.setattr(RamDriver, "acquire_advisory_lock", counted)
     with server.guards[TENANT]:
         for version in range(1, 2 * tenant_cache.CONTENTION_BATCHES):
             commit_all(mine, make_append(write("a", version, b"x")))

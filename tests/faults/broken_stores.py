@@ -198,8 +198,8 @@ def unguarded(store: port.Store) -> None:
     """Have a store on a server wait for nobody: nothing may rest on the guard that stores have in turn."""
     driver = getattr(store, "_driver", None)
     if driver is not None:
-        setattr(driver, "guard", lambda tenant, timeout_s: True)  # noqa: B010
-        setattr(driver, "unguard", lambda tenant: None)  # noqa: B010
+        setattr(driver, "acquire_advisory_lock", lambda tenant, timeout_s: True)  # noqa: B010
+        setattr(driver, "release_advisory_lock", lambda tenant: None)  # noqa: B010
 
 
 def bent(name: str, store: port.Store, seed: int) -> port.Store:

@@ -338,7 +338,7 @@ def test_what_was_done_is_not_refused_when_its_durability_is_missed(
         server.client() as client,
         contextlib.closing(ours.open_store(f"{server.url}?durability=power-loss")) as store,
     ):
-        monkeypatch.setattr(store._notifications, "attend", lambda: None)
+        monkeypatch.setattr(store._notifications, "start_listener", lambda: None)
         commit_all(store, make_append(write("a", 0, b"1")))
         client.config_set("appendfsync", "everysec")
         client.client_kill_filter(_type="normal", skipme=True)

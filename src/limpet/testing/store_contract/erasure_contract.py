@@ -235,7 +235,7 @@ class ErasureContract(harness.StoreHarness):
         before = visible_state(store)
         late = stream_erasure(store, "a", "b")
         late = msgspec.structs.replace(
-            late, shares=(late.streams[0], msgspec.structs.replace(late.streams[1], expected=7))
+            late, streams=(late.streams[0], msgspec.structs.replace(late.streams[1], expected=7))
         )
         assert store.erase(late, derive_claims) == Stale("b", 1)
         assert store.erase(stream_erasure(store, "a", "nobody"), derive_claims) == Stale(
@@ -249,7 +249,7 @@ class ErasureContract(harness.StoreHarness):
         self._told(store)
         seen = store.head(TENANT)
         assert seen == feed_all(store)[-1].position
-        looked = msgspec.structs.replace(stream_erasure(store, "a"), head=seen, todo=b"todo")
+        looked = msgspec.structs.replace(stream_erasure(store, "a"), head=seen, pending_work=b"todo")
         append_events(store, "other", claim_event(word="elsewhere"), tenant=OTHER)
         assert store.head(TENANT) == seen
         append_events(store, "news", claim_event(word="new"))
@@ -275,7 +275,7 @@ class ErasureContract(harness.StoreHarness):
 
             both = event_erasure(store, "b", 1, claim_payload())
             both = msgspec.structs.replace(
-                both, shares=(*stream_erasure(store, "a").streams, *both.streams)
+                both, streams=(*stream_erasure(store, "a").streams, *both.streams)
             )
             if fails_at < 3:
                 with pytest.raises(ZeroDivisionError):
@@ -367,8 +367,8 @@ class ErasureContract(harness.StoreHarness):
         with pytest.raises(errors.Corrupt, match="position 2 "):
             store.erase(erasure, derive_claims)
         assert store.version(TENANT, "a")
-        share = msgspec.structs.replace(erasure.streams[0], rows=(("row", "a"),))
-        gone = erase_all(store, msgspec.structs.replace(erasure, shares=(share,)))
+        share = msgspec.structs.replace(erasure.streams[0], derived_rows=(("row", "a"),))
+        gone = erase_all(store, msgspec.structs.replace(erasure, streams=(share,)))
         assert (gone.events, gone.blobs) == (2, 1)
         assert store.version(TENANT, "a") == 0 and store.find_projection(TENANT, "row", "a") is None
         hashes = [hash_of(LONE), hash_of(SHARED)]

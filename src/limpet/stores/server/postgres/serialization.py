@@ -428,7 +428,7 @@ _COLUMN_GROUPS: Final[
     ("claims", _claim_columns, (None,) * 3),
     ("keys", _key_columns, (None,) * 5),
     ("blobs", _blob_columns, (None,) * 2),
-    ("uses", _blob_use_columns, (None,) * 2),
+    ("blob_uses", _blob_use_columns, (None,) * 2),
     ("drop_projections", _dropped_projection_columns, (None,) * 2),
     ("projections", _projection_columns, (None,) * 9),
     ("snapshots", _snapshot_columns, (None,) * 5),

@@ -373,7 +373,7 @@ def _clean_rebuild(servers: RedisServers, head: bytes, number: int) -> None:
 def _split_change(change: driver.TenantChange) -> Iterator[driver.TenantChange]:
     """Yield what is derived of a change in parts that do not keep others waiting."""
     size = _ROWS_PER_SCRIPT
-    fields = ("claims", "uses", "projections", "snapshots")
+    fields = ("claims", "blob_uses", "projections", "snapshots")
     longest = max(len(getattr(change, name)) for name in fields)
     for first in range(0, longest, size):
         some = {name: getattr(change, name)[first : first + size] for name in fields}
