@@ -169,7 +169,7 @@ def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
         commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         broken = {
-            **sql_files.sql_statements("scrubbing.sql"),
+            **sql_files.sql_statements("scrub.sql"),
             "now": "SELECT '4294968000'::xid::text",
         }
         with monkeypatch.context() as patch:

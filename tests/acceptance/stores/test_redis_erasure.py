@@ -186,7 +186,7 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         assert derived_keys(url) == {b"d0"}
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
-        number = driver._servers.script("build_begin", key, head.position, head.link, head.epoch)
+        number = driver._servers.script("begin_rebuild", key, head.position, head.link, head.epoch)
         part = TenantChange(
             tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "left", 1),)
         )

@@ -249,7 +249,9 @@ class ErasureContract(harness.StoreHarness):
         self._told(store)
         seen = store.head(TENANT)
         assert seen == feed_all(store)[-1].position
-        looked = msgspec.structs.replace(stream_erasure(store, "a"), head=seen, pending_work=b"todo")
+        looked = msgspec.structs.replace(
+            stream_erasure(store, "a"), head=seen, pending_work=b"todo"
+        )
         append_events(store, "other", claim_event(word="elsewhere"), tenant=OTHER)
         assert store.head(TENANT) == seen
         append_events(store, "news", claim_event(word="new"))

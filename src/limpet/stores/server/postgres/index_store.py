@@ -27,7 +27,7 @@ class PostgresIndexStore:
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
-        self._sql = sql_files.sql_statements("shelf.sql")
+        self._sql = sql_files.sql_statements("index_store.sql")
         schema.prepare_schema(place)
         self._connections = PostgresConnectionPool(
             place, lambda connection: schema.check_server(schema.inspect_server(connection), place)

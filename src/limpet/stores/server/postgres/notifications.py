@@ -25,7 +25,7 @@ class PostgresAdvisoryLock:
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
-        self._sql = sql_files.sql_statements("guarding.sql")
+        self._sql = sql_files.sql_statements("advisory_lock.sql")
         self._lock = threading.Lock()
         self._connection: PostgresConnection | None = None
         self._locked_tenant: str | None = None

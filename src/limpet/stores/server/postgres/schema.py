@@ -194,7 +194,7 @@ def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, s
 def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
     has_schema = _fetch_flag(
-        owner, sql_files.sql_statements("opening.sql")["schema"], name=place.schema
+        owner, sql_files.sql_statements("server_checks.sql")["schema"], name=place.schema
     )
     lacking = _create_role(owner, place)
     if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
@@ -352,7 +352,7 @@ def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> err
 
 
 def _opening_sql(name: str) -> bytes:
-    return sql_files.sql_statements("opening.sql")[name].encode()
+    return sql_files.sql_statements("server_checks.sql")[name].encode()
 
 
 def _fetch_row(connection: PostgresConnection, name: str, **values: object) -> tuple[Any, ...]:
@@ -472,7 +472,7 @@ def _scrub_busy_error(
 
 
 def _scrub_sql(name: str) -> bytes:
-    return sql_files.sql_statements("scrubbing.sql")[name].encode()
+    return sql_files.sql_statements("scrub.sql")[name].encode()
 
 
 def _fetch_rows(owner: PostgresConnection, name: str, **values: object) -> list[tuple[Any, ...]]:

@@ -102,7 +102,7 @@ class RedisReads:
         for tenant in tenants:
             at = b""
             while at != b"0":
-                answer = self._script("census", tenant, at or b"0", _SCAN_ROWS)
+                answer = self._script("count_by_status", tenant, at or b"0", _SCAN_ROWS)
                 at, rows = cast("tuple[bytes, list[list[object]]]", answer)
                 for row in rows:
                     kind, status = (
@@ -135,7 +135,7 @@ class RedisReads:
         """Return a stream, and its own events of some versions."""
         by = "name" if isinstance(stream, str) else "number"
         end = "newest" if newest else "first"
-        answer = self._script("own", tenant, by, stream, low, high, limit, end)
+        answer = self._script("own_events", tenant, by, stream, low, high, limit, end)
         if answer is None:
             return None, []
         told, rows = cast("list[object]", answer)
@@ -154,7 +154,9 @@ class RedisReads:
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
-        return serialization.unpack_number(self._script("seek", tenant, number, low, high, ordinal))
+        return serialization.unpack_number(
+            self._script("find_ordinal", tenant, number, low, high, ordinal)
+        )
 
     def claims(
         self, tenant: str, claims: Collection[str], stretches: Collection[int]
@@ -195,7 +197,7 @@ class RedisReads:
     ) -> list[list[object]]:
         """Return names and values of a hash in the order of its names; `derived/` names one that is derived."""
         where, _, hash_ = book.rpartition("/")
-        answer = self._script("page", tenant, hash_, order, *span, limit, where)
+        answer = self._script("sorted_page", tenant, hash_, order, *span, limit, where)
         return cast("list[list[object]]", answer)
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
@@ -205,7 +207,7 @@ class RedisReads:
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         """Return keys whose first … last has one of these positions."""
-        answer = self._script("keys_of", tenant, serialization.pack(list(positions)))
+        answer = self._script("keys_covering", tenant, serialization.pack(list(positions)))
         return [serialization.unpack_text(each) for each in cast("list[bytes]", answer)]
 
     def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
@@ -254,7 +256,7 @@ class RedisReads:
         self, tenant: str, *, after: int = 0, limit: int = 500
     ) -> list[tuple[int, bytes]]:
         """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
-        found = cast("list[bytes]", self._script("uses", tenant, after, limit))
+        found = cast("list[bytes]", self._script("blob_uses", tenant, after, limit))
         return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
 
     def unused_blobs(
@@ -265,7 +267,7 @@ class RedisReads:
             serialization.pack([serialization.raw_bytes(each) for each in hashes]),
             serialization.pack(list(but)),
         )
-        return set(cast("list[bytes]", self._script("unused", tenant, *asked)))
+        return set(cast("list[bytes]", self._script("unused_blobs", tenant, *asked)))
 
     def note(self, tenant: str, name: str) -> driver.NoteRow | None:
         """Return a note."""
@@ -306,14 +308,14 @@ class RedisRebuild:
             for tenant, head in self._before.items():
                 self._clean_leftovers(tenant)
                 words = head.position, head.link, head.epoch
-                number = serialization.unpack_number(self._script("build_begin", tenant, *words))
+                number = serialization.unpack_number(self._script("begin_rebuild", tenant, *words))
                 if not number:
                     return False
                 self._numbers[tenant] = number
             for change in derived:
                 for part in _split_change(change):
                     words = self._numbers[change.tenant], serialization.pack_derived(part)
-                    if not self._script("build", change.tenant, *words):
+                    if not self._script("write_rebuild", change.tenant, *words):
                         return False
             return self._heads_unchanged() and self._swap()
         finally:
@@ -346,10 +348,10 @@ class RedisRebuild:
             self._numbers[tenant], head.position, head.link, head.epoch,
             self._names.channel, serialization.pack_notification(tenant, head.position, self._names.sender),
         )  # fmt: skip
-        return RedisCall(self._names.head(tenant), words, load_script("swap"))
+        return RedisCall(self._names.head(tenant), words, load_script("install_rebuild"))
 
     def _clean_leftovers(self, tenant: str) -> None:
-        found = self._script("leftovers", tenant, _ABANDONED_AFTER_S)
+        found = self._script("list_abandoned_rebuilds", tenant, _ABANDONED_AFTER_S)
         for number in cast("list[bytes]", found):
             self._clean(tenant, int(number))
 
@@ -366,7 +368,7 @@ def clean_all_rebuilds(servers: RedisServers, head: bytes) -> None:
 
 
 def _clean_rebuild(servers: RedisServers, head: bytes, number: int) -> None:
-    while servers.script("clean", head, number, _ROWS_PER_SCRIPT):
+    while servers.script("clean_rebuild", head, number, _ROWS_PER_SCRIPT):
         pass
 
 
@@ -412,7 +414,7 @@ class RedisPendingErasures:
         position, _, name = member.partition(b" ")
         tenant = serialization.unpack_text(name)
         head, todo = self._names.head(tenant), self._names.tenant_prefix(tenant) + b"todo"
-        word, *found = cast("list[bytes]", self._servers.script("take_todo", head, position))
+        word, *found = cast("list[bytes]", self._servers.script("take_pending", head, position))
         if word == b"wait":
             return
         if found:
@@ -571,7 +573,7 @@ class RedisDriver(RedisReads):
         """Drop keys used before that moment; return how many."""
         count = 0
         while some := serialization.unpack_number(
-            self._script("forget_keys", tenant, before_us, _KEYS_PER_SCRIPT)
+            self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)
         ):
             count += some
         return count

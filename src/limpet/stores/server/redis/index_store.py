@@ -43,7 +43,7 @@ class RedisIndexStore:
     ) -> list[tuple[bytes, bytes]]:
         """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         way = "back" if newest else "forth"
-        answer = self._servers.script("shelf_scan", self._table_key(book), first, last, limit, way)
+        answer = self._servers.script("scan_table", self._table_key(book), first, last, limit, way)
         return [(key, value) for key, value in cast("list[list[bytes]]", answer)]
 
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
@@ -54,7 +54,7 @@ class RedisIndexStore:
             (serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans
         ]
         answer = self._servers.script(
-            "shelf_lasts", self._table_key(book), serialization.pack(asked)
+            "last_values", self._table_key(book), serialization.pack(asked)
         )
         return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
 
@@ -75,7 +75,7 @@ class RedisIndexStore:
         ]
         made = serialization.pack([_pack_index_change(change) for change in changes])
         return bool(
-            self._servers.script("shelf_write", self._base, serialization.pack(asked), made)
+            self._servers.script("write_tables", self._base, serialization.pack(asked), made)
         )
 
     def scrub(self) -> None:

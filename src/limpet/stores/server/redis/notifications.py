@@ -156,4 +156,4 @@ class RedisAdvisoryLock:
         token, self.token = self.token, b""
         if token:
             key = self._names.head(tenant)
-            self._servers.script("unguard", key, token)
+            self._servers.script("release_lock", key, token)

@@ -1,7 +1,8 @@
 """The Lua scripts by name: source, SHA-1 and whether a script writes.
 
-A script is sent in full once and then called by its SHA-1. Scripts flagged `no-writes` also run on
-a server whose memory is full; the others are refused there as a whole.
+Each file in `lua/` holds several scripts, each below a line `-- name: x FLAGS`. The flags are
+`writes`; `repeatable` (writes, but may be sent twice); `derived` (needs the functions for derived
+rows); `no-tenant` (needs no functions). A script is sent in full once and then called by its SHA-1.
 """
 
 from __future__ import annotations
@@ -9,38 +10,14 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from importlib import resources
-from typing import Final
 
 import msgspec
 
-_WRITING_SCRIPTS: Final = frozenset(
-    {
-        "apply",
-        "forget_keys",
-        "put_note",
-        "unguard",
-        "build_begin",
-        "build",
-        "swap",
-        "clean",
-        "add_pending",
-        "set_pending",
-        "shelf_write",
-    }
-)
-_SCRIPTS_WITH_DERIVED: Final = frozenset({"apply", "build", "clean", "census"})
-_SCRIPTS_WITHOUT_TENANT: Final = frozenset(
-    {"add_pending", "set_pending", "shelf_write", "shelf_scan", "shelf_lasts"}
-)
-"""Scripts about no tenant."""
-
-
-_REPEATABLE_SCRIPTS: Final = frozenset({"unguard"})
-"""Scripts that write, but nothing that has to be kept, and that may be sent again."""
+_HEADER = "-- name: "
 
 
 class LuaScript(msgspec.Struct, frozen=True):
-    """A script, its sum, and whether it changes what has to be kept."""
+    """A script, its SHA-1, and whether it changes anything that must be durable."""
 
     source: bytes
     sha1: bytes
@@ -50,14 +27,27 @@ class LuaScript(msgspec.Struct, frozen=True):
 @cache
 def load_script(name: str) -> LuaScript:
     """Return a script by its name."""
-    # A script that says that it only reads runs on a server that is full; one that writes is refused there as a whole.
-    first = "#!lua\n" if name in _WRITING_SCRIPTS else "#!lua flags=no-writes\n"
-    parts = [] if name in _SCRIPTS_WITHOUT_TENANT else ["common"]
-    parts += ["deriving"] * (name in _SCRIPTS_WITH_DERIVED)
-    source = (first + "".join(_lua_text(part) for part in (*parts, name))).encode()
-    sum_ = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
-    return LuaScript(source, sum_, name in _WRITING_SCRIPTS - _REPEATABLE_SCRIPTS)
+    sections = _load_sections()
+    flags, text = sections[name]
+    # A script flagged `no-writes` runs on a server whose memory is full; the others are refused there as a whole.
+    parts = ["#!lua\n" if "writes" in flags else "#!lua flags=no-writes\n"]
+    if "no-tenant" not in flags:
+        parts.append(sections["common"][1])
+    if "derived" in flags:
+        parts.append(sections["derived_rows"][1])
+    source = "".join((*parts, text)).encode()
+    sha1 = hashlib.sha1(source, usedforsecurity=False).hexdigest().encode()
+    return LuaScript(source, sha1, "writes" in flags and "repeatable" not in flags)
 
 
-def _lua_text(name: str) -> str:
-    return resources.files(__package__).joinpath("lua", f"{name}.lua").read_text("utf-8")
+@cache
+def _load_sections() -> dict[str, tuple[frozenset[str], str]]:
+    """Return flags and text of each section of all files, by its name."""
+    sections: dict[str, tuple[frozenset[str], str]] = {}
+    for file in resources.files(__package__).joinpath("lua").iterdir():
+        for section in file.read_text("utf-8").split(_HEADER)[1:]:
+            header, text = section.split("\n", 1)
+            name, *flags = header.split()
+            assert name not in sections, "two scripts have one name"
+            sections[name] = frozenset(flags), text.rstrip("\n") + "\n"
+    return sections

@@ -126,7 +126,7 @@ def pack_change(change: driver.TenantChange) -> bytes:
 
 
 def pack_derived(change: driver.TenantChange) -> bytes:
-    """Return what is derived of a change as the script `build` reads it."""
+    """Return what is derived of a change as the script `write_rebuild` reads it."""
     return pack(
         (
             change.claims,
@@ -188,12 +188,12 @@ def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
 
 
 def pack_base(one: stream_paths.StreamBase) -> bytes:
-    """Return a base as it is kept. The script `clean` reads its first entry."""
+    """Return a base as it is kept. The script `clean_rebuild` reads its first entry."""
     return pack((one.stretch, one.first, one.source, one.version))
 
 
 def pack_key(one: driver.KeyRow) -> bytes:
-    """Return an idempotency key's use as it is kept: numbers first, that the script `keys_of` reads."""
+    """Return an idempotency key's use as it is kept: numbers first, that the script `keys_covering` reads."""
     return b"%d %d %d " % (one.first, one.last, one.time_us) + one.command_hash
 
 

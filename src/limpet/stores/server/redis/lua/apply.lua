@@ -1,3 +1,6 @@
+-- The change of a tenant, and the advisory lock.
+
+-- name: apply writes derived
 -- One change to one tenant: compared with its head, looked through for what must be new, then written.
 -- Nothing that can fail comes after the first write, which is the log's own: it refuses a position that is not next.
 local change = cmsgpack.unpack(ARGV[1])
@@ -145,3 +148,7 @@ end
 -- Whoever wins every time hears of nobody otherwise. One's own guard tells nothing.
 local guard = redis.pcall('GET', base .. 'guard')
 return {type(guard) == 'string' and guard ~= ARGV[4] and 'wanted' or 'ok'}
+
+-- name: release_lock writes repeatable
+-- Give a guard back, if it is one's own.
+return call('GET', base .. 'guard') == ARGV[1] and call('DEL', base .. 'guard') or 0

@@ -1,3 +1,10 @@
+-- Reads of projections and snapshots, and pages of any ordered hash.
+
+-- name: projection
+-- One row of what is derived.
+return call('HGET', present() .. ARGV[1], ARGV[2])
+
+-- name: query
 -- A page of rows, newest first, by the smallest of the indexes that it names; the others are asked row by row.
 local asked, d = cmsgpack.unpack(ARGV[1]), present()
 local limit, offset, beginning = asked[1], asked[2], asked[3]
@@ -65,3 +72,33 @@ while true do
   if #page < 2 * step then return found end
   at = at + step
 end
+
+-- name: count_by_status derived
+-- How many rows of a part of them are of which kind and status. ARGV: where to go on, about how many rows.
+local page = call('HSCAN', present() .. 'rows', ARGV[1], 'COUNT', ARGV[2])
+local found, counts = {}, {}
+for at = 1, #page[2], 2 do
+  local kind, status = string.match(page[2][at], '^(.-)%z%z') or '', ''
+  local was = old_places(page[2][at + 1])
+  for each = 3, #was do
+    if string.sub(was[each], 1, 2) == 's:' then status = string.match(was[each], '[^:]*$') end
+  end
+  local name = kind .. ':' .. status
+  if not counts[name] then found[#found + 1] = {kind, status, name} end
+  counts[name] = (counts[name] or 0) + 1
+end
+for _, one in ipairs(found) do one[3] = counts[one[3]] end
+return {page[1], found}
+
+-- name: snapshot
+-- The newest snapshot of a stream.
+local number = call('HGET', base .. 'names', ARGV[1])
+return number and call('HGET', present() .. 'snapshots', number)
+
+-- name: sorted_page
+-- A page of a hash in the order of its names: names and values. ARGV: hash, order, first, last, limit.
+local where = ARGV[6] == 'derived' and present() or base
+local names = call('ZRANGEBYLEX', where .. ARGV[2], ARGV[3], ARGV[4], 'LIMIT', 0, ARGV[5])
+local found = {}
+for at, name in ipairs(names) do found[at] = {name, call('HGET', where .. ARGV[1], name)} end
+return found
