@@ -336,7 +336,7 @@ class ErasureService:
         hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
         rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
         return msgspec.structs.replace(
-            self._whole_stream_erasure(session_stream(session_id)), rows=rows
+            self._whole_stream_erasure(session_stream(session_id)), derived_rows=rows
         )
 
     def _tree_roots(self, sessions: set[str]) -> list[str]:

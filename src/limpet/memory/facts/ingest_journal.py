@@ -105,7 +105,7 @@ class IngestJournal:
     def end(self, attempt: IngestAttempt, *, stood_in: bool) -> None:
         """Keep that the conversation was taken."""
         row = _decode_row(attempt.row)
-        done = msgspec.structs.replace(row, done=True, stood_in=stood_in)
+        done = msgspec.structs.replace(row, done=True, used_fallback=stood_in)
         put = PutRow(INGESTED, attempt.key, msgspec.msgpack.encode(done))
         if not self._shelf.write([put], expected=self.expected_row(attempt)):
             self.expected_row(attempt)

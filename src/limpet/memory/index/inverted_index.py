@@ -297,13 +297,13 @@ class IndexBatch:
         place = SessionGeneration(session_id, known.generation, known.began)
         new.append(NewDocument(position, time_us, place, role, once, often, answers))
         if role == "user":
-            known = msgspec.structs.replace(known, asked=number)
+            known = msgspec.structs.replace(known, last_user=number)
         elif role == "assistant":
             told, called = (
                 number if spoken else known.last_assistant,
                 number if calls else known.last_call,
             )
-            known = msgspec.structs.replace(known, told=told, called=called)
+            known = msgspec.structs.replace(known, last_assistant=told, last_call=called)
         self._known[session_id] = known
 
     def _head(self, owner: int) -> OwnerHead:
@@ -552,7 +552,7 @@ def _write_with_retry(
         if anew:
             following = IndexCursor(revision=cursor.revision + 1)
         else:
-            following = msgspec.structs.replace(cursor, turn=cursor.revision + 1)
+            following = msgspec.structs.replace(cursor, revision=cursor.revision + 1)
         count, made = changes()
         if rows.store.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
             return count
@@ -624,7 +624,7 @@ class _DocumentRemoval:
             self._head,
             documents=self._head.documents - self._count,
             length=max(0, self._head.length - round(self._length)),
-            turn=self._head.revision + 1,
+            revision=self._head.revision + 1,
         )
         return self._count, [*self._made, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
 
