@@ -93,14 +93,14 @@ class BuiltIn:
         attempt = self._journal.begin(history, redo=redo)
         if attempt is None:
             return
-        stood_in = False
+        used_fallback = False
         for chunk in _split_chunks(said):
             facts, by_fallback = self._extract_facts(chunk)
-            stood_in |= by_fallback
+            used_fallback |= by_fallback
             if redo and by_fallback:
                 break
             self._store_facts(attempt, chunk, facts)
-        self._journal.end(attempt, stood_in=stood_in)
+        self._journal.end(attempt, used_fallback=used_fallback)
 
     def _extract_facts(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
         # What was carried over from another session was said there, and not again now.

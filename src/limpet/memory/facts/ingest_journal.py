@@ -102,10 +102,10 @@ class IngestJournal:
             )
         return {(INGESTED, attempt.key): attempt.row}
 
-    def end(self, attempt: IngestAttempt, *, stood_in: bool) -> None:
+    def end(self, attempt: IngestAttempt, *, used_fallback: bool) -> None:
         """Keep that the conversation was taken."""
         row = _decode_row(attempt.row)
-        done = msgspec.structs.replace(row, done=True, used_fallback=stood_in)
+        done = msgspec.structs.replace(row, done=True, used_fallback=used_fallback)
         put = PutRow(INGESTED, attempt.key, msgspec.msgpack.encode(done))
         if not self._shelf.write([put], expected=self.expected_row(attempt)):
             self.expected_row(attempt)

@@ -299,11 +299,11 @@ class IndexBatch:
         if role == "user":
             known = msgspec.structs.replace(known, last_user=number)
         elif role == "assistant":
-            told, called = (
-                number if spoken else known.last_assistant,
-                number if calls else known.last_call,
+            known = msgspec.structs.replace(
+                known,
+                last_assistant=number if spoken else known.last_assistant,
+                last_call=number if calls else known.last_call,
             )
-            known = msgspec.structs.replace(known, last_assistant=told, last_call=called)
         self._known[session_id] = known
 
     def _head(self, owner: int) -> OwnerHead:
