@@ -29,13 +29,13 @@ import gc, json, sys, time
 from pathlib import Path
 from limpet import tokens
 from limpet.memory.builtin import BuiltIn
-from limpet.stores.sqlite.index_store import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.core.values.memory_records import History, Said, Who
 from limpet.core.values.messages import Message
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 who = Who("default", "ada")
-memory = BuiltIn(SQLiteShelf(Path(path)), count=tokens.named("o200k_base").text)
+memory = BuiltIn(SQLiteIndexStore(Path(path)), count=tokens.named("o200k_base").text)
 
 def resident_mib():
     gc.collect()

@@ -46,8 +46,8 @@ TEXT = st.lists(WORDS, min_size=1, max_size=6).map(" ".join)
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments so small that a short walk fills and merges all their sizes."""
-    for module in (inverted_index, inverted_index, search, inverted_index):
-        monkeypatch.setattr(module, "SIZES", (2, 4, 8, 16))
+    for module in (inverted_index, search):
+        monkeypatch.setattr(module, "SEGMENT_SIZES", (2, 4, 8, 16))
 
 
 class Told:

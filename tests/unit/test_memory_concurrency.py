@@ -123,7 +123,7 @@ DIES = """
 import os, sys
 from pathlib import Path
 from limpet.memory.builtin import BuiltIn
-from limpet.stores.sqlite.index_store import SQLiteShelf
+from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import ADA, conversation
 
 history, said = conversation(ADA, "s1", *sys.argv[2:])
@@ -131,7 +131,7 @@ def chunks():
     for at in range(2):
         yield said[at:at + 1]
     os._exit(9)
-BuiltIn(SQLiteShelf(Path(sys.argv[1])), count=len).ingest(history, chunks())
+BuiltIn(SQLiteIndexStore(Path(sys.argv[1])), count=len).ingest(history, chunks())
 """
 
 

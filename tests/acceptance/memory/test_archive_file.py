@@ -25,8 +25,8 @@ from limpet.stores.port import StoredEvent
 
 
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (inverted_index, inverted_index, search, inverted_index):
-        monkeypatch.setattr(module, "SIZES", (2, 4, 8, 16))
+    for module in (inverted_index, search):
+        monkeypatch.setattr(module, "SEGMENT_SIZES", (2, 4, 8, 16))
 
 
 def fill(lp: limpet.Limpet, name: str, user: str, count: int, word: str) -> None:
@@ -199,21 +199,21 @@ def test_what_was_erased_from_the_log_is_passed_over():
 KILLED = """
 import sys, threading, os, signal
 import limpet
-from limpet.memory.archive import index, indexing, searching, forgetting
-for module in (index, indexing, searching, forgetting):
-    module.SIZES = (2, 4, 8, 16)
+from limpet.memory.index import inverted_index, search
+for module in (inverted_index, search):
+    module.SEGMENT_SIZES = (2, 4, 8, 16)
 from limpet import limits
 limits.ARCHIVE_BATCH = limits.READ_CHUNK = 7
 lp = limpet.connect(sys.argv[1])
-shelf, steps = lp._opened.shelf(), int(sys.argv[2])
-change, seen = shelf._change, 0
+shelf, steps = lp._opened.index_store(), int(sys.argv[2])
+change, seen = shelf._apply, 0
 def counted(writer, one):
     global seen
     seen += 1
     if seen > steps:
         os.kill(os.getpid(), signal.SIGKILL)
     change(writer, one)
-shelf._change = counted
+shelf._apply = counted
 while lp.archive.task.step("default"):
     pass
 lp.close()

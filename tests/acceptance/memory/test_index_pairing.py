@@ -32,12 +32,12 @@ def taught(lp: Limpet) -> list[str]:
 def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     path: Path, monkeypatch: pytest.MonkeyPatch, gap: int, *, dies: bool
 ):
-    renewed: list[int] = []
-    renew = SQLiteIndexStore.clear
+    cleared: list[int] = []
+    clear = SQLiteIndexStore.clear
     with opened(path) as lp:
         before = taught(lp)
         monkeypatch.setattr(
-            SQLiteIndexStore, "renew", lambda self: (renewed.append(1), renew(self))
+            SQLiteIndexStore, "clear", lambda self: (cleared.append(1), clear(self))
         )
         store, calls = lp.sessions._engine.store, list[int]()
         put = store.put_note
@@ -61,7 +61,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     monkeypatch.setattr(store, "put_note", put)
     with opened(path) as lp:
         assert known(lp, "ada") == before
-    assert not renewed
+    assert not cleared
 
 
 def test_what_is_found_damaged_while_it_learns_is_learnt_again(
