@@ -13,7 +13,8 @@ import apsw
 import limpet
 from benchmarks import fresh, harness
 from benchmarks.harness import Bench, Figure
-from limpet import ContextHandle, HandleType, Scope, TokenBudget
+from limpet import ContextHandle, Scope, TokenBudget
+from limpet.frames import HandleType
 
 CLOSED = 100_000
 TREES = 500

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import limpet
-from limpet import Limpet, Message, ToolCallRequest, ToolEffect
+from limpet import Limpet, Message, ToolCallRequest
 from limpet.cli.demo.agent.loop import Agent
 from limpet.cli.demo.agent.parts import (
     AwaitingDecision,
@@ -30,6 +30,7 @@ from limpet.cli.demo.agent.parts import (
     Work,
     WorkFailed,
 )
+from limpet.frames import ToolEffect
 
 WAITS = 10
 FLIGHT, HOTEL = "SK4455", "Hotel Bristol"

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import limpet
-from limpet import FrameStatus, Scope, TokenBudget, ToolEffect
+from limpet import FrameStatus, Scope, TokenBudget
+from limpet.frames import ToolEffect
 
 ME = Scope("planner", "ses_1")
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 csi:\x9b31m bidi:\u202e\r\nnext\u2028"
@@ -58,10 +59,10 @@ def hostile(folder: Path) -> str:
             Scope("planner"), goal=HOSTILE, budget=500, inputs={"a": HOSTILE}
         )
         index, id_ = lp.index, root.frame_id
-        index.add_result(id_, limpet.ResultRef("note", "ref_1", HOSTILE))
+        index.add_result(id_, limpet.frames.ResultRef("note", "ref_1", HOSTILE))
         handle = limpet.ContextHandle(
             handle_id="h1",
-            handle_type=limpet.HandleType.DOCUMENT,
+            handle_type=limpet.frames.HandleType.DOCUMENT,
             description=HOSTILE,
             content="x",
         )

@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 import limpet
-from limpet import ContextHandle, HandleType, Scope
+from limpet import ContextHandle, Scope
+from limpet.frames import HandleType
 from limpet.wiring import Limpet
 
 WORDS = re.compile(rb"(?:kestrel|marmot)\d{4}")

@@ -7,16 +7,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from limpet import (
-    ContextHandle,
-    ContextPriority,
-    FrameStatus,
-    HandleType,
-    ResultRef,
-    Scope,
-    StateIndex,
-    TokenBudget,
-)
+from limpet import ContextHandle, ContextPriority, FrameStatus, Scope, StateIndex, TokenBudget
+from limpet.frames import HandleType, ResultRef
 from tests.property.frame_world import FrameWorld
 
 TREES_MAX, FRAMES_MAX, TREE_EVENTS_MAX = 5, 24, 90

@@ -134,7 +134,7 @@ def test_closing_sees_what_was_submitted_but_never_started_through():
     queue.submit(ticket)
     queue.close()
     assert inbox.tickets == [ticket]
-    with pytest.raises(limpet.EngineClosed):
+    with pytest.raises(limpet.errors.EngineClosed):
         queue.submit(Ticket(REQUEST, inbox))
 
 

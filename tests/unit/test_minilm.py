@@ -144,7 +144,7 @@ def test_a_store_is_not_opened_without_what_its_embedder_needs(
         "class Own: name, dimensions, embed = 'own', 1, lambda self, texts: [[1.0] for _ in texts]\n"
         "for opening in (limpet.connect, limpet.connect_async):\n"
         f"    try: opening('state.db', embedder={given})\n"
-        "    except limpet.NotInstalled as error: print(error.hint)\n"
+        "    except limpet.errors.NotInstalled as error: print(error.hint)\n"
     )
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", program],

@@ -244,7 +244,7 @@ class AsyncEvents:
         found = await asyncio.to_thread(self._events.at, position)
         return AsyncMoment(self._sessions, self._engine, self._tenant, found.position)
 
-    async def feed(self, after: int = 0) -> AsyncIterator[log.Fact]:
+    async def feed(self, after: int = 0) -> AsyncIterator[log.LogEvent]:
         """Yield events after a position up to the present end, in order, without gaps."""
         while found := await self.page(after):
             for event in found:
@@ -253,7 +253,7 @@ class AsyncEvents:
 
     async def watch(
         self, after: int = 0, timeout_s: float | None = None
-    ) -> AsyncIterator[log.Fact]:
+    ) -> AsyncIterator[log.LogEvent]:
         """Yield events after a position, in order, without gaps, and wait for those to come.
 
         Looks for them every 5 to 50 ms, and takes no thread meanwhile.
@@ -272,7 +272,7 @@ class AsyncEvents:
             await asyncio.sleep(pause)
             waited, pause = waited + pause, min(pause * 2, POLL_LONGEST_S)
 
-    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[log.Fact]:
+    async def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[log.LogEvent]:
         """Return up to `limit` events after a position."""
         return await asyncio.to_thread(self._events.page, after, limit)
 

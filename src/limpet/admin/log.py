@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.admin.migrate import Migrated
     from limpet.admin.retention import Retained, Retention
     from limpet.sessions.manager import Sessions
-Fact = RecordedEvent | state_cache.TreeEvent | ErasedEvent
+LogEvent = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
 Progress = Callable[[int, int], None]
@@ -65,13 +65,13 @@ class Events:
             )
         return moment
 
-    def feed(self, after: int = 0) -> Iterator[Fact]:
+    def feed(self, after: int = 0) -> Iterator[LogEvent]:
         """Yield events after a position up to the present end, in order, without gaps."""
         while found := self.page(after):
             yield from found
             after = found[-1].position
 
-    def watch(self, after: int = 0, timeout_s: float | None = None) -> Iterator[Fact]:
+    def watch(self, after: int = 0, timeout_s: float | None = None) -> Iterator[LogEvent]:
         """Yield events after a position, in order, without gaps, and wait for those to come.
 
         Ends when none has come for `timeout_s` seconds; None: only when the engine is closed, with EngineClosed.
@@ -93,7 +93,7 @@ class Events:
             self._engine.check()
         return True
 
-    def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[Fact]:
+    def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[LogEvent]:
         """Return up to `limit` events after a position."""
         self._engine.check()
         if type(after) is not int or after < 0:
@@ -105,7 +105,7 @@ class Events:
             fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))
         ]
 
-    def _decode_run(self, run: Sequence[StoredEvent]) -> Sequence[Fact]:
+    def _decode_run(self, run: Sequence[StoredEvent]) -> Sequence[LogEvent]:
         if run[0].payload is None:
             return [_erased_event(stored) for stored in run]
         if _is_frame_event(run[0]):

@@ -1,1 +1,34 @@
 """Language models that Limpet can ask for summaries and facts. None is needed to keep state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from limpet.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from limpet.llm.anthropic_model import AnthropicModel
+    from limpet.llm.extraction import ModelExtractor
+    from limpet.llm.openai_model import OpenAIModel
+    from limpet.llm.port import Model, Reply
+    from limpet.llm.summarizer import ModelSummarizer
+
+__all__ = [
+    "AnthropicModel",
+    "Model",
+    "ModelExtractor",
+    "ModelSummarizer",
+    "OpenAIModel",
+    "Reply",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        __all__,
+        "limpet.llm.port",
+        "limpet.llm.summarizer",
+        "limpet.llm.extraction",
+        "limpet.llm.openai_model",
+        "limpet.llm.anthropic_model",
+    )

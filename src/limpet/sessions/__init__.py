@@ -1,1 +1,80 @@
-"""Sessions: manager, handles, windows, time travel, recovery, and the stateless form."""
+"""Sessions: conversations, their messages, windows and earlier states, and the stateless form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from limpet.lazy_exports import lazy_exports
+
+if TYPE_CHECKING:
+    from limpet.admin.async_log import AsyncBetween, AsyncMessages, AsyncMoment, AsyncPastSession
+    from limpet.core.values.context import Fate, Ledger, LedgerEntry
+    from limpet.core.values.json_values import Json
+    from limpet.core.values.session_state import (
+        CounterCorrection,
+        Cut,
+        EndReason,
+        OpenCall,
+        ReportedUsage,
+        SessionState,
+        SessionStatus,
+        Summary,
+    )
+    from limpet.core.windows.window import WindowDifference
+    from limpet.sessions.async_sessions import AsyncSessions
+    from limpet.sessions.requests import MessageLike, Page, When, Write
+    from limpet.sessions.session_view import Messages, PendingCall
+    from limpet.sessions.time_travel import Between, Difference, Moment, PastSession
+    from limpet.sessions.window_requests import AsyncSummarizer, Summarizer
+    from limpet.sessions.windows import RecordedWindow
+
+__all__ = [
+    "AsyncBetween",
+    "AsyncMessages",
+    "AsyncMoment",
+    "AsyncPastSession",
+    "AsyncSessions",
+    "AsyncSummarizer",
+    "Between",
+    "CounterCorrection",
+    "Cut",
+    "Difference",
+    "EndReason",
+    "Fate",
+    "Json",
+    "Ledger",
+    "LedgerEntry",
+    "MessageLike",
+    "Messages",
+    "Moment",
+    "OpenCall",
+    "Page",
+    "PastSession",
+    "PendingCall",
+    "RecordedWindow",
+    "ReportedUsage",
+    "SessionState",
+    "SessionStatus",
+    "Summarizer",
+    "Summary",
+    "When",
+    "WindowDifference",
+    "Write",
+]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        __all__,
+        "limpet.core.values.json_values",
+        "limpet.core.values.session_state",
+        "limpet.core.values.context",
+        "limpet.core.windows.window",
+        "limpet.sessions.requests",
+        "limpet.sessions.session_view",
+        "limpet.sessions.windows",
+        "limpet.sessions.window_requests",
+        "limpet.sessions.time_travel",
+        "limpet.sessions.async_sessions",
+        "limpet.admin.async_log",
+    )

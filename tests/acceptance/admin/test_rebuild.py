@@ -172,7 +172,7 @@ def test_a_stream_of_a_later_version_is_refused(path: Path):
     mark = reads.row_checksum(*tables_row(path, number))
     vandalise(path, f"UPDATE streams SET mark = ? WHERE key = ({number})", (mark,))
     before = tables(path, DERIVED + KEPT)
-    with limpet.connect(path) as lp, pytest.raises(limpet.NewerStore, match="novel/1"):
+    with limpet.connect(path) as lp, pytest.raises(limpet.errors.NewerStore, match="novel/1"):
         lp.admin.rebuild()
     assert tables(path, DERIVED + KEPT) == before
 

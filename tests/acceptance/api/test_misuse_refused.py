@@ -101,7 +101,7 @@ def test_a_deferred_refusal_waits_for_its_own_session():
         good.add_message(Message("user", "x"))
         assert len(lp.sessions.list_sessions()) == 2
         assert lp.sessions.save_session(good)
-        with pytest.raises(limpet.ResultWithoutCall):
+        with pytest.raises(limpet.errors.ResultWithoutCall):
             lp.sessions.save_session(bad)
 
 
@@ -110,7 +110,7 @@ def test_a_store_that_a_newer_version_has_taken_over_is_not_written_any_more(tmp
         session = lp.sessions.create_session("s")
         newer = database.connect(tmp_path / "state.db", write=True)
         newer.pragma("user_version", database.SCHEMA_VERSION + 1)
-        with pytest.raises(limpet.NewerStore):
+        with pytest.raises(limpet.errors.NewerStore):
             session.add_message(Message("user", "x"))
         newer.pragma("user_version", database.SCHEMA_VERSION)
         newer.close()
@@ -157,7 +157,7 @@ def test_files_of_others_are_left_alone(tmp_path: Path):
     for name in ("a.db-anchor", "b.db-lock"):
         other = tmp_path / name
         other.write_bytes(b"somebody's own notes " * 400)
-        with pytest.raises(limpet.NotAStore, match="in the way"):
+        with pytest.raises(limpet.errors.NotAStore, match="in the way"):
             limpet.connect(tmp_path / name[:4])
         assert other.read_bytes() == b"somebody's own notes " * 400
     with limpet.connect(tmp_path / "prod-new") as lp:
@@ -174,7 +174,7 @@ def test_a_hard_link_is_refused_and_a_symbolic_one_is_the_same_store(tmp_path: P
         assert other.sessions.load_session("s") is not None
     assert not (tmp_path / "link.db-lock").exists()
     os.link(path, tmp_path / "hard.db")
-    with pytest.raises(limpet.UnsafeStore, match="hard link"):
+    with pytest.raises(limpet.errors.UnsafeStore, match="hard link"):
         limpet.connect(path)
 
 
@@ -290,7 +290,7 @@ def test_a_refused_command_leaves_nothing_behind_for_its_neighbours(tmp_path: Pa
             )
 
     refused, updated = asyncio.run(main())
-    assert isinstance(refused, limpet.TooLarge)
+    assert isinstance(refused, limpet.errors.TooLarge)
     assert updated.title == "T"
 
 
@@ -389,7 +389,7 @@ def test_text_of_another_type_is_taken_as_the_text_it_is(tmp_path: Path):
         found = lp.sessions.get_session(Text("s"))
         assert [type(message.id) for message in found.messages] == [str] * 4
         assert lp.sessions.list_sessions(user_id=Text("u"))[0]["id"] == "s"
-        assert lp.sessions.end_session(Text("s")).status is limpet.SessionStatus.ENDED
+        assert lp.sessions.end_session(Text("s")).status is limpet.sessions.SessionStatus.ENDED
 
 
 @pytest.mark.parametrize("dropped", ["team", None, 5])
@@ -424,7 +424,9 @@ def test_whoever_waited_too_long_is_told_the_holder_and_not_who_waits_too(
         session = lp.sessions.create_session("s")
         with same._opened.engine.store.write_lock():
             other = subprocess.Popen([sys.executable, "-c", waiting, path], stderr=subprocess.PIPE)
-            with pytest.raises(limpet.StoreBusy, match=f"process {os.getpid()} has held") as busy:
+            with pytest.raises(
+                limpet.errors.StoreBusy, match=f"process {os.getpid()} has held"
+            ) as busy:
                 session.add_message(Message("user", "a"))
         assert busy.value.facts["holder"] == str(os.getpid())
         assert other.communicate(timeout=60)[1] == b""

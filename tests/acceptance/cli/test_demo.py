@@ -178,7 +178,7 @@ RINGS_AGAIN = """
 ASKS_NOBODY = """
     mine = tools.keepers
     def careless(station):
-        kind = limpet.ToolEffect.IDEMPOTENT
+        kind = limpet.frames.ToolEffect.IDEMPOTENT
         return {name: tool._replace(effect=kind) for name, tool in mine(station).items()}
     tools.keepers = careless
 """

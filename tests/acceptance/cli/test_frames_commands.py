@@ -124,7 +124,7 @@ def test_one_frame(folder: Path):
     with limpet.connect(folder / "state.db") as lp:
         for id_, priority in (("low", "low"), ("pinned", "low"), ("high", "high")):
             handle = limpet.ContextHandle(
-                handle_id=id_, handle_type=limpet.HandleType.URL, priority=limpet.ContextPriority[priority.upper()], pinned=id_ == "pinned",
+                handle_id=id_, handle_type=limpet.frames.HandleType.URL, priority=limpet.ContextPriority[priority.upper()], pinned=id_ == "pinned",
             )  # fmt: skip
             lp.index.add_context_handle("frm_8N", handle)
     told = json.loads(run("frames", "show", "frm_8N", "--json", cwd=folder).out)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet import ContextHandle, HandleType, Scope
+from limpet import ContextHandle, Scope
+from limpet.frames import HandleType
 from tests.acceptance.cli.command_runs import on_terminal, run
 
 EVIL = "\x1b[2Jgone"

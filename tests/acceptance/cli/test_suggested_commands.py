@@ -64,7 +64,7 @@ def test_an_anchor_of_somebody_else_is_moved_away(store: Path, tmp_path: Path):
     assert "there was no anchor" in run("verify", "a.db", cwd=tmp_path).out
     store.unlink()
     (tmp_path / "b.db-anchor").write_bytes(b"junk" * 100)
-    with pytest.raises(limpet.NotAStore, match="Choose another name"):
+    with pytest.raises(limpet.errors.NotAStore, match="Choose another name"):
         limpet.connect(tmp_path / "b.db")
 
 

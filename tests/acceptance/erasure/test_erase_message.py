@@ -124,7 +124,7 @@ def test_a_pack_that_had_it_says_that_it_can_not_be_made_again(lp: limpet.Limpet
     scope = limpet.Scope("agent", session_id="trip")
     frame = lp.index.push_frame(scope, goal="book", budget=9_000)
     handle = limpet.ContextHandle(
-        handle_id="h", handle_type=limpet.HandleType.MESSAGE_RANGE, target={"session_id": "trip", "first": 1, "last": 1}
+        handle_id="h", handle_type=limpet.frames.HandleType.MESSAGE_RANGE, target={"session_id": "trip", "first": 1, "last": 1}
     )  # fmt: skip
     lp.index.add_context_handle(frame.frame_id, handle)
     lp.index.assemble_context_pack(scope, frame_id=frame.frame_id)

@@ -176,7 +176,7 @@ def test_frames_about_a_session_go_with_it_and_others_lose_what_they_had_of_it(
     about = lp.index.push_frame(mine, goal="book", budget=3_000)
     lp.index.pop_frame(about.frame_id)
     handle = limpet.ContextHandle(
-        handle_id="h", handle_type=limpet.HandleType.MESSAGE_RANGE, target={"session_id": "trip", "first": 1, "last": 3}
+        handle_id="h", handle_type=limpet.frames.HandleType.MESSAGE_RANGE, target={"session_id": "trip", "first": 1, "last": 3}
     )  # fmt: skip
     lp.index.add_context_handle(root.frame_id, handle)
     lp.index.assemble_context_pack(limpet.Scope("chief"), frame_id=root.frame_id)

@@ -16,16 +16,14 @@ from limpet import (
     ContextPack,
     Frame,
     FrameStatus,
-    HandleType,
     Limpet,
-    ResultRef,
     Scope,
-    SegmentType,
     TokenBudget,
     errors,
 )
 from limpet.core.values.context import Fate
 from limpet.core.values.events import FrameUpdatedEvent, MessageAddedEvent
+from limpet.frames import HandleType, ResultRef, SegmentType
 from tests.acceptance.conversation_steps import Opener, answer, asking, engine_of, giving, user
 
 SCOPE = Scope("planner", "trip")

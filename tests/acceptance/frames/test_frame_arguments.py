@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    Decision,
-    FrameStatus,
-    Message,
-    Scope,
-    StateIndex,
-    TokenBudget,
-    ToolCallRequest,
-    ToolStatus,
-    errors,
-)
+from limpet import FrameStatus, Message, Scope, StateIndex, TokenBudget, ToolCallRequest, errors
+from limpet.frames import Decision, ToolStatus
 
 SCOPE = Scope("planner")
 

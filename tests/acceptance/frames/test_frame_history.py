@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet import ContextHandle, FrameStatus, HandleType, Scope, TokenBudget, errors
+from limpet import ContextHandle, FrameStatus, Scope, TokenBudget, errors
+from limpet.frames import HandleType
 
 SCOPE = Scope("planner")
 

@@ -14,13 +14,13 @@ from limpet import (
     ContextPack,
     ContextPriority,
     FrameStatus,
-    HandleType,
     Message,
     Scope,
     ToolCallRequest,
     errors,
 )
 from limpet.core.values import ids
+from limpet.frames import HandleType
 
 SCOPE = Scope("planner", "trip")
 
@@ -125,7 +125,9 @@ def test_what_became_critical_while_a_compaction_was_planned_stays(lp: limpet.Li
     assert "h0" in kept and "h1" not in kept and len(tries) == 2
 
 
-def limpet_replaced(pack: ContextPack, segments: tuple[limpet.ContextSegment, ...]) -> ContextPack:
+def limpet_replaced(
+    pack: ContextPack, segments: tuple[limpet.frames.ContextSegment, ...]
+) -> ContextPack:
     import msgspec
 
     return msgspec.structs.replace(pack, segments=segments)

@@ -9,17 +9,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    ContextHandle,
-    FrameStatus,
-    HandleType,
-    Limpet,
-    ResultRef,
-    Scope,
-    StateIndex,
-    TokenBudget,
-    errors,
-)
+from limpet import ContextHandle, FrameStatus, Limpet, Scope, StateIndex, TokenBudget, errors
+from limpet.frames import HandleType, ResultRef
 from limpet.sessions.requests import Settings
 from tests.acceptance.conversation_steps import Opener, asking, engine_of, user
 from tests.acceptance.stores.test_many_processes import start

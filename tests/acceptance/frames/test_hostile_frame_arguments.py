@@ -11,18 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from limpet import (
-    ContextHandle,
-    FrameStatus,
-    HandleType,
-    Limpet,
-    ResultRef,
-    Scope,
-    StateIndex,
-    TokenBudget,
-    errors,
-)
+from limpet import ContextHandle, FrameStatus, Limpet, Scope, StateIndex, TokenBudget, errors
 from limpet.core.values.frame_state import ToolEffect
+from limpet.frames import HandleType, ResultRef
 from limpet.runtime import state_cache
 from tests.acceptance.conversation_steps import engine_of
 

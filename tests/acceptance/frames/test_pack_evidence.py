@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import ContextHandle, ContextPack, Frame, HandleType, Limpet, Scope, errors
+from limpet import ContextHandle, ContextPack, Frame, Limpet, Scope, errors
 from limpet.core.values.context import CompactionLevel
 from limpet.core.values.events import MessageAddedEvent
+from limpet.frames import HandleType
 from tests.acceptance.conversation_steps import Opener, answer, asking, giving, user
 
 SCOPE = Scope("planner")

@@ -7,15 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import limpet
-from limpet import (
-    CompactionLevel,
-    ContextHandle,
-    ContextPack,
-    ContextPriority,
-    HandleType,
-    Scope,
-    TokenBudget,
-)
+from limpet import CompactionLevel, ContextHandle, ContextPack, ContextPriority, Scope, TokenBudget
+from limpet.frames import HandleType
 
 PACKS = 500
 LATER = 1_000

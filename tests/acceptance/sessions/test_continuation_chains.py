@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from limpet import Limpet, Message, MessageCategory, NoCurrentSession, Session, errors
+from limpet import Limpet, Message, MessageCategory, Session, errors
+from limpet.errors import NoCurrentSession
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,

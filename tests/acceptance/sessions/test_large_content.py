@@ -108,7 +108,7 @@ def test_a_repeated_large_message_has_one_effect_and_another_is_refused(opener: 
     session = lp.sessions.create_session("s")
     session.add_message(Message("user", PICTURE, id="m"))
     assert session.add_message(Message("user", PICTURE, id="m")).message_count == 1
-    with pytest.raises(limpet.DuplicateMessage):
+    with pytest.raises(limpet.errors.DuplicateMessage):
         session.add_message(Message("user", PICTURE + "x", id="m"))
     assert blobs_kept(lp) == 1
 
@@ -127,7 +127,7 @@ def test_tenants_keep_their_own(fast_dir: Path):
 
 def test_a_message_is_not_larger_than_one_may_be(opener: Opener):
     session = opener().sessions.create_session("s")
-    with pytest.raises(limpet.TooLarge):
+    with pytest.raises(limpet.errors.TooLarge):
         session.add_message(Message("user", "x" * limits.MESSAGE_BYTES_MAX))
     assert session.message_count == 0
 

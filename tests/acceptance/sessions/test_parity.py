@@ -170,7 +170,7 @@ def shown(value: Any) -> Any:
     if isinstance(value, dict):
         volatile = {"id", "created_at", "last_active", "continued_to", "continued_from"}
         return {key: part for key, part in value.items() if key not in volatile}
-    if isinstance(value, limpet.PendingCall):
+    if isinstance(value, limpet.sessions.PendingCall):
         return value.call_id, value.name, value.args
     return value
 

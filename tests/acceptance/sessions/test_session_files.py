@@ -415,7 +415,7 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
         session.add_message(say("kept"))
         with monkeypatch.context() as patched:
             patched.setattr(StoreFiles, "put", full)
-            with pytest.raises(limpet.StoreFull):
+            with pytest.raises(limpet.errors.StoreFull):
                 manager.save_session(session)
         assert manager.save_session(session)
     assert "kept" in (folder / "sessions" / "tides.json").read_text()

@@ -93,9 +93,9 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
         while not caplog.records and time.monotonic() < until:
             time.sleep(0.02)
         assert "could not be written" in caplog.text
-        with pytest.raises(limpet.StoreFull):
+        with pytest.raises(limpet.errors.StoreFull):
             manager.close()
-    with pytest.raises(limpet.EngineClosed):
+    with pytest.raises(limpet.errors.EngineClosed):
         session.add_message(say("too late"))
     with SessionManager(base_path=folder) as manager:
         assert texts(manager.get_session("tides")) == ["kept"]
@@ -110,7 +110,7 @@ def test_a_process_that_does_not_pass_the_files_on_is_named(
         session = manager.create_session("tides")
         with (folder / "sessions" / ".lock").open("wb") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            with pytest.raises(limpet.StoreBusy, match=str(os.getpid())):
+            with pytest.raises(limpet.errors.StoreBusy, match=str(os.getpid())):
                 manager.save_session(session)
         assert manager.save_session(session)
     assert (folder / "sessions" / "tides.json").exists()
@@ -272,7 +272,7 @@ def test_a_file_that_can_not_be_removed_leaves_the_erasure_pending_and_the_store
     with monkeypatch.context() as patched:
         patched.setattr(StoreFiles, "remove", remove)
         with limpet.connect(f"files:{folder}") as lp:
-            with pytest.raises(limpet.StoreReadOnly, match=r"of-ada\.json") as info:
+            with pytest.raises(limpet.errors.StoreReadOnly, match=r"of-ada\.json") as info:
                 lp.admin.erase(user_id="ada")
             assert cast("dict[str, object]", info.value.facts["receipt"])["pending"] is True
             assert lp.sessions.load_session("of-ada") is None

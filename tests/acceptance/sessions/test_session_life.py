@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import limpet
-from limpet import Limpet, Message, MessageCategory, SessionStatus, errors
+from limpet import Limpet, Message, MessageCategory, errors
 from limpet.core.values import ids
 from limpet.core.values.session_state import EndReason
+from limpet.sessions import SessionStatus
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,

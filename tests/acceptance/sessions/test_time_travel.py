@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 import limpet
-from limpet import Limpet, Message, Moment, PastSession, WindowPolicy, errors
+from limpet import Limpet, Message, WindowPolicy, errors
+from limpet.sessions import Moment, PastSession
 from tests.acceptance.conversation_steps import answer, asking, giving, neighbour, texts, user
 
 

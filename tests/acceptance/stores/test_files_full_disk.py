@@ -75,7 +75,7 @@ def test_a_disk_that_is_full_before_the_journal_has_the_line_has_nothing(
         session = lp.sessions.create_session("tides")
         with monkeypatch.context() as patched:
             patched.setattr(StoreFiles, "datasync", failing)
-            with pytest.raises(limpet.StoreFull, match="Nothing was written"):
+            with pytest.raises(limpet.errors.StoreFull, match="Nothing was written"):
                 session.add_message(say("pay 5"))
             assert texts(lp, "tides") == []
             # Then it can't be taken back either.

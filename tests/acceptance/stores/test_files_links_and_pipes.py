@@ -33,7 +33,7 @@ def test_a_link_in_the_place_of_a_file_leads_nowhere(
     victim.write_text("nobody's business\n")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(victim)
-    with pytest.raises(limpet.NotAStore, match=rf"{name} is in the way") as info:
+    with pytest.raises(limpet.errors.NotAStore, match=rf"{name} is in the way") as info:
         limpet.connect(url).close()
     assert "Remove it" in info.value.hint
     assert victim.read_text() == "nobody's business\n" and (folder / name).is_symlink()
@@ -51,7 +51,7 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(
     filled(url)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    with pytest.raises(limpet.NotAStore, match=rf"{name} is in the way"):
+    with pytest.raises(limpet.errors.NotAStore, match=rf"{name} is in the way"):
         limpet.connect(url).close()
 
 
@@ -66,5 +66,5 @@ def test_a_pipe_in_the_place_of_a_blob_is_found_and_never_waited_for(
         (fault,) = lp.admin.verify().faults
         assert f"{blob} is in the way" in fault
     shutil.rmtree(folder / ".index")
-    with pytest.raises(limpet.NotAStore, match=f"{blob.name} is in the way"):
+    with pytest.raises(limpet.errors.NotAStore, match=f"{blob.name} is in the way"):
         limpet.connect(url).close()

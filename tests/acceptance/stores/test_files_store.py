@@ -310,7 +310,7 @@ def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) 
     index = folder / ".index" / "state.db"
     with contextlib.closing(database.connect(index, write=True)) as newer:
         newer.pragma("user_version", 99)
-    with pytest.raises(limpet.NewerStore):
+    with pytest.raises(limpet.errors.NewerStore):
         limpet.connect(url).close()
     assert index.exists()
 

@@ -59,7 +59,7 @@ def test_a_store_that_another_program_opened_is_mended_and_says_so(tmp_path: Pat
         assert [row["id"] for row in lp.sessions.list_sessions(metadata={"n": "a"})] == ["a"]
         assert lp.admin.verify().ok
         first = lp.sessions.get_session("a").messages[0]
-        with pytest.raises(limpet.DuplicateMessage):
+        with pytest.raises(limpet.errors.DuplicateMessage):
             lp.sessions.add_messages("a", [Message("user", "other", id=first.id)])
     with limpet.connect(path) as lp:
         assert lp.admin.status()["notes"] == []

@@ -406,7 +406,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
         if name.startswith(("limpet.stores.server.postgres", "psycopg"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    from limpet import store as room
+    from limpet.stores import server as room
 
     monkeypatch.delattr(room, "postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)

@@ -358,7 +358,7 @@ def test_without_the_extra_the_error_says_what_to_install():
         import limpet
         try:
             limpet.connect("redis://localhost")
-        except limpet.NotInstalled as error:
+        except limpet.errors.NotInstalled as error:
             print(error)
     """
     done = subprocess.run(

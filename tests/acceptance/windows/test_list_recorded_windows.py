@@ -27,7 +27,7 @@ def test_pages_are_newest_first_and_name_the_answers(opener: Opener):
     with opener() as lp:
         session = lp.sessions.create_session("s", system="Be brief.")
         replies = [asked(session, f"why {number}?") for number in range(50)]
-        seen: list[limpet.RecordedWindow] = []
+        seen: list[limpet.sessions.RecordedWindow] = []
         before: int | None = None
         while found := session.recorded_windows(7, before=before):
             seen += found

@@ -34,9 +34,9 @@ class Found(NamedTuple):
     """What is really there: in the store, in the outbox, in the bell's log."""
 
     talks: Mapping[str, list[dict[str, Any]]]
-    pending: list[limpet.PendingCall]
+    pending: list[limpet.sessions.PendingCall]
     frames: list[limpet.Frame]
-    suspensions: list[limpet.Suspension]
+    suspensions: list[limpet.frames.Suspension]
     telegrams: int
     strokes: int
 
@@ -49,7 +49,7 @@ class Found(NamedTuple):
 class Page(NamedTuple):
     """What the file says of the logbook: a recorded window, made again, and the messages themselves."""
 
-    row: limpet.RecordedWindow
+    row: limpet.sessions.RecordedWindow
     window: limpet.Window
     messages: list[limpet.Message]
 

@@ -205,7 +205,7 @@ def _approve(folder: Path, stage: Stage, asked: Mapping[str, Any] | None) -> Non
     if asked is None:
         return
     # Whoever else has decided is found out by the claim.
-    with limpet.connect(folder / "state.db") as lp, suppress(limpet.AlreadyDecided):
+    with limpet.connect(folder / "state.db") as lp, suppress(limpet.errors.AlreadyDecided):
         lp.index.decide_suspension(asked["suspension"], "approve", by=HARBOUR)
     stage.chapter(
         f"The {HARBOUR} says yes to ring_bell({_args(asked['args'])}); a new process goes on"

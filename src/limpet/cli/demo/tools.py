@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from limpet import ToolEffect
 from limpet.cli.demo.agent.parts import Tool
+from limpet.frames import ToolEffect
 
 Tell = Callable[[str, int], None]
 """Called while a tool works: what it did, and how often."""

@@ -23,7 +23,7 @@ from limpet.core.values.events import FramePushedEvent, MessageAddedEvent
 from limpet.runtime.state_cache import TreeEvent
 
 if TYPE_CHECKING:
-    from limpet.admin.log import Fact
+    from limpet.admin.log import LogEvent
     from limpet.core.values.frame_state import Frame
     from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
@@ -33,12 +33,12 @@ IdFormat = Callable[[str], str]
 """How an id is shown."""
 
 
-def event_text(fact: Fact, dot: str, named: IdFormat = str) -> str:
+def event_text(fact: LogEvent, dot: str, named: IdFormat = str) -> str:
     """Return what happened, without its kind and whom it happened to."""
     return f" {dot} ".join(part for part in _event_parts(fact, named) if part)
 
 
-def _event_parts(fact: Fact, named: IdFormat) -> Iterator[str]:
+def _event_parts(fact: LogEvent, named: IdFormat) -> Iterator[str]:
     match fact.event:
         case events.SessionCreatedEvent(user_id=user, title=title):
             yield user or ""
@@ -159,9 +159,9 @@ class EventTail:
         self._head = heads.get(common.tenant, {}).get("position", 0)
         self.position = self._head if wanted.since is None else wanted.since
 
-    def last_events(self, count: int) -> list[Fact]:
+    def last_events(self, count: int) -> list[LogEvent]:
         """Return the last so many events that are wanted, oldest first; read from the end of the log."""
-        found: list[Fact] = []
+        found: list[LogEvent] = []
         until = self._head
         while until > 0 and len(found) < count:
             after = max(0, until - limits.READ_CHUNK)
@@ -170,14 +170,14 @@ class EventTail:
             until = after
         return found[-count:]
 
-    def new_events(self) -> Iterator[Fact]:
+    def new_events(self) -> Iterator[LogEvent]:
         """Yield events after the last one seen that are wanted; all count as seen."""
         for fact in self._lp.events.feed(self.position):
             if self._matches(fact):
                 yield fact
             self.position = fact.position
 
-    def _matches(self, fact: Fact) -> bool:
+    def _matches(self, fact: LogEvent) -> bool:
         if isinstance(fact, TreeEvent):
             if self._frame is not None:
                 return fact.event.frame_id == self._frame
@@ -195,7 +195,7 @@ class EventTail:
                 self._frames[frame_id] = None
         return self._frames[frame_id]
 
-    def print_event(self, fact: Fact) -> None:
+    def print_event(self, fact: LogEvent) -> None:
         """Print one event."""
         surface, of_frame = self._surface, isinstance(fact, TreeEvent)
         about = fact.event.frame_id if isinstance(fact, TreeEvent) else fact.session_id
@@ -209,7 +209,7 @@ class EventTail:
             return
         self._print_for_terminal(fact, about, frame)
 
-    def _print_for_terminal(self, fact: Fact, about: str, frame: Frame | None) -> None:
+    def _print_for_terminal(self, fact: LogEvent, about: str, frame: Frame | None) -> None:
         glyphs, width = self._surface.symbols, self._surface.console.width
         moment = datetime.fromtimestamp(fact.time_us / 1e6, UTC).astimezone()
         head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {_short_event_id(about, glyphs.cut)}"
@@ -234,7 +234,7 @@ def _print_line(surface: Output, text: str) -> None:
     surface.console.print(shown, soft_wrap=True)
 
 
-def _event_document(fact: Fact) -> dict[str, Json]:
+def _event_document(fact: LogEvent) -> dict[str, Json]:
     event = fact.event
     data: dict[str, Json] = msgspec.to_builtins(event)
     if isinstance(event, MessageAddedEvent):

@@ -26,7 +26,7 @@ from limpet.core.values.frame_state import FrameStatus, Scope, SuspensionStatus
 from limpet.core.values.json_values import thaw
 
 if TYPE_CHECKING:
-    from limpet.admin.log import Fact
+    from limpet.admin.log import LogEvent
     from limpet.core.values.frame_state import Frame, Suspension
     from limpet.core.values.json_values import Json
     from limpet.wiring import Limpet
@@ -263,7 +263,7 @@ def _apply_decision(
     return lp.index.decide_suspension(found.suspension_id, said.word, by=by, reason=said.reason)
 
 
-def _ends_suspension(fact: Fact, found: Suspension) -> bool:
+def _ends_suspension(fact: LogEvent, found: Suspension) -> bool:
     match fact.event:
         case events.FrameResumedEvent(suspension_id=id_):
             return id_ == found.suspension_id
@@ -373,7 +373,7 @@ def resolve_tool(
     return exit_codes.DONE
 
 
-def _concerns_tool(fact: Fact, tool_id: str) -> bool:
+def _concerns_tool(fact: LogEvent, tool_id: str) -> bool:
     event = fact.event
     return isinstance(event, events.FrameUpdatedEvent) and event.tool is not None and event.tool.tool_id == tool_id  # fmt: skip
 
@@ -414,7 +414,7 @@ def cancel_frame(
     return exit_codes.DONE
 
 
-def _pops_frame(fact: Fact, frame_id: str) -> bool:
+def _pops_frame(fact: LogEvent, frame_id: str) -> bool:
     return isinstance(fact.event, events.FramePoppedEvent) and fact.event.frame_id == frame_id
 
 
@@ -490,6 +490,6 @@ def _head_position(lp: Limpet, common: CommonOptions) -> int:
     return heads.get(common.tenant, {}).get("position", 0)
 
 
-def _first_event_position(lp: Limpet, after: int, is_it: Callable[[Fact], bool]) -> int | None:
+def _first_event_position(lp: Limpet, after: int, is_it: Callable[[LogEvent], bool]) -> int | None:
     """Return where in the log the first event of a kind stands after a position."""
     return next((fact.position for fact in lp.events.feed(after) if is_it(fact)), None)

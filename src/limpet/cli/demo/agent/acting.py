@@ -11,18 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from limpet import (
-    Decision,
-    Message,
-    PendingCall,
-    Session,
-    StateIndex,
-    ToolCallResult,
-    ToolEffect,
-    ToolStatus,
-)
+from limpet import Message, Session, StateIndex, ToolCallResult
 from limpet.cli.demo.agent.parts import AwaitingDecision, Tool, ToolFailed, Work, WorkFailed
 from limpet.core.values.frame_state import Resumption
+from limpet.frames import Decision, ToolEffect, ToolStatus
+from limpet.sessions import PendingCall
 
 NOBODY_TO_ASK = "Not done: without frames there is nobody to ask."
 

@@ -25,28 +25,25 @@ from limpet import (
     ContextPriority,
     Frame,
     FrameStatus,
-    HandleType,
     Message,
-    PendingWorkType,
     Scope,
     Session,
     StateIndex,
     TokenBudget,
-    ToolEffect,
-    ToolStatus,
 )
 from limpet.cli.demo.agent.acting import act, tool_id_of
 from limpet.cli.demo.agent.parts import AwaitingDecision, Model, Shown, Tool, Work, WorkFailed
+from limpet.frames import HandleType, PendingWorkType, ToolEffect, ToolStatus
 
 CONTEXT_TOKENS: Final = 4_000
 SUMMARY_CHARS: Final = 4_000
 TURNS_MAX: Final = 100
 
 OUT_OF_MEANS: Final = (
-    limpet.BudgetTooSmall,
+    limpet.errors.BudgetTooSmall,
     limpet.ContextOverflow,
-    limpet.TimeLimitExceeded,
-    limpet.ToolLimitExceeded,
+    limpet.errors.TimeLimitExceeded,
+    limpet.errors.ToolLimitExceeded,
 )
 
 
@@ -229,7 +226,7 @@ class Agent:
         child = Work(key, str(goal), session_id=key, budget=int(budget), parent=work.id)
         try:
             return worker.run(child)
-        except (limpet.InsufficientTokens, limpet.MaxDepthExceeded) as error:
+        except (limpet.InsufficientTokens, limpet.errors.MaxDepthExceeded) as error:
             raise WorkFailed(str(error)) from error
 
 

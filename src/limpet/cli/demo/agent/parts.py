@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from limpet import Message, Suspension, ToolCallRequest, ToolEffect
+from limpet import Message, ToolCallRequest
 from limpet.core.values.json_values import EMPTY
+from limpet.frames import Suspension, ToolEffect
 
 
 class ToolFailed(Exception):
