@@ -27,13 +27,12 @@ class CopiesUnchecked(VolatileStore):
     """Gives what is damaged as if it were not."""
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
-        rows = self._data_by_tenant[tenant].rows if tenant in self._data_by_tenant else []
         made: list[RawEvent] = []
-        for name, row in rows[after : after + limit]:
-            place = row.address
+        for kept in self._driver.feed(tenant, after=after, limit=limit):
+            row, place = kept.event, kept.event.address
             made.append(
                 RawEvent(
-                    stream=name, position=place.position, number=place.stream,
+                    stream=kept.stream, position=place.position, number=place.stream,
                     version=place.version, header=row.header, payload=row.payload, salt=row.salt,
                     digest=row.digest, link=row.link,
                 )
@@ -116,8 +115,8 @@ class PastesKeysOverOthers(VolatileStore):
         keys: Sequence[RawKey] = (),
     ) -> None:
         for key in keys:
-            if tenant in self._data_by_tenant:
-                self._data_by_tenant[tenant].keys.pop(key.key, None)
+            if tenant in self._server.tenants:
+                self._server.tenants[tenant].keys.pop(key.key, None)
         super().paste(tenant, events, blobs=blobs, keys=keys)
 
 

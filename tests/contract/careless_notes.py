@@ -17,25 +17,27 @@ class PutsNotesUnseen(VolatileStore):
 class CountsNotesAnew(VolatileStore):
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         put = super().put_note(tenant, name, value, expected=expected)
-        if not self._notes[tenant]:
-            self._note_counts.clear()
+        if not self._server.tenants[tenant].notes:
+            self._server.tenants[tenant].note_versions = 0
         return put
 
 
 class SharesNotes(VolatileStore):
     def note(self, tenant: str, name: str) -> Note | None:
-        return next((noted[name] for noted in self._notes.values() if name in noted), None)
+        kept = (tables.notes.get(name) for tables in self._server.tenants.values())
+        return next((row.note for row in kept if row), None)
 
 
 class RebuildForgetsNotes(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         yield from super().rebuild(derive)
-        self._notes.clear()
+        for tables in self._server.tenants.values():
+            tables.notes.clear()
 
 
 class WaitsForAnybody(VolatileStore):
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        heads = [len(books.rows) for books in self._data_by_tenant.values()]
+        heads = [len(tables.rows) for tables in self._server.tenants.values()]
         return max(heads, default=0) > after or super().wait(tenant, after, timeout_s)
 
 

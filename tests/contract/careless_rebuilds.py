@@ -13,11 +13,11 @@ from limpet.stores.volatile import VolatileStore
 
 class RebuildsOnTop(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        before = {t: books.projections for t, books in self._data_by_tenant.items()}
+        before = {t: tables.projections for t, tables in self._server.tenants.items()}
         yield from super().rebuild(derive)
         for tenant, rows in before.items():
             for kind, known in rows.items():
-                now = self._data_by_tenant[tenant].projections.setdefault(kind, {})
+                now = self._server.tenants[tenant].projections.setdefault(kind, {})
                 now.update({id_: row for id_, row in known.items() if id_ not in now})
 
 
@@ -42,24 +42,24 @@ class RebuildsWithoutUses(VolatileStore):
 
 class RebuildsByPieces(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        for books in self._data_by_tenant.values():
-            books.projections.clear()
+        for tables in self._server.tenants.values():
+            tables.projections.clear()
         return super().rebuild(derive)
 
 
 class RebuildForgetsKeys(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         yield from super().rebuild(derive)
-        for books in self._data_by_tenant.values():
-            books.keys.clear()
+        for tables in self._server.tenants.values():
+            tables.keys.clear()
 
 
 class RebuildKeepsSnapshots(VolatileStore):
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        before = {tenant: books.snapshots for tenant, books in self._data_by_tenant.items()}
+        before = {tenant: tables.snapshots for tenant, tables in self._server.tenants.items()}
         yield from super().rebuild(derive)
         for tenant, snapshots in before.items():
-            self._data_by_tenant[tenant].snapshots = snapshots
+            self._server.tenants[tenant].snapshots = snapshots
 
 
 class RebuildsUncounted(VolatileStore):

@@ -14,18 +14,18 @@ from limpet.sessions.async_sessions import AsyncSession, AsyncSessions
 from limpet.sessions.requests import Settings
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
-from tests.contract.ram_driver import RamDriver, Server
-from tests.contract.ram_pipeline import RamLine
+from limpet.stores.volatile import RamServer
+from tests.contract.ram_driver import LatePipeline, RemoteDriver
 
 LATE_S = 0.003
 TASKS = 32
 
 
-class Late(RamDriver):
+class Late(RemoteDriver):
     """Answers late. Keeps how large each commit was, `-` before those sent ahead, and fails at the sending that is named."""
 
     def __init__(self) -> None:
-        super().__init__(Server())
+        super().__init__(RamServer())
         self.commits: list[int] = []
         self.fails_at = 0
         self.error: errors.Error = errors.UnsafeStore("the server syncs no more.")
@@ -34,10 +34,10 @@ class Late(RamDriver):
         self.commits.append(sum(len(change.rows) for change in changes))
         return super().apply(changes)
 
-    def pipeline(self) -> RamLine:
+    def pipeline(self) -> LatePipeline:
         driver, count = self, 0
 
-        class Line(RamLine):
+        class Line(LatePipeline):
             def send(self, changes: Sequence[TenantChange]) -> bool:
                 nonlocal count
                 count += 1
@@ -207,7 +207,7 @@ def test_what_nobody_could_be_taken_for_is_told_once(world: World):
     waits: list[int] = []
 
     class Away(Late):
-        def pipeline(self) -> RamLine:
+        def pipeline(self) -> LatePipeline:
             waits.append(1)
             raise errors.Unavailable("no connection is left.")
 

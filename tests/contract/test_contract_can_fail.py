@@ -22,6 +22,8 @@ from limpet.stores.port import (
     StoredEvent,
     StreamWrite,
 )
+from limpet.stores.server import checked_reads
+from limpet.stores.server.driver import ProjectionRow
 from limpet.stores.volatile import VolatileStore
 from limpet.testing import store_contract
 from tests.contract import careless_copies, careless_notes, careless_rebuilds
@@ -120,9 +122,9 @@ class KeepsProjectionsOfTheRefused(VolatileStore):
         outcomes = super().commit(appends)
         for append in appends:
             for row in append.projections:
-                self._data_by_tenant[append.tenant].projections.setdefault(row.kind, {})[row.id] = (
-                    row
-                )
+                rows = self._server.tenants[append.tenant].projections.setdefault(row.kind, {})
+                checksum = checked_reads.projection_checksum(append.tenant, row)
+                rows[row.id] = ProjectionRow(row, checksum)
         return outcomes
 
 
@@ -244,17 +246,16 @@ class SharesBlobs(VolatileStore):
 
 class ReadsBlobsUnchecked(VolatileStore):
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        kept = self._data_by_tenant[tenant].blobs if tenant in self._data_by_tenant else {}
-        return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
+        return self._driver.blobs(tenant, hashes)
 
 
 class KeepsBlobsOfTheRefused(VolatileStore):
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         outcomes = super().commit(appends)
         for append in appends:
-            if books := self._data_by_tenant.get(append.tenant):
+            if tables := self._server.tenants.get(append.tenant):
                 contents = [b for w in append.writes for event in w.events for b in event.blobs]
-                books.blobs |= {chain.blob_hash(content): content for content in contents}
+                tables.blobs |= {chain.blob_hash(content): content for content in contents}
         return outcomes
 
 

@@ -12,6 +12,7 @@ from limpet import errors, limits
 from limpet.stores.port import Rebuilt, Stale, StreamWrite
 from limpet.stores.server.driver import ChangeResult, FeedHead, FeedRow, TenantChange
 from limpet.stores.server.store import ServerStore
+from limpet.stores.volatile import RamServer
 from limpet.testing.store_contract import erasure_contract
 from limpet.testing.store_contract.erasure_contract import (
     append_events,
@@ -27,12 +28,12 @@ from limpet.testing.store_contract.harness import (
     verify_store,
     write,
 )
-from tests.contract.ram_driver import RamDriver, Server
+from tests.contract.ram_driver import RemoteDriver
 
 replace = msgspec.structs.replace
 
 
-class Hooked(RamDriver):
+class Hooked(RemoteDriver):
     """A driver with something that happens before a change, once or each time."""
 
     before_apply: Callable[[], object] | None = None
@@ -64,12 +65,12 @@ class Hooked(RamDriver):
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RamServer:
+    return RamServer()
 
 
 @pytest.fixture
-def driver(server: Server) -> Hooked:
+def driver(server: RamServer) -> Hooked:
     return Hooked(server)
 
 
@@ -80,8 +81,8 @@ def mine(driver: Hooked) -> Iterator[ServerStore]:
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def theirs(server: RamServer) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         yield store
 
 
@@ -174,11 +175,11 @@ def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
     assert (mine.cache_epoch(TENANT), mine.cache_epoch(OTHER)) == (1, 0)
 
 
-def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server: Server):
+def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server: RamServer):
     append_events(mine, "a", claim_event("c1", "one"))
     commit_all(mine, make_append(write("a", 0, b"1"), tenant=OTHER))
-    server.books[OTHER].rows.clear()
-    server.books[OTHER].rows += server.books[TENANT].rows
+    server.tenants[OTHER].rows.clear()
+    server.tenants[OTHER].rows |= server.tenants[TENANT].rows
     with pytest.raises(errors.Corrupt):
         list(mine.rebuild(derive_claims))
     assert mine.cache_epoch(TENANT) == 0
@@ -259,21 +260,21 @@ def test_a_rebuild_begins_anew_when_others_have_erased(
 
 
 def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked, server: Server
+    mine: ServerStore, theirs: ServerStore, driver: Hooked, server: RamServer
 ):
     append_events(mine, "a", claim_event("c1", "one"))
-    kept = server.books[TENANT].rows[0]
-    server.books[TENANT].rows[0] = replace(kept, event=replace(kept.event, payload=b"{}"))
+    kept = server.tenants[TENANT].rows[1]
+    server.tenants[TENANT].rows[1] = replace(kept, event=replace(kept.event, payload=b"{}"))
     driver.before_feed = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Corrupt):
         list(mine.rebuild(derive_claims))
 
 
 def test_a_copy_gives_up_when_something_is_erased_every_time(
-    mine: ServerStore, driver: Hooked, server: Server
+    mine: ServerStore, driver: Hooked, server: RamServer
 ):
     append_events(mine, "a", claim_event("c1", "one"))
-    books = server.books[TENANT]
+    books = server.tenants[TENANT]
 
     def erase_between() -> None:
         assert books.head.epoch < 99, "it goes on for ever"

@@ -11,6 +11,7 @@ from limpet import errors
 from limpet.stores.port import Appended, Snapshot, Stale
 from limpet.stores.server import tenant_cache
 from limpet.stores.server.store import ServerStore
+from limpet.stores.volatile import RamServer, TenantTables
 from limpet.testing.store_contract import erasure_contract
 from limpet.testing.store_contract.erasure_contract import (
     append_events,
@@ -25,38 +26,38 @@ from limpet.testing.store_contract.harness import (
     verify_store,
     write,
 )
-from tests.contract.ram_driver import Books, RamDriver, Server
+from tests.contract.ram_driver import RemoteDriver
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RamServer:
+    return RamServer()
 
 
 @pytest.fixture
-def mine(server: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def mine(server: RamServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         # What is heard of others would be looked at first.
         monkeypatch.setattr(store._notifications, "start_listener", lambda: None)
         yield store
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def theirs(server: RamServer) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         yield store
 
 
-def kept(server: Server) -> Books:
-    return copy.deepcopy(server.books[TENANT])
+def kept(server: RamServer) -> TenantTables:
+    return copy.deepcopy(server.tenants[TENANT])
 
 
-def lose(server: Server, before: Books) -> None:
+def lose(server: RamServer, before: TenantTables) -> None:
     """Put an earlier moment of a tenant back."""
-    server.books[TENANT] = before
+    server.tenants[TENANT] = before
 
 
-def filled(mine: ServerStore, server: Server) -> Books:
+def filled(mine: ServerStore, server: RamServer) -> TenantTables:
     """Have two events on the server's disk, and two more that it acknowledged."""
     commit_all(mine, make_append(write("a", 0, b"1", b"2")))
     before = kept(server)
@@ -73,13 +74,13 @@ LOOKS: list[Callable[[ServerStore], object]] = [
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("since", [0, 1, 2, 3])
 def test_what_is_lost_is_told_once_then_what_is_there_counts(
-    mine: ServerStore, server: Server, look: Callable[[ServerStore], object], since: int
+    mine: ServerStore, server: RamServer, look: Callable[[ServerStore], object], since: int
 ):
     """Whether the log is shorter now, as long, or longer: others have gone on from what was left."""
     before = filled(mine, server)
     count = mine.cache_epoch(TENANT)
     lose(server, before)
-    with closing(ServerStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RemoteDriver(server))) as fresh:
         for version in range(2, 2 + since):
             commit_all(fresh, make_append(write("a", version, b"other")))
     with pytest.raises(errors.EventsLost, match="acknowledged events are gone") as caught:
@@ -101,7 +102,7 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
 
 @pytest.mark.parametrize("since", [0, 1, 2, 3])
 def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
-    mine: ServerStore, theirs: ServerStore, server: Server, since: int
+    mine: ServerStore, theirs: ServerStore, server: RamServer, since: int
 ):
     before = filled(mine, server)
     lose(server, before)
@@ -123,10 +124,10 @@ def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
     assert verify_store(mine).ok
 
 
-def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: Server):
+def test_an_erasure_that_is_lost_is_told(mine: ServerStore, server: RamServer):
     append_events(mine, "a", claim_event("c1", "one"))
     erasure_contract.erase_all(mine, stream_erasure(mine, "a"))
-    books = server.books[TENANT]
+    books = server.tenants[TENANT]
     books.head = msgspec.structs.replace(books.head, epoch=0)
     with pytest.raises(errors.EventsLost):
         mine.cache_epoch(TENANT)
@@ -149,17 +150,17 @@ def test_heads_are_not_remembered_for_ever(mine: ServerStore, monkeypatch: pytes
     assert list(mine._loss_detector._heads) == ["t17", "t18", "t19"]
 
 
-def test_a_snapshot_holds_for_its_event_only(mine: ServerStore, server: Server):
+def test_a_snapshot_holds_for_its_event_only(mine: ServerStore, server: RamServer):
     """Another event at its version, with the same number: what was folded is not what is there."""
     commit_all(mine, make_append(write("a", 0, b"1")))
     before = kept(server)
     commit_all(mine, make_append(write("a", 1, b"2"), snapshots=(Snapshot("a", 2, 1, b"one two"),)))
     assert mine.snapshot(TENANT, "a") == Snapshot("a", 2, 1, b"one two")
-    snapshots = server.books[TENANT].snapshots
+    snapshots = server.tenants[TENANT].snapshots
     lose(server, before)
-    with closing(ServerStore(RamDriver(server))) as fresh:
+    with closing(ServerStore(RemoteDriver(server))) as fresh:
         commit_all(fresh, make_append(write("a", 1, b"other")))
-        server.books[TENANT].snapshots |= snapshots
+        server.tenants[TENANT].snapshots |= snapshots
         assert fresh.snapshot(TENANT, "a") is None
 
 

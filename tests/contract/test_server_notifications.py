@@ -14,27 +14,28 @@ from limpet import errors
 from limpet.stores.server import notifications
 from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.server.store import ServerStore
+from limpet.stores.volatile import RamServer
 from limpet.testing.store_contract.harness import OTHER, TENANT, commit_all, make_append, write
 from limpet.testing.store_contract.projection_contract import LONG_S
-from tests.contract.ram_driver import RamDriver, Server
+from tests.contract.ram_driver import RemoteDriver
 
 replace = msgspec.structs.replace
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RamServer:
+    return RamServer()
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def theirs(server: RamServer) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         yield store
 
 
 @pytest.fixture
-def mine(server: Server) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def mine(server: RamServer) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         yield store
 
 
@@ -46,8 +47,8 @@ def test_others_that_write_are_heard_of(mine: ServerStore, theirs: ServerStore):
         assert waiting.result()
 
 
-def test_who_waits_does_so_without_being_told(server: Server, theirs: ServerStore):
-    class Deaf(RamDriver):
+def test_who_waits_does_so_without_being_told(server: RamServer, theirs: ServerStore):
+    class Deaf(RemoteDriver):
         def listen(self) -> Iterator[tuple[str, int]]:
             raise errors.Unavailable("nobody tells anything.")
 

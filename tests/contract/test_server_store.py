@@ -15,6 +15,7 @@ from limpet.stores.port import Append, Appended, ClaimTaken, KeyRecord, KeyUse, 
 from limpet.stores.server import tenant_cache
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
+from limpet.stores.volatile import RamServer
 from limpet.testing.store_contract.harness import (
     OTHER,
     TENANT,
@@ -25,12 +26,12 @@ from limpet.testing.store_contract.harness import (
     write,
 )
 from limpet.testing.store_contract.projection_contract import LONG_S
-from tests.contract.ram_driver import RamDriver, Server
+from tests.contract.ram_driver import RemoteDriver
 
 replace = msgspec.structs.replace
 
 
-class Forgetful(RamDriver):
+class Forgetful(RemoteDriver):
     """A driver that can lose an answer."""
 
     loses_answers = False
@@ -44,12 +45,12 @@ class Forgetful(RamDriver):
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RamServer:
+    return RamServer()
 
 
 @pytest.fixture
-def driver(server: Server) -> Forgetful:
+def driver(server: RamServer) -> Forgetful:
     return Forgetful(server)
 
 
@@ -60,8 +61,8 @@ def mine(driver: Forgetful) -> Iterator[ServerStore]:
 
 
 @pytest.fixture
-def theirs(server: Server) -> Iterator[ServerStore]:
-    with closing(ServerStore(RamDriver(server))) as store:
+def theirs(server: RamServer) -> Iterator[ServerStore]:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         yield store
 
 
@@ -129,11 +130,11 @@ def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs:
 
 
 def test_who_was_refused_holds_the_others_off(
-    mine: ServerStore, theirs: ServerStore, server: Server
+    mine: ServerStore, theirs: ServerStore, server: RamServer
 ):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
-    guard = server.guards[TENANT]
+    guard = server.advisory_locks[TENANT]
     with mine.write_lock():
         assert mine.commit([make_append(write("a", 1, b"3"))]) == [Stale("", 2)]
         assert not guard.locked()
@@ -146,51 +147,51 @@ def test_who_was_refused_holds_the_others_off(
             assert guard.locked() is (version <= tenant_cache.CONTENTION_BATCHES)
 
 
-def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: Server):
+def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     mine._notifications._receive(TENANT, 0)
     with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 1
-        assert server.guards[TENANT].locked()
+        assert server.advisory_locks[TENANT].locked()
 
 
-def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server: Server):
+def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
-    with server.guards[TENANT]:
+    with server.advisory_locks[TENANT]:
         commit_all(mine, make_append(write("a", 1, b"2")))
     assert mine._notifications._thread is not None, "it listens from now on"
     with mine.write_lock():
         assert mine.version(TENANT, "a") == 2
-        assert server.guards[TENANT].locked()
+        assert server.advisory_locks[TENANT].locked()
 
 
-def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: Server):
+def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     mine._notifications._receive("", 0)
     for version, guarded in ((1, True), (2, False)):
         with mine.write_lock():
             assert mine.version(TENANT, "a") == version
-            assert server.guards[TENANT].locked() is guarded
+            assert server.advisory_locks[TENANT].locked() is guarded
             assert mine.commit([make_append(write("a", version, b"x"))]) == [
                 Appended(version + 1, version + 1)
             ]
 
 
 def test_a_guard_that_somebody_sits_on_is_waited_for_once(
-    mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, server: RamServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.01)
     commit_all(mine, make_append(write("a", 0, b"0")))
     asked: list[str] = []
-    guard = RamDriver.acquire_advisory_lock
+    guard = RemoteDriver.acquire_advisory_lock
 
-    def counted(self: RamDriver, tenant: str, timeout_s: float) -> bool:
+    def counted(self: RemoteDriver, tenant: str, timeout_s: float) -> bool:
         asked.append(tenant)
         return guard(self, tenant, timeout_s)
 
-    monkeypatch.setattr(RamDriver, "acquire_advisory_lock", counted)
-    with server.guards[TENANT]:
+    monkeypatch.setattr(RemoteDriver, "acquire_advisory_lock", counted)
+    with server.advisory_locks[TENANT]:
         for version in range(1, 2 * tenant_cache.CONTENTION_BATCHES):
             commit_all(mine, make_append(write("a", version, b"x")))
         assert asked == [TENANT]
@@ -201,14 +202,14 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
 
 
 def test_a_guard_that_is_not_had_hinders_nobody(
-    mine: ServerStore, server: Server, monkeypatch: pytest.MonkeyPatch
+    mine: ServerStore, server: RamServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.0)
     commit_all(mine, make_append(write("a", 0, b"1")))
     mine._notifications._receive(TENANT, 0)
-    with server.guards[TENANT]:
+    with server.advisory_locks[TENANT]:
         commit_all(mine, make_append(write("a", 1, b"2")))
-    assert not server.guards[TENANT].locked()
+    assert not server.advisory_locks[TENANT].locked()
 
 
 def test_a_refusal_rests_on_what_is_there_too(mine: ServerStore, theirs: ServerStore):
@@ -317,12 +318,12 @@ def test_streams_are_forgotten_and_asked_for(mine: ServerStore, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
+def test_no_decision_rests_on_what_is_not_there(server: RamServer, seed: int):
     """Several stores write `n` to one stream or another on condition that both have n events together."""
 
     def work(number: int) -> None:
         dice = random.Random(f"{seed}/{number}")
-        with closing(ServerStore(RamDriver(server))) as store:
+        with closing(ServerStore(RemoteDriver(server))) as store:
             versions: dict[str, int] = {}
             done = 0
             while done < 30:
@@ -341,7 +342,7 @@ def test_no_decision_rests_on_what_is_not_there(server: Server, seed: int):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
-    with closing(ServerStore(RamDriver(server))) as store:
+    with closing(ServerStore(RemoteDriver(server))) as store:
         assert [e.payload for e in store.feed(TENANT)] == [b"%d" % n for n in range(120)]
         assert verify_store(store).ok
 
@@ -351,11 +352,11 @@ def test_a_backup_is_refused_with_what_to_do_instead(mine: ServerStore, tmp_path
         mine.backup(str(tmp_path / "copy"))
 
 
-def test_nobody_waits_for_a_scrub_that_waits(server: Server, monkeypatch: pytest.MonkeyPatch):
+def test_nobody_waits_for_a_scrub_that_waits(server: RamServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.05)
     begun, through = threading.Event(), threading.Event()
 
-    class Slow(RamDriver):
+    class Slow(RemoteDriver):
         def scrub(self, done: bytes, left: bytes) -> None:
             begun.set()
             assert through.wait(LONG_S)

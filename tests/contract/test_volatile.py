@@ -9,9 +9,13 @@ import pytest
 
 from limpet import errors, limits
 from limpet.stores.port import Projection, Store
-from limpet.stores.volatile import VolatileStore
+from limpet.stores.server.driver import ProjectionRow
+from limpet.stores.server.store import ServerStore
+from limpet.stores.volatile import RamDriver, TenantTables, VolatileStore
 from limpet.testing import store_contract
 from limpet.testing.store_contract.harness import TENANT, commit_all, feed_all, make_append, write
+
+replace = msgspec.structs.replace
 
 
 class TestVolatileStore(store_contract.StoreContract):
@@ -22,51 +26,61 @@ class TestVolatileStore(store_contract.StoreContract):
         return VolatileStore()
 
     def damage(self, store: Store, position: int) -> None:
-        assert isinstance(store, VolatileStore)
-        rows = store._data_by_tenant[TENANT].rows
-        stream, row = rows[position - 1]
-        payload = row.payload or b""
+        rows = tables(store).rows
+        row = rows[position]
+        payload = row.event.payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
-        rows[position - 1] = stream, msgspec.structs.replace(row, payload=flipped)
+        rows[position] = replace(row, event=replace(row.event, payload=flipped))
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
-        assert isinstance(store, VolatileStore)
-        blobs = store._data_by_tenant[TENANT].blobs
+        blobs = tables(store).blobs
         blobs[hash_] = bytes([blobs[hash_][0] ^ 1]) + blobs[hash_][1:]
 
     def lose_blob(self, store: Store, hash_: bytes) -> None:
-        assert isinstance(store, VolatileStore)
-        del store._data_by_tenant[TENANT].blobs[hash_]
+        del tables(store).blobs[hash_]
+
+    def damage_note(self, store: Store, name: str) -> None:
+        notes = tables(store).notes
+        note = notes[name].note
+        notes[name] = replace(notes[name], note=replace(note, value=b"x" + note.value))
 
     def damage_name(self, store: Store, stream: str, other: str) -> None:
-        assert isinstance(store, VolatileStore)
-        streams = store._data_by_tenant[TENANT].streams
-        streams[stream], streams[other] = streams[other], streams[stream]
+        swap_names(tables(store), stream, other)
 
     def damage_key(self, store: Store, key: str) -> None:
-        assert isinstance(store, VolatileStore)
-        keys = store._data_by_tenant[TENANT].keys
-        beyond = msgspec.structs.replace(keys[key].record, last=999)
-        keys[key] = msgspec.structs.replace(keys[key], replayed=beyond)
+        keys = tables(store).keys
+        keys[key] = replace(keys[key], last=keys[key].last + 1)
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
-        assert isinstance(store, VolatileStore)
-        books = store._data_by_tenant[TENANT]
-        stream, row = books.rows[position - 1]
-        books.rows[position - 1] = stream, msgspec.structs.replace(row, payload=None, salt=None)
-        if like:
-            books.erased[position] = books.erased[like]
+        rows = tables(store).rows
+        row = rows[position]
+        erasure = rows[like].erasure if like else None
+        event = replace(row.event, payload=None, salt=None)
+        rows[position] = replace(row, event=event, erasure=erasure)
 
     def tamper(self, store: Store) -> None:
-        assert isinstance(store, VolatileStore)
-        books = store._data_by_tenant[TENANT]
-        rows = books.projections["row"]
-        for id_ in list(rows):
-            rows[id_] = msgspec.structs.replace(rows[id_], owner="mallory")
-        rows["made up"] = Projection(kind="row", id="made up")
-        for stream in books.streams.values():
-            stream.claims = {stream.number: {"c0": 1}}
-        books.blob_uses.clear()
+        derived = tables(store)
+        rows = derived.projections["row"]
+        for id_, row in list(rows.items()):
+            rows[id_] = replace(row, projection=replace(row.projection, owner="mallory"))
+        rows["made up"] = ProjectionRow(Projection(kind="row", id="made up"), b"checksum")
+        derived.claims = {number: {"c0": 1} for number in derived.streams}
+        derived.blob_uses.clear()
+
+
+def tables(store: Store) -> TenantTables:
+    """Return the tables of the suite's tenant in a store over the driver in RAM."""
+    assert isinstance(store, ServerStore)
+    assert isinstance(store._driver, RamDriver)
+    return store._driver.server.tenants[TENANT]
+
+
+def swap_names(tables: TenantTables, stream: str, other: str) -> None:
+    """Let two streams have each other's name, beneath the store."""
+    numbers = tables.stream_numbers
+    numbers[stream], numbers[other] = numbers[other], numbers[stream]
+    for name in (stream, other):
+        tables.streams[numbers[name]] = replace(tables.streams[numbers[name]], name=name)
 
 
 def test_salts_come_from_the_source_given():
@@ -90,14 +104,14 @@ def test_a_failing_source_of_salts_leaves_nothing():
     assert store.version(TENANT, "a") == 0
 
 
-def test_a_verify_that_finds_a_broken_link_names_the_position():
+def test_verify_names_the_position_of_a_missing_event():
     store = VolatileStore()
     commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-    del store._data_by_tenant[TENANT].rows[1]
+    del tables(store).rows[2]
     *_, report = store.verify()
     assert not isinstance(report, int)
     assert not report.ok
-    assert "position 2" in report.faults[0]
+    assert "events 2 to 2 are missing" in report.faults[0]
 
 
 def test_a_backup_is_refused_with_what_to_do_instead(tmp_path: Path):

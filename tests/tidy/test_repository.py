@@ -110,7 +110,9 @@ def test_pins_name_no_index(path: Path):
     assert [line for line in lines if not PIN.fullmatch(line)] == []
 
 
-@pytest.mark.parametrize("patch", planted_bugs.all_patches(), ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "patch", sorted(planted_bugs.PLANTED.glob("*.patch")), ids=lambda p: p.name
+)
 def test_planted_bug_applies(patch: Path):
     bug = planted_bugs.read(patch)
     assert (ROOT / bug.test.partition("::")[0]).exists()

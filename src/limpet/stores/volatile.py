@@ -1,396 +1,570 @@
-"""The store in RAM, for tests and throw-away work.
+"""The store in RAM: the server store over a driver that keeps its rows in dicts.
 
-It keeps the full contract in dicts and is gone when the process ends. Rows are digested and
-chained, and checked on every read, as on disk. Every public verb takes the lock once and works
-on one tenant's data (`volatile_data`).
+For tests and throw-away work. It keeps the full contract, damage detection included, and its
+content is gone when it is closed. Several drivers may share one `RamServer`, as several processes
+share a real server.
 """
 
 from __future__ import annotations
 
+import heapq
 import os
+import queue
 import threading
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-from limpet import errors, limits
+import msgspec
+
+from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.stores import chain, port, store_copy, volatile_data
-from limpet.stores.erasure import Erasure, ErasureCounts
-from limpet.stores.port import check_note
-from limpet.stores.volatile_data import (
-    RandomBytes,
-    TenantData,
-    blob_faults,
-    name_and_key_faults,
-    row_faults,
+from limpet.stores import port
+from limpet.stores.server import checked_reads
+from limpet.stores.server.driver import (
+    AppliedUnderContention,
+    ChangePipeline,
+    ChangeResult,
+    Driver,
+    DuplicateRow,
+    FeedHead,
+    FeedRow,
+    HeadMoved,
+    KeyRow,
+    NoteRow,
+    ProjectionRow,
+    SnapshotRow,
+    StreamRow,
+    TenantChange,
 )
+from limpet.stores.server.store import ServerStore
 
-_PROGRESS_EVERY = 1_000
+replace = msgspec.structs.replace
 
 
-class VolatileStore:
-    """A store in RAM. Safe for threads; one process only; nothing outlives `close`."""
+class TenantTables:
+    """The rows of one tenant. The caller holds the server's lock."""
 
-    def __init__(self, *, salts: RandomBytes = os.urandom) -> None:
-        self._random = salts
-        self._data_by_tenant: dict[str, TenantData] = {}
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._notes: dict[str, dict[str, port.Note]] = {}
-        self._note_counts: dict[str, int] = {}
-        self._write_lock = threading.Lock()
-        self._holder: threading.Thread | None = None
-        self._closed = False
-        self._cache_epoch = 0
-        self._pending: bytes | None = None
+    def __init__(self) -> None:
+        self.head = FeedHead()
+        self.streams: dict[int, StreamRow] = {}
+        self.stream_numbers: dict[str, int] = {}
+        self.positions: dict[int, list[int]] = {}
+        """By stream, the positions of its own events. Their versions have no gap."""
+        self.rows: dict[int, FeedRow] = {}
+        """By position, in that order."""
+        self.claims: dict[int, dict[str, int]] = {}
+        """By stretch."""
+        self.keys: dict[str, KeyRow] = {}
+        self.projections: dict[str, dict[str, ProjectionRow]] = {}
+        """By kind and id."""
+        self.snapshots: dict[int, SnapshotRow] = {}
+        self.blobs: dict[bytes, bytes] = {}
+        self.blob_uses: dict[int, set[bytes]] = {}
+        """By position."""
+        self.notes: dict[str, NoteRow] = {}
+        self.note_versions = 0
+
+    def stream(self, stream: str | int) -> StreamRow | None:
+        """Return a stream by name or number."""
+        number = self.stream_numbers.get(stream) if isinstance(stream, str) else stream
+        return self.streams.get(number) if number is not None else None
+
+    def own_positions(self, stream: StreamRow, low: int, high: int) -> list[int]:
+        """Return the positions of a stream's own events with low <= version <= high."""
+        begin, end = max(0, low - stream.first), max(0, high - stream.first + 1)
+        return self.positions[stream.number][begin:end]
+
+    def has_duplicate(self, change: TenantChange) -> bool:
+        """Return whether a row that a change adds exists already."""
+        renamed = {number: name for number, name, _ in change.renames}
+        return (
+            any(
+                row.number in self.streams or self._has_name(row.name, renamed)
+                for row in change.streams
+            )
+            or any(row.event.address.position in self.rows for row in change.rows)
+            or any(
+                stretch not in change.drop_claims and text in self.claims.get(stretch, ())
+                for stretch, text, _ in change.claims
+            )
+            or any(row.key in self.keys and row.key not in change.drop_keys for row in change.keys)
+        )
+
+    def _has_name(self, name: str, renamed: Mapping[int, str]) -> bool:
+        number = self.stream_numbers.get(name)
+        return name in renamed.values() or (number is not None and number not in renamed)
+
+    def apply(self, change: TenantChange) -> None:
+        """Apply a change in the order that `TenantChange` names."""
+        self._drop(change)
+        for number, name, checksum in change.renames:
+            self._rename_stream(number, name, checksum)
+        for position, erasure in change.erasures:
+            row = self.rows[position]
+            event = replace(row.event, payload=None, salt=None)
+            self.rows[position] = replace(row, event=event, erasure=erasure)
+        for stream in change.streams:
+            self.streams[stream.number] = stream
+            self.stream_numbers[stream.name] = stream.number
+            self.positions[stream.number] = []
+        for number, base in change.bases:
+            stream = self.streams[number]
+            self.streams[number] = replace(stream, bases=(*stream.bases, base))
+        for row in change.rows:
+            place = row.event.address
+            self.rows[place.position] = row
+            self.positions[place.stream].append(place.position)
+            self.streams[place.stream] = replace(self.streams[place.stream], version=place.version)
+        self.keys |= {key.key: key for key in change.keys}
+        self.blobs |= change.blobs
+        for row in change.snapshots:
+            if (number := self.stream_numbers.get(row.snapshot.stream)) is not None:
+                self.snapshots[number] = row
+        self.put_derived(change)
+        self.head = change.after
+
+    def _rename_stream(self, number: int, name: str, checksum: bytes) -> None:
+        stream = self.streams[number]
+        if stream.name != name:
+            del self.stream_numbers[stream.name]
+            self.stream_numbers[name] = number
+            for position in self.positions[number]:
+                self.rows[position] = replace(self.rows[position], stream=name)
+        self.streams[number] = replace(stream, name=name, checksum=checksum)
+
+    def _drop(self, change: TenantChange) -> None:
+        for kind, id_ in change.drop_projections:
+            self.projections.get(kind, {}).pop(id_, None)
+        for number in change.drop_snapshots:
+            self.snapshots.pop(number, None)
+        for key in change.drop_keys:
+            self.keys.pop(key, None)
+        for hash_ in change.drop_blobs:
+            self.blobs.pop(hash_, None)
+        for stretch in change.drop_claims:
+            self.claims.pop(stretch, None)
+        for number in change.drop_blob_uses:
+            for position in self.positions[number]:
+                self.blob_uses.pop(position, None)
+
+    def put_derived(self, change: TenantChange) -> None:
+        """Write the derived rows that a change brings."""
+        for stretch, text, version in change.claims:
+            self.claims.setdefault(stretch, {})[text] = version
+        for position, hash_ in change.blob_uses:
+            self.blob_uses.setdefault(position, set()).add(hash_)
+        for row in change.projections:
+            self.projections.setdefault(row.projection.kind, {})[row.projection.id] = row
+
+    def clear_derived(self) -> None:
+        """Drop all derived rows and begin the next epoch."""
+        self.claims, self.blob_uses, self.projections, self.snapshots = {}, {}, {}, {}
+        self.head = replace(self.head, epoch=self.head.epoch + 1)
+
+
+class RamServer:
+    """The tables of all tenants, and what the drivers that share them need to know of one another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.tenants: dict[str, TenantTables] = {}
+        self.pending: bytes | None = None
+        self.advisory_locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self.listeners: list[queue.SimpleQueue[tuple[str, int] | None]] = []
+
+
+class RamDriver:
+    """The driver of one store. Every verb holds the server's lock, so it sees whole changes only."""
+
+    def __init__(self, server: RamServer) -> None:
+        self.server = server
+        self._closed = self._has_advisory_lock = False
+        self._notifications: queue.SimpleQueue[tuple[str, int] | None] = queue.SimpleQueue()
 
     @property
     def durability(self) -> str:
         """Nothing survives the process."""
         return "none"
 
-    @contextmanager
-    def write_lock(self) -> Generator[bool]:
-        """Hold the right to decide among the threads of this process. Not re-entrant.
+    def tables(self, tenant: str) -> TenantTables:
+        """Return a tenant's tables; new and unregistered ones if it has none. Raises EngineClosed."""
+        if self._closed:
+            raise errors.EngineClosed
+        return self.server.tenants.get(tenant) or TenantTables()
 
-        Raises StoreBusy, naming the thread that has it, after limits.WRITE_LOCK_WAIT_S.
-        """
-        assert self._holder is not threading.current_thread(), "this thread has the turn already"
-        if not self._write_lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
-            holder = self._holder.name if self._holder else "unknown"
-            raise errors.StoreBusy(
-                f"thread {holder} has held the store's turn for {limits.WRITE_LOCK_WAIT_S:g} s.",
-                hint="Retry, or look at what that thread waits for.",
-                facts={"holder": holder},
-            )
-        self._holder = threading.current_thread()
-        try:
-            self._refuse_if_closed()
-            yield False
-        finally:
-            self.release_write_lock()
-
-    @property
-    def contended(self) -> bool:
-        """Never: there are no other processes."""
-        return False
-
-    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
-        """Nobody else is there to commit them."""
-        return None
-
-    def open_pipeline(self) -> None:
-        """A commit is over when it returns: there is nothing to wait for meanwhile."""
-
-    def take_handed_off(self) -> list[tuple[str, str]]:
-        """Nobody: see above."""
-        return []
-
-    def release_write_lock(self) -> None:
-        """Give the turn back if this thread holds it still."""
-        if self._holder is threading.current_thread():
-            self._holder = None
-            self._write_lock.release()
-
-    def is_unchanged(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
-        """Always: nobody else is let in."""
-        return True
-
-    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
-        """Take each append whole or not at all, in order."""
-        assert self._holder is threading.current_thread(), "commit is called inside turn"
-        with self._lock:
-            self._refuse_if_closed()
-            outcomes = [self._append(append) for append in appends]
-            self._changed.notify_all()
-            return outcomes
-
-    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
-        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
-        with self._tenant_data(tenant) as books:
-            return books.version(stream, position)
-
-    def read(
-        self,
-        tenant: str,
-        stream: str,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        at: int | None = None,
-        newest: bool = False,
-    ) -> list[port.StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        with self._tenant_data(tenant) as books:
-            return books.read(stream, after, until, limit, at, newest=newest)
-
-    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
-        """Return the tenant's events with position > after, in order, at most `limit`."""
-        with self._tenant_data(tenant) as books:
-            page = books.rows[after : after + limit]
-            return [books.event(row.address.position, name) for name, row in page]
-
-    def head(self, tenant: str) -> int:
-        """Return the position of the tenant's last event; 0 if it has none."""
-        with self._tenant_data(tenant) as books:
-            return len(books.rows)
-
-    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        with self._tenant_data(tenant) as books:
-            found = {hash_: books.blobs[hash_] for hash_ in hashes if hash_ in books.blobs}
-        for hash_, content in found.items():
-            if not chain.blob_matches(hash_, content):
-                raise chain.damaged_blob_error(hash_)
-        return found
-
-    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        with self._tenant_data(tenant) as books:
-            return books.find_ordinal(stream, ordinal, at)
-
-    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
-        """Return the version of the event that made the claim; 0 if it is free."""
-        with self._tenant_data(tenant) as books:
-            return books.find_claim(stream, claim, at)
-
-    def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
-        """Return what an idempotency key was used for."""
-        with self._tenant_data(tenant) as books:
-            return books.find_key(key)
-
-    def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many."""
-        with self._tenant_data(tenant) as books:
-            return books.forget_keys(before_us)
-
-    def note(self, tenant: str, name: str) -> port.Note | None:
-        """Return a note, None if it is not there."""
-        check_note(name)
-        with self._lock:
-            self._refuse_if_closed()
-            return self._notes.get(tenant, {}).get(name)
-
-    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Put or drop a note if it is at a version; return whether it was."""
-        check_note(name, value)
-        with self._lock:
-            self._refuse_if_closed()
-            noted = self._notes.setdefault(tenant, {})
-            before = noted.get(name)
-            if (before.version if before else 0) != expected:
-                return False
-            if value is None:
-                noted.pop(name, None)
-            else:
-                version = self._note_counts[tenant] = self._note_counts.get(tenant, 0) + 1
-                noted[name] = port.Note(value, version)
-            return True
-
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, port.Note]]:
-        """Return notes whose names begin with a prefix, those after a name, by name."""
-        with self._lock:
-            self._refuse_if_closed()
-            noted = self._notes.get(tenant, {})
-            names = sorted(name for name in noted if name.startswith(prefix) and name > after)
-            return [(name, noted[name]) for name in names[:limit]]
-
-    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True as soon as the feed has a position > after; False when the time is up."""
-
-        def there() -> bool:
-            self._refuse_if_closed()
-            books = self._data_by_tenant.get(tenant)
-            return books is not None and len(books.rows) > after
-
-        with self._changed:
-            return self._changed.wait_for(there, timeout_s)
-
-    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection."""
-        with self._tenant_data(tenant) as books:
-            return books.projections.get(kind, {}).get(id)
-
-    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
-        """Return one page of projections."""
-        with self._tenant_data(tenant) as books:
-            return books.query(query)
-
-    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
-        """Return the stream's newest snapshot."""
-        with self._tenant_data(tenant) as books:
-            return books.snapshot(stream)
+    def head(self, tenant: str) -> FeedHead:
+        """Return a tenant's head."""
+        return self.tables(tenant).head
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has events."""
-        with self._lock:
-            self._refuse_if_closed()
-            return sorted(self._data_by_tenant)
+        """Return every tenant that has events, sorted."""
+        with self.server.lock:
+            return sorted(name for name, tables in self.server.tenants.items() if tables.rows)
 
-    def verify(self) -> Iterator[int | port.Report]:
-        """Check rows' digests, places and links, and blobs; yield events checked so far, the report last."""
-        with self._lock:
-            self._refuse_if_closed()
-            logs = {tenant: list(books.rows) for tenant, books in self._data_by_tenant.items()}
-            blobs = {
-                t: (dict(books.blobs), dict(books.blob_uses))
-                for t, books in self._data_by_tenant.items()
-            }
-            gone = {
-                tenant: [*volatile_data.erasure_faults(books), *name_and_key_faults(books)]
-                for tenant, books in self._data_by_tenant.items()
-            }
-        checked = 0
-        faults: list[str] = []
-        for tenant, rows in sorted(logs.items()):
-            faults.extend(f"Tenant {tenant!r}: {why}" for why in blob_faults(*blobs[tenant]))
-            faults.extend(f"Tenant {tenant!r}: {why}" for why in gone[tenant])
-            before = chain.GENESIS_LINK
-            for position, (_, row) in enumerate(rows, start=1):
-                faults.extend(
-                    f"Tenant {tenant!r}: {why}" for why in row_faults(row, position, before)
-                )
-                before = row.link
-                checked += 1
-                if checked % _PROGRESS_EVERY == 0:
-                    yield checked
-        yield port.Report(events=checked, tenants=len(logs), faults=tuple(faults))
+    def unlisted_tenants(self) -> list[str]:
+        """Return nothing: tenants are found by their events."""
+        return []
 
-    def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
-        """Make all that is derived again from the log, and put it into place at once."""
-        done, made = 0, port.Rebuilt()
-        with self.write_lock():
-            every = list(self._data_by_tenant.values())
-            for books in every:
-                books.check_log()
-                done += len(books.rows)
-                yield done
-            fresh: list[dict[str, port.DerivedState]] = []
-            for books in every:
-                fresh.append(books.derive_all(derive))
-                done += len(books.rows)
-                yield done
-            with self._lock:
-                self._refuse_if_closed()
-                for books, derived in zip(every, fresh, strict=True):
-                    made = books.replace_derived(derived, made)
-                self._cache_epoch += 1
-        yield made
+    def tenants_with_notes(self) -> list[str]:
+        """Return every tenant that has notes, sorted."""
+        with self.server.lock:
+            return sorted(name for name, tables in self.server.tenants.items() if tables.notes)
 
-    def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
-        """Return how often it was rebuilt or erased from."""
-        with self._lock:
-            self._refuse_if_closed()
-            return self._cache_epoch
+    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
+        """Return a stream by name or number."""
+        with self.server.lock:
+            return self.tables(tenant).stream(stream)
 
-    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the other streams that go on from this one, each with the version that it goes on from."""
-        with self._tenant_data(tenant) as books:
-            return books.forks(stream)
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
+        """Return streams with number > after, by number."""
+        with self.server.lock:
+            streams = self.tables(tenant).streams
+            numbers = sorted(number for number in streams if number > after)
+            return [streams[number] for number in numbers[:limit]]
 
-    def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
-        """Take payloads out of the log, and put what is left into place at once."""
-        with self.write_lock():
-            before = self._data_by_tenant.get(erasure.tenant) or TenantData()
-            outcome = volatile_data.with_erasure(before, erasure, derive, self._random)
-            if isinstance(outcome, port.Stale):
-                return outcome
-            with self._lock:
-                self._refuse_if_closed()
-                self._data_by_tenant[erasure.tenant], gone = outcome
-                self._cache_epoch += 1
-                self._pending = (self._pending or b"") + erasure.pending_work
-            return gone
-
-    def pending_erasures(self) -> bytes | None:
-        """Return what the last erasure had to do, until `scrub` was called."""
-        with self._lock:
-            self._refuse_if_closed()
-            return self._pending
-
-    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """Nothing is left anywhere."""
-        with self._lock:
-            self._refuse_if_closed()
-            self._pending = left + (self._pending or b"").removeprefix(done) or None
-
-    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
-        """Return the tenant's events with position > after as they are kept; each is checked."""
-        with self._tenant_data(tenant) as books:
-            return volatile_data.copy_page(books, after, limit)
-
-    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
-        """Return the tenant's idempotency keys after one, by their text."""
-        with self._tenant_data(tenant) as books:
-            return volatile_data.copy_keys(books, after, limit)
-
-    def paste(
+    def own_events(
         self,
         tenant: str,
-        events: Sequence[port.RawEvent],
+        stream: str | int,
         *,
-        blobs: Mapping[bytes, bytes] = {},
-        keys: Sequence[port.RawKey] = (),
-    ) -> None:
-        """Keep events exactly as they are; all of them are looked at before the first is put."""
-        with self.write_lock(), self._tenant_data(tenant) as books:
-            fit = store_copy.plan_page(volatile_data.VolatileCopyTarget(books), events, blobs, keys)
-            if not fit:
-                return
-            volatile_data.write_page(books, fit)
-            self._data_by_tenant[tenant] = books
-            self._cache_epoch += 1
-            if fit.newly_erased:
-                self._pending = self._pending or b""
-            self._changed.notify_all()
+        low: int,
+        high: int,
+        limit: int,
+        newest: bool = False,
+    ) -> tuple[StreamRow | None, list[FeedRow]]:
+        """Return a stream and its own events with low <= version <= high."""
+        with self.server.lock:
+            tables = self.tables(tenant)
+            row = tables.stream(stream)
+            if row is None:
+                return None, []
+            own = tables.own_positions(row, low, high)
+            page = own[max(0, len(own) - limit) :] if newest else own[:limit]
+            return row, [tables.rows[position] for position in page if position in tables.rows]
+
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
+        """Return events with position > after, in order."""
+        with self.server.lock:
+            rows = self.tables(tenant).rows
+            last = min(after + limit, next(reversed(rows), 0))
+            return [rows[position] for position in range(after + 1, last + 1) if position in rows]
+
+    def version_at(self, tenant: str, stream: str, position: int) -> int:
+        """Return the version of a stream's last own event up to a position; 0 if it had none."""
+        with self.server.lock:
+            tables = self.tables(tenant)
+            row = tables.stream(stream)
+            count = bisect_right(tables.positions[row.number], position) if row else 0
+            return row.first + count - 1 if row and count else 0
+
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        """Return the lowest own version within low … high with at least this ordinal; 0 if none."""
+        with self.server.lock:
+            tables = self.tables(tenant)
+            row = tables.stream(number)
+            own = tables.own_positions(row, low, high) if row else []
+            # Within one stretch the ordinals never fall.
+            at = bisect_left(own, ordinal, key=lambda position: tables.rows[position].ordinal)
+            return tables.rows[own[at]].event.address.version if at < len(own) else 0
+
+    def claims(
+        self, tenant: str, claims: Collection[str], stretches: Collection[int]
+    ) -> list[tuple[int, str, int]]:
+        """Return stretch, text and version of those of these claims that these stretches have."""
+        with self.server.lock:
+            by_stretch = self.tables(tenant).claims
+            return [
+                (stretch, text, by_stretch[stretch][text])
+                for stretch in stretches
+                for text in claims
+                if text in by_stretch.get(stretch, ())
+            ]
+
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
+        """Return how many claims stretches have."""
+        with self.server.lock:
+            by_stretch = self.tables(tenant).claims
+            return sum(len(by_stretch.get(stretch, ())) for stretch in set(stretches))
+
+    def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
+        """Return the names of other streams that have a base in this one, and the base's version."""
+        with self.server.lock:
+            return [
+                (row.name, base.version)
+                for row in self.tables(tenant).streams.values()
+                for base in row.bases
+                if base.source == number != row.number
+            ]
+
+    def key(self, tenant: str, key: str) -> KeyRow | None:
+        """Return an idempotency key's use."""
+        with self.server.lock:
+            return self.tables(tenant).keys.get(key)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
+        """Return keys > after, by their text."""
+        with self.server.lock:
+            keys = self.tables(tenant).keys
+            return [keys[key] for key in sorted(key for key in keys if key > after)[:limit]]
+
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
+        """Return keys whose first … last has one of these positions."""
+        with self.server.lock:
+            return [
+                row.key
+                for row in self.tables(tenant).keys.values()
+                if any(row.first <= position <= row.last for position in positions)
+            ]
+
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
+        """Drop keys used before that moment; return how many."""
+        with self.server.lock:
+            keys = self.tables(tenant).keys
+            old = [key for key, row in keys.items() if row.time_us < before_us]
+            for key in old:
+                del keys[key]
+            return len(old)
+
+    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
+        """Return one projection."""
+        with self.server.lock:
+            return self.tables(tenant).projections.get(kind, {}).get(id)
+
+    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+        """Return one page of projections."""
+        with self.server.lock:
+            rows = self.tables(tenant).projections.get(query.kind, {}).values()
+            matches = [row for row in rows if _matches_query(row.projection, query)]
+        return heapq.nlargest(query.offset + query.limit, matches, key=_sort_key)[query.offset :]
+
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[ProjectionRow]:
+        """Return projections of all kinds with (kind, id) > after, in that order."""
+        with self.server.lock:
+            by_kind = self.tables(tenant).projections
+            places = sorted((k, i) for k, rows in by_kind.items() for i in rows if (k, i) > after)
+            return [by_kind[kind][id_] for kind, id_ in places[:limit]]
+
+    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
+        """Return the newest snapshot of a stream."""
+        with self.server.lock:
+            tables = self.tables(tenant)
+            return tables.snapshots.get(tables.stream_numbers.get(stream, 0))
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of blobs that exist, by hash; unchecked."""
+        with self.server.lock:
+            blobs = self.tables(tenant).blobs
+            return {hash_: blobs[hash_] for hash_ in hashes if hash_ in blobs}
+
+    def list_blobs(
+        self, tenant: str, *, after: bytes = b"", limit: int = 100
+    ) -> list[tuple[bytes, bytes]]:
+        """Return blobs with hash > after, by hash."""
+        with self.server.lock:
+            return sorted(i for i in self.tables(tenant).blobs.items() if i[0] > after)[:limit]
+
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
+        """Return uses of blobs of whole positions > after, about `limit` of them."""
+        uses: list[tuple[int, bytes]] = []
+        with self.server.lock:
+            by_position = self.tables(tenant).blob_uses
+            for position in sorted(position for position in by_position if position > after):
+                if len(uses) >= limit:
+                    break
+                uses += [(position, hash_) for hash_ in sorted(by_position[position])]
+        return uses
+
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
+        """Return those of the blobs that exist and that no event of other streams refers to."""
+        with self.server.lock:
+            tables = self.tables(tenant)
+            used = set[bytes]()
+            for position, own in tables.blob_uses.items():
+                if tables.rows[position].event.address.stream not in but:
+                    used |= own
+            return {hash_ for hash_ in hashes if hash_ in tables.blobs} - used
+
+    def note(self, tenant: str, name: str) -> NoteRow | None:
+        """Return a note."""
+        with self.server.lock:
+            return self.tables(tenant).notes.get(name)
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Compare and set a note."""
+        with self.server.lock:
+            tables = self.server.tenants.setdefault(tenant, self.tables(tenant))
+            row = tables.notes.get(name)
+            if (row.note.version if row else 0) != expected:
+                return False
+            if value is None:
+                tables.notes.pop(name, None)
+            else:
+                tables.note_versions += 1
+                note = port.Note(value, tables.note_versions)
+                checksum = checked_reads.note_checksum(tenant, name, note)
+                tables.notes[name] = NoteRow(name, note, checksum)
+            return True
+
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
+        """Return notes whose names begin with a prefix, those > after, by name."""
+        with self.server.lock:
+            notes = self.tables(tenant).notes
+            names = sorted(name for name in notes if name.startswith(prefix) and name > after)
+            return [notes[name] for name in names[:limit]]
+
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+        """Apply changes of different tenants, each by itself."""
+        return [self._apply_change(change) for change in changes]
+
+    def pipeline(self) -> ChangePipeline | None:
+        """Return None: there is no round trip to overlap."""
+        return None
+
+    def _apply_change(self, change: TenantChange) -> ChangeResult:
+        with self.server.lock:
+            tables = self.tables(change.tenant)
+            if tables.head != change.before:
+                return HeadMoved(tables.head)
+            if tables.has_duplicate(change):
+                return DuplicateRow()
+            tables.apply(change)
+            self.server.tenants[change.tenant] = tables
+            if change.pending_work is not None:
+                self.server.pending = (self.server.pending or b"") + change.pending_work
+            self._notify((change.tenant, change.after.position))
+            locked = self.server.advisory_locks.get(change.tenant)
+            contended = locked is not None and locked.locked() and not self._has_advisory_lock
+            return AppliedUnderContention() if contended else None
+
+    def _notify(self, notification: tuple[str, int], but: object = None) -> None:
+        with self.server.lock:
+            for listener in self.server.listeners:
+                if listener is not but:
+                    listener.put(notification)
+
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
+        """Replace all that is derived of tenants; return False if a head differs from `before`."""
+        changes = list(derived)
+        with self.server.lock:
+            if any(self.tables(tenant).head != head for tenant, head in before.items()):
+                return False
+            for tenant in before:
+                self.tables(tenant).clear_derived()
+            for change in changes:
+                self.tables(change.tenant).put_derived(change)
+            return True
+
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
+        """Tell the other drivers that the lock is wanted, then wait for it."""
+        self._notify((tenant, 0), but=self._notifications)
+        with self.server.lock:
+            lock = self.server.advisory_locks[tenant]
+        self._has_advisory_lock = lock.acquire(timeout=timeout_s)
+        return self._has_advisory_lock
+
+    def release_advisory_lock(self, tenant: str) -> None:
+        """Release the lock if this driver has it."""
+        if self._has_advisory_lock:
+            self._has_advisory_lock = False
+            self.server.advisory_locks[tenant].release()
+
+    def pending_erasures(self) -> bytes | None:
+        """Return the pending work of erasures."""
+        return self.server.pending
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        """Replace `done`, the beginning of the pending work, by `left`. RAM holds no copy to overwrite."""
+        with self.server.lock:
+            self.server.pending = left + (self.server.pending or b"").removeprefix(done) or None
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        """Yield tenant and position of every change until the driver is closed."""
+        with self.server.lock:
+            self.server.listeners.append(self._notifications)
+        yield "", 0
+        while notification := self._notifications.get():
+            yield notification
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people."""
-        with self._lock:
-            self._refuse_if_closed()
+        """Return backend and counts."""
+        with self.server.lock:
+            tables = self.server.tenants.values()
             return {
                 "backend": "volatile",
-                "durability": self.durability,
-                "tenants": len(self._data_by_tenant),
-                "events": sum(len(books.rows) for books in self._data_by_tenant.values()),
-                "blobs": sum(len(books.blobs) for books in self._data_by_tenant.values()),
+                "tenants": sum(bool(each.rows) for each in tables),
+                "events": sum(len(each.rows) for each in tables),
+                "blobs": sum(len(each.blobs) for each in tables),
             }
 
+    def close(self) -> None:
+        """Refuse all later calls and end `listen`."""
+        self._closed = True
+        self._notifications.put(None)
+
+
+def _sort_key(row: ProjectionRow) -> tuple[int, str]:
+    return row.projection.time_us, row.projection.id
+
+
+def _matches_query(row: port.Projection, query: port.Query) -> bool:
+    return (
+        query.owner in (None, row.owner)
+        and query.status in (None, row.status)
+        and query.lookup in (None, row.lookup)
+        and (query.since_us is None or row.time_us >= query.since_us)
+        and (query.until_us is None or row.time_us <= query.until_us)
+        and set(query.terms) <= set(row.terms)
+        and (query.after is None or (row.time_us, row.id) < query.after)
+    )
+
+
+class VolatileStore(ServerStore):
+    """A store in RAM. Safe for threads; one process only; nothing outlives `close`."""
+
+    def __init__(self, *, salts: Callable[[int], bytes] = os.urandom) -> None:
+        self._server = RamServer()
+        super().__init__(RamDriver(self._server), random=salts)
+
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
+        """Commit appends; assert that each is one that the port allows, so that tests on RAM find misuse."""
+        for append in appends:
+            _check_append(append)
+        return super().commit(appends)
+
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
-        """Refuse: there is no file to copy."""
-        self._refuse_if_closed()
+        """Raise NoBackup: there is no file to copy."""
+        self._check_open()
         raise errors.NoBackup(
             "a volatile store has no file to back up.",
             hint='Open a store on a file instead: limpet.connect("state.db").',
         )
 
     def close(self) -> None:
-        """Forget everything. Closing twice is fine."""
-        with self._lock:
-            self._closed = True
-            self._data_by_tenant.clear()
-            self._notes.clear()
-            self._changed.notify_all()
-
-    def _refuse_if_closed(self) -> None:
-        if self._closed:
-            raise errors.EngineClosed
-
-    @contextmanager
-    def _tenant_data(self, tenant: str) -> Generator[TenantData]:
-        with self._lock:
-            self._refuse_if_closed()
-            yield self._data_by_tenant.get(tenant) or TenantData()
-
-    def _append(self, append: port.Append) -> port.AppendOutcome:
-        books = self._data_by_tenant.get(append.tenant) or TenantData()
-        outcome = books.append(append, self._random)
-        if isinstance(outcome, port.Appended):
-            self._data_by_tenant[append.tenant] = books
-        return outcome
+        """Drop everything. Closing twice is fine."""
+        super().close()
+        with self._server.lock:
+            self._server.tenants.clear()
 
 
-_: type[port.Store] = VolatileStore
+def _check_append(append: port.Append) -> None:
+    names = {write.stream for write in append.writes}
+    assert append.writes, "an append has at least one write"
+    assert len(names) == len(append.writes), "an append writes a stream once"
+    for write in append.writes:
+        assert write.events, "a write has at least one event"
+        own = write.base is None or write.base[0] == write.stream or not write.expected
+        assert own, "only a new stream is based on another"
+        assert all(0 <= at < len(write.events) for _, at in write.claims), "a claim names its event"
+
+
+_driver: type[Driver] = RamDriver
+_store: type[port.Store] = VolatileStore
