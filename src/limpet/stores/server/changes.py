@@ -74,7 +74,12 @@ class ChangeBuilder:
         ):
             return used
         streams: list[StreamRow | None] = []
-        refused = self._check_versions(append, streams) or self._check_claims(append, streams)
+        refused = self._check_versions(append, streams) or self._check_claims(
+            append, streams, everything=self._check_everything
+        )
+        if isinstance(refused, port.ClaimTaken) and not self._check_everything:
+            # A claim of an earlier write may be taken too; it comes first, and was left to the server.
+            refused = self._check_claims(append, streams, everything=True)
         if refused is not None:
             # The key comes first, and was left to the server.
             key = append.key if not self._check_everything else None
@@ -104,16 +109,14 @@ class ChangeBuilder:
         return None
 
     def _check_claims(
-        self, append: port.Append, streams: Sequence[StreamRow | None]
+        self, append: port.Append, streams: Sequence[StreamRow | None], *, everything: bool
     ) -> port.ClaimTaken | None:
         for write, stream in zip(append.writes, streams, strict=True):
-            if (
-                len(write.claims) == 1
-                and not self._check_everything
-                and self._is_first_write(write, stream)
-            ):
+            if len(write.claims) == 1 and not everything and self._is_first_write(write, stream):
                 continue
-            if write.claims and (taken := self._find_taken_claim(write, stream)):
+            if write.claims and (
+                taken := self._find_taken_claim(write, stream, everything=everything)
+            ):
                 return taken
         return None
 
@@ -195,12 +198,12 @@ class ChangeBuilder:
         return found
 
     def _find_taken_claim(
-        self, write: port.StreamWrite, stream: StreamRow | None
+        self, write: port.StreamWrite, stream: StreamRow | None, *, everything: bool
     ) -> port.ClaimTaken | None:
         spans = self._spans_before_write(write, stream)
         found: dict[str, list[tuple[int, int]]] = {}
         # The server tells of a claim in the stretch that is written, not before it.
-        if spans and (self._check_everything or write.base is not None or len(spans) > 1):
+        if spans and (everything or write.base is not None or len(spans) > 1):
             stretches = [span.stretch for span in spans]
             texts = [text for text, _ in write.claims]
             for stretch, text, version in self._driver.claims(self._tenant, texts, stretches):
