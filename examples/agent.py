@@ -4,7 +4,7 @@
 
 Offline: the model is scripted, unless --model names one of an OpenAI-compatible endpoint (OPENAI_BASE_URL and
 OPENAI_API_KEY say where). Booking needs a yes: the program says how to give it and ends with code 10. Run again,
-it goes on. The loop itself is in limpet.cli.demo.agent.
+it goes on. The loop itself is in demo.agent.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import limpet
-from limpet import Limpet, Message, ToolCallRequest
-from limpet.cli.demo.agent.loop import Agent
-from limpet.cli.demo.agent.parts import (
+from demo.agent.loop import Agent
+from demo.agent.parts import (
     AwaitingDecision,
     Model,
     Reply,
@@ -30,6 +29,7 @@ from limpet.cli.demo.agent.parts import (
     Work,
     WorkFailed,
 )
+from limpet import Limpet, Message, ToolCallRequest
 from limpet.frames import ToolEffect
 
 WAITS = 10

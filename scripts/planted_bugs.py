@@ -1,6 +1,6 @@
 """Plants known bugs, one at a time, and demands that a named test dies of each.
 
-tests/planted/*.patch are small patches to src/, each with the header lines `Bug:` and `Test:` (see
+tests/planted/*.patch are small patches to src/ (or examples/), each with the header lines `Bug:` and `Test:` (see
 tests/planted/README.md). Every patch is applied to its own copy of the tree, so the checkout is
 never touched. Exit 1 if a bug survives, if a test fails without its bug, or if a patch no longer
 applies.
@@ -73,8 +73,8 @@ def read(patch: Path) -> Bug:
     touched = re.findall(r"^(?:---|\+\+\+) [ab]/(\S+)", text, re.MULTILINE)
     if fields.keys() != {"Bug", "Test"}:
         raise Malformed(f"{patch.name} must start with the lines 'Bug: …' and 'Test: …'")
-    if not touched or not all(path.startswith("src/") for path in touched):
-        raise Malformed(f"{patch.name} must change files in src/, and nothing else")
+    if not touched or not all(path.startswith(("src/", "examples/")) for path in touched):
+        raise Malformed(f"{patch.name} must change files in src/ or examples/, and nothing else")
     return Bug(patch=patch, what=fields["Bug"].strip(), test=fields["Test"].strip())
 
 

@@ -18,12 +18,12 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
 import limpet  # noqa: E402 - found from the checkout
+from demo.agent.loop import Agent  # noqa: E402
+from demo.agent.parts import Tool  # noqa: E402
 from limpet import Message, StateManager  # noqa: E402
-from limpet.cli.demo.agent.loop import Agent  # noqa: E402
-from limpet.cli.demo.agent.parts import Tool  # noqa: E402
 from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
 from tests.faults import step_kills  # noqa: E402
 from tests.faults.step_kills import Kill, Steps  # noqa: E402

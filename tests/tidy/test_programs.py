@@ -68,6 +68,11 @@ def test_wheel_holds_the_whole_package(tmp_path: Path):
         if path.is_file() and "__pycache__" not in path.parts
     }
     expected.add("limpet_command.py")
+    expected |= {
+        f"limpet/_examples/{path.relative_to(ROOT / 'examples')}"
+        for path in (ROOT / "examples" / "demo").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert packed == expected
     assert "limpet/py.typed" in packed

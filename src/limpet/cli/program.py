@@ -553,9 +553,9 @@ def demo(
     fast
         Without pauses.
     """
-    from limpet.cli.demo import command  # noqa: PLC0415
+    from limpet.cli.subcommands import demo_command  # noqa: PLC0415
 
-    return command.run(keep=keep, fast=fast, printing=printing)
+    return demo_command.play_demo(keep=keep, fast=fast, printing=printing)
 
 
 @app.command

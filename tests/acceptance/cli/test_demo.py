@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 import limpet
+from demo import director, keeper, logbook, script
 from limpet import Scope
-from limpet.cli.demo import director, keeper, logbook, script
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import on_terminal, run
+from tests.conftest import ROOT
 
 CLAIMS = [
     "asked", "killed", "kept", "pending", "fits", "accounted", "seen", "learnt", "greeted",
@@ -235,8 +236,8 @@ OTHER_WORDS = """
 def test_planted_bug_is_caught(tmp_path: Path, bug: str, caught: set[str]):
     """The demo fails, and says why, when the agent or the store under it is wrong."""
     head = (
-        "import sys\nimport msgspec\nimport limpet\nfrom limpet.cli.demo import keeper, tools\n"
-        "from limpet.cli.demo.agent import loop, parts\n"
+        "import sys\nimport msgspec\nimport limpet\nfrom demo import keeper, tools\n"
+        "from demo.agent import loop, parts\n"
     )
     played(tmp_path, "actor", f"{head}{textwrap.dedent(bug)}\nkeeper.main()\n", caught)
 
@@ -276,7 +277,7 @@ FAILS = """
     ids=["not pinned", "over budget", "other bytes", "not recorded", "all shown", "fails"],
 )
 def test_a_wrong_logbook_is_caught(tmp_path: Path, bug: str, caught: set[str]):
-    head = "import sys\nimport msgspec\nimport limpet\nfrom limpet.cli.demo import logbook\n"
+    head = "import sys\nimport msgspec\nimport limpet\nfrom demo import logbook\n"
     told = played(tmp_path, "book", f"{head}{textwrap.dedent(bug)}\nlogbook.main()\n", caught)
     assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
 
@@ -308,7 +309,7 @@ NO_EAR = """
     ids=["never ends", "somebody else", "knows nothing", "no ear"],
 )
 def test_a_relief_that_is_not_known_is_caught(tmp_path: Path, bug: str, caught: set[str]):
-    head = "import limpet\nfrom limpet.cli.demo import relief\n"
+    head = "import limpet\nfrom demo import relief\n"
     told = played(tmp_path, "relief", f"{head}{textwrap.dedent(bug)}\nrelief.main()\n", caught)
     assert {claim["name"] for claim in told["claims"] if not claim["held"]} == caught
 
@@ -320,13 +321,16 @@ def played(folder: Path, part: str, program: str, caught: set[str]) -> dict[str,
     director = folder / "director.py"
     director.write_text(
         "import sys\n"
-        "from limpet.cli.demo import command\n"
-        "from limpet.cli.options import Printing\n"
+        "from demo import command\n"
+        "from limpet.cli.options import OutputOptions\n"
         f"actor = (sys.executable, {str(actor)!r})\n"
-        f"printing = Printing(json=True)\n"
+        f"printing = OutputOptions(json=True)\n"
         f"sys.exit(command.run(keep=None, fast=True, printing=printing, {part}=actor))\n"
     )
-    done = run(cwd=folder, program=(sys.executable, str(director)))
+    env = {
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")))
+    }
+    done = run(cwd=folder, env=env, program=(sys.executable, str(director)))
     assert done.code == 1
     told: dict[str, Any] = json.loads(done.out)
     assert told["ok"] is False

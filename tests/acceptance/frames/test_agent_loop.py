@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import limpet
+from demo.agent.loop import Agent
+from demo.agent.parts import AwaitingDecision, Reply, Shown, Tool, Work, WorkFailed
 from limpet import FrameStatus, Limpet, Scope, ToolCallRequest
-from limpet.cli.demo.agent.loop import Agent
-from limpet.cli.demo.agent.parts import AwaitingDecision, Reply, Shown, Tool, Work, WorkFailed
 from limpet.frames import PendingWorkType, ToolEffect
 from tests.acceptance.cli import command_runs
 from tests.faults.agent_processes import example

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from limpet.cli.demo.agent.parts import Tool
+from demo.agent.parts import Tool
 from limpet.frames import ToolEffect
 
 Tell = Callable[[str, int], None]
@@ -31,12 +31,12 @@ class Station:
         with (self._folder / "stores.csv").open("w", newline="") as file:
             csv.writer(file).writerows([("item", "amount"), ("oil, litres", 42), ("wicks", 11)])
 
-    def read_stores(self, *, key: str) -> dict[str, int]:  # noqa: ARG002 - reading needs no key
+    def read_stores(self, *, key: str) -> dict[str, int]:
         """Read the store room's list."""
         with (self._folder / "stores.csv").open(newline="") as file:
             return {row["item"]: int(row["amount"]) for row in csv.DictReader(file)}
 
-    def burning_time(self, litres: float, litres_per_hour: float, *, key: str) -> str:  # noqa: ARG002
+    def burning_time(self, litres: float, litres_per_hour: float, *, key: str) -> str:
         """Work out how long the lamp burns."""
         minutes = round(litres / litres_per_hour * 60)
         return f"{minutes // 60} h {minutes % 60} min"
@@ -51,7 +51,7 @@ class Station:
         self._tell("telegram", 1)
         return f"telegram sent to {to}"
 
-    def ring_bell(self, strokes: int, *, key: str) -> str:  # noqa: ARG002 - a rope knows no keys
+    def ring_bell(self, strokes: int, *, key: str) -> str:
         """Ring the bell. What has been rung can't be taken back, and ringing again is heard again."""
         for stroke in range(1, strokes + 1):
             with (self._folder / "bell.log").open("a") as log:
@@ -64,11 +64,11 @@ class Station:
                 time.sleep(1)
         return f"rang {strokes} strokes"
 
-    def read_bell_log(self, *, key: str) -> int:  # noqa: ARG002
+    def read_bell_log(self, *, key: str) -> int:
         """Count the strokes that the bell's own log has."""
         return len((self._folder / "bell.log").read_text().split())
 
-    def write_journal(self, entry: str, *, key: str) -> str:  # noqa: ARG002 - the page is the same
+    def write_journal(self, entry: str, *, key: str) -> str:
         """Write tonight's page of the journal."""
         return f"{(self._folder / 'journal.txt').write_text(entry + chr(10))} characters written"
 

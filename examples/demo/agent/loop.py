@@ -20,6 +20,8 @@ from functools import partial
 from typing import Final
 
 import limpet
+from demo.agent.acting import act, tool_id_of
+from demo.agent.parts import AwaitingDecision, Model, Shown, Tool, Work, WorkFailed
 from limpet import (
     ContextHandle,
     ContextPriority,
@@ -31,8 +33,6 @@ from limpet import (
     StateIndex,
     TokenBudget,
 )
-from limpet.cli.demo.agent.acting import act, tool_id_of
-from limpet.cli.demo.agent.parts import AwaitingDecision, Model, Shown, Tool, Work, WorkFailed
 from limpet.frames import HandleType, PendingWorkType, ToolEffect, ToolStatus
 
 CONTEXT_TOKENS: Final = 4_000

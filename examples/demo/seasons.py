@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final
 
 import limpet
-from limpet.cli.demo import relief, script
-from limpet.cli.demo.claims import Claim
-from limpet.cli.demo.stage import Stage
+from demo import relief, script
+from demo.claims import Claim
+from demo.stage import Stage
 
-RELIEF: Final = (sys.executable, "-P", "-m", "limpet.cli.demo.relief")
+RELIEF: Final = (sys.executable, "-P", "-m", "demo.relief")
 WORKER: Final = (sys.executable, "-P", "-m", "limpet", "worker", "--once", "--quiet", "--url")
 PATIENCE_S: Final = 120.0
 
@@ -37,7 +37,7 @@ def play(folder: Path, stage: Stage, command: Sequence[str] = RELIEF) -> list[Cl
 
 def _done(*command: str) -> None:
     # What became of it is found out by the claims. In a group of its own, as the keeper is.
-    subprocess.run(  # noqa: S603 - our own interpreter and module
+    subprocess.run(
         command, stdout=subprocess.DEVNULL, process_group=0, timeout=PATIENCE_S, check=False
     )
 

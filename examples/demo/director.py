@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 import limpet
-from limpet.cli.demo import claims, keeper, logbook, seasons
-from limpet.cli.demo.claims import Acknowledged, Claim, Found, Page
-from limpet.cli.demo.stage import Stage
+from demo import claims, keeper, logbook, seasons
+from demo.claims import Acknowledged, Claim, Found, Page
+from demo.stage import Stage
 from limpet.cli.subcommands import context_command, store_commands
 
-KEEPER = (sys.executable, "-P", "-m", "limpet.cli.demo.keeper")
-LOGBOOK = (sys.executable, "-P", "-m", "limpet.cli.demo.logbook")
+KEEPER = (sys.executable, "-P", "-m", "demo.keeper")
+LOGBOOK = (sys.executable, "-P", "-m", "demo.logbook")
 JAMS_AFTER = 4
 PATIENCE_S = 120.0
 """A keeper that takes longer than this hangs, and is ended."""
@@ -52,7 +52,7 @@ class _Keeper:
 
     def __init__(self, command: Sequence[str], folder: Path, *options: str) -> None:
         # In a group of its own: ^C is for the director, who ends the keeper himself.
-        self.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+        self.process = subprocess.Popen(
             [*command, str(folder), *options], stdout=subprocess.PIPE, text=True, process_group=0
         )
         self.acknowledged: list[Acknowledged] = []
@@ -250,7 +250,7 @@ def _hundred_nights(
 ) -> tuple[Page | None, list[Claim]]:
     """Have the logbook kept, and show what its model saw of it: from the file, as it was recorded."""
     # In a group of its own, as the keeper is.
-    ended = subprocess.run(  # noqa: S603 - our own interpreter and module
+    ended = subprocess.run(
         [*command, str(folder)], stdout=subprocess.PIPE, text=True, process_group=0, timeout=PATIENCE_S, check=False
     )  # fmt: skip
     shown = logbook.Sent(**json.loads(ended.stdout)) if ended.returncode == 0 else None

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import limpet
+from demo import keeper, logbook, script
 from limpet.cli import formatting
-from limpet.cli.demo import keeper, logbook, script
 from limpet.stores.port import Report
 
 

@@ -1,6 +1,6 @@
 """The relief: somebody who was here once, and is known when they come again. Two processes, and a worker between them.
 
-    python -m limpet.cli.demo.relief FOLDER first|second
+    python -m demo.relief FOLDER first|second
 
 What was said in the first conversation is learnt when it has ended; the second one begins with it in its system prompt.
 The model has no memory of its own: how it greets follows from what it is shown.
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import limpet
+from demo import script
 from limpet import Message, Session
-from limpet.cli.demo import script
 
 USER: Final = "jonas"
 FIRST: Final = "relief-spring"

@@ -144,7 +144,7 @@ class Stage:
         if self._surface.mode is OutputMode.PIPE:
             print("".join(text for text, _ in spans), end=end, flush=True)
         elif self._surface.mode is OutputMode.TERMINAL:
-            from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+            from rich.text import Text
 
             self._surface.console.print(Text.assemble(*spans), end=end, soft_wrap=True)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 from limpet import Message, ToolCallRequest
-from limpet.core.values.json_values import EMPTY
 from limpet.frames import Suspension, ToolEffect
 
 
@@ -36,7 +36,7 @@ class Tool(NamedTuple):
     do: Callable[..., Any]
     effect: ToolEffect = ToolEffect.DESTRUCTIVE
     description: str = ""
-    parameters: Mapping[str, Any] = EMPTY
+    parameters: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def asks(self) -> bool:

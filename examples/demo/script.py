@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from limpet.cli.demo.agent.parts import Model, Reply, Shown, Tool
+from demo.agent.parts import Model, Reply, Shown, Tool
 from limpet.core.values.messages import Message, ToolCallRequest
 
 SYSTEM = "You keep the light on Limpet Rock. Warn every ship, and write down only what is true."

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from demo.agent.parts import AwaitingDecision, Tool, ToolFailed, Work, WorkFailed
 from limpet import Message, Session, StateIndex, ToolCallResult
-from limpet.cli.demo.agent.parts import AwaitingDecision, Tool, ToolFailed, Work, WorkFailed
-from limpet.core.values.frame_state import Resumption
 from limpet.frames import Decision, ToolEffect, ToolStatus
 from limpet.sessions import PendingCall
 
@@ -86,7 +85,7 @@ class _Acting:
         )
         raise AwaitingDecision(self.index.get_suspension(token.suspension_id))
 
-    def _decision(self) -> Resumption | None:
+    def _decision(self):
         told = self.index.get_frame(self.work.id).resumption
         return told if told is not None and told.purpose == self.tool_id else None
 

@@ -1,6 +1,6 @@
 """The keeper: a program over the agent loop, a process of its own.
 
-    python -m limpet.cli.demo.keeper FOLDER [--jams-after 4] [--pace 0.5]
+    python -m demo.keeper FOLDER [--jams-after 4] [--pace 0.5]
 
 What it does is told on stdout, one JSON object a line. "acknowledged" is told only after the store
 has returned, so the reader knows what must never be lost. Ends with code 10 while somebody has to decide.
@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import limpet
+from demo import script, tools
+from demo.agent.loop import Agent
+from demo.agent.parts import AwaitingDecision, Tool, Work
+from demo.tools import Station
 from limpet import Session
-from limpet.cli.demo import script, tools
-from limpet.cli.demo.agent.loop import Agent
-from limpet.cli.demo.agent.parts import AwaitingDecision, Tool, Work
-from limpet.cli.demo.tools import Station
 
 SESSION = "night-watch"
 WAITS = 10

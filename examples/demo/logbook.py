@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import limpet
+from demo import script
 from limpet import Message, MessageCategory, Window
-from limpet.cli.demo import script
 
 SESSION = "logbook"
 BUDGET = 1_200

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from demo import director, keeper, logbook, seasons
+from demo import relief as reliefs
+from demo.agent import loop
+from demo.director import Night
+from demo.stage import Stage
 from limpet.cli import exit_codes, hints
-from limpet.cli.demo import director, keeper, logbook, seasons
-from limpet.cli.demo import relief as reliefs
-from limpet.cli.demo.agent import loop
-from limpet.cli.demo.director import Night
-from limpet.cli.demo.stage import Stage
 from limpet.cli.options import OutputOptions
 from limpet.cli.output import Output, OutputMode
 from limpet.cli.subcommands import store_commands
