@@ -6,7 +6,9 @@ redacted events. Text that a model or a caller wrote in its own words is not fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -47,13 +49,20 @@ from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
 from limpet.stores.port import BlobLoader, StoredEvent
 
 
+class Reference(NamedTuple):
+    """An event that holds content of an erased event, `cause`. An erased event is its own cause."""
+
+    event: StoredEvent
+    cause: StoredEvent
+
+
 def erased_message_id(cause: StoredEvent) -> str:
-    """Return what a message is called once it is erased: nothing that anybody could have known before."""
+    """Return the id of an erased message. It is not derived from the old id, which may be a secret."""
     return f"erased_{cause.link.hex()[:16]}"
 
 
 def notice_kind(stream: str) -> str:
-    """Return the kind of a stream's notice."""
+    """Return the kind of the event that records an erasure in a stream."""
     return (
         TreeErasedEvent.kind
         if stream.startswith(state_cache.TREE_STREAM_PREFIX)
@@ -61,23 +70,51 @@ def notice_kind(stream: str) -> str:
     )
 
 
+def redact_references(
+    references: Iterable[Reference], fetch: BlobLoader
+) -> dict[str, list[RedactedPayload]]:
+    """Return the redacted payloads by stream. Of several references to one event the first counts."""
+    found: dict[str, dict[int, RedactedPayload]] = {}
+    for event, cause in references:
+        in_stream = found.setdefault(event.stream, {})
+        if event.position not in in_stream:
+            in_stream[event.position] = redact_event(event, cause, fetch)
+    return {stream: list(payloads.values()) for stream, payloads in found.items()}
+
+
 def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
-    """Return what stands in for an event that goes because of another, or for itself."""
+    """Return the payload that replaces an event's, which holds content of `cause`."""
     if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
         return _redact_frame_event(stored, cause)
-    own = cause.position == stored.position
-    said = None if own else _cause_message(cause, fetch)
-    event = decode_session_event(stored, referenced_texts((stored,), fetch)).event
-    return _redacted_session_event(
-        stored, redaction.redacted_session_event(event, erased_message_id(cause), said), cause
+    erased = None
+    if cause.position != stored.position:
+        erased = _message(cause, fetch)
+        if erased is None:
+            raise errors.Corrupt("the event that causes an erasure is no message.")
+    event = redaction.redacted_session_event(
+        _decode(stored, fetch), erased_message_id(cause), erased
     )
+    payload = codec.encode_session_event(event)
+    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
+        payload = codec.payload_without_texts(payload)
+    return RedactedPayload(stored.position, payload, cause.position)
 
 
-def _cause_message(cause: StoredEvent, fetch: BlobLoader) -> Message:
-    event = decode_session_event(cause, referenced_texts((cause,), fetch)).event
-    if not isinstance(event, MessageAddedEvent):
-        raise errors.Corrupt("what an erasure is said to be because of is no message.")
-    return event.message
+def _decode(stored: StoredEvent, fetch: BlobLoader) -> SessionEvent:
+    return decode_session_event(stored, referenced_texts((stored,), fetch)).event
+
+
+def _message(stored: StoredEvent, fetch: BlobLoader) -> Message | None:
+    """Return the message of an event; None if it is no message, or has no payload."""
+    if stored.kind != MessageAddedEvent.kind or stored.payload is None:
+        return None
+    event = _decode(stored, fetch)
+    return event.message if isinstance(event, MessageAddedEvent) else None
+
+
+def session_id_of(stored: StoredEvent) -> str:
+    """Return the id of the session whose stream an event is in."""
+    return stored.stream.removeprefix(SESSION_STREAM_PREFIX)
 
 
 def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
@@ -90,30 +127,21 @@ def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayl
     )
 
 
-def _redacted_session_event(
-    stored: StoredEvent, event: SessionEvent, cause: StoredEvent
-) -> RedactedPayload:
-    payload = codec.encode_session_event(event)
-    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
-        payload = codec.payload_without_texts(payload)
-    return RedactedPayload(stored.position, payload, cause.position)
-
-
 class LogErasureReplay:
-    """Erases again in a copy of the log what was erased since it was made."""
+    """Repeats in a copy of the log the erasures that happened after the copy was made."""
 
     now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
     derive = staticmethod(projections.derive_stream)
     notice_kind = staticmethod(notice_kind)
 
     def pending_work(self, tenant: str) -> bytes:
-        """Return what is pending then: of whom it was, nobody can say, so that it is about the whole tenant."""
+        """Return the hook calls that follow. The notices name no user, so the call is about the whole tenant."""
         return encode_hook_calls((HookCall(tenant, ""),))
 
     def redactions(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader
     ) -> list[RedactedPayload]:
-        """Return what is read in place of events, each given with the one because of which it goes."""
+        """Return the redacted payloads of events, each given with the event that caused its erasure."""
         return [redact_event(stored, cause, blobs) for stored, cause in gone]
 
 
@@ -121,9 +149,11 @@ _TEXTLESS_KINDS = (SessionResetEvent.kind, WindowCutEvent.kind)
 
 
 class ForkGraph:
-    """Sessions that are to go, with the deleted ones that go along: `going` now, `waiting` for forks of theirs.
+    """The forks of sessions that are to be erased: which are `erasable` now, and which are `waiting` for forks.
 
-    `earlier` are ids of which only what was deleted goes: all, or what came before the session that has the id now.
+    A fork reads the events of its source, so a source waits until its forks are erased, too. Deleted
+    relatives of the sessions are included. Of the sessions in `earlier` only deleted content is erased:
+    the whole session, or the events before the session that has the same id now.
     """
 
     def __init__(
@@ -148,7 +178,7 @@ class ForkGraph:
             try:
                 self._states[session_id] = self._engine.states.current(self._tenant, session_id)
             except errors.Corrupt as error:
-                # What can't be read any more can go all the same: there are rows that say enough of it.
+                # A damaged session can be erased all the same: its rows name its owner and status.
                 self._damaged[session_id] = error
         return self._states[session_id]
 
@@ -186,34 +216,30 @@ class ForkGraph:
                 return found
             found = free
 
-    def earlier_redactions(self) -> dict[str, list[RedactedPayload]]:
-        """Return what stands in for what was deleted before a session that has the id again now, by stream."""
-        found = {
-            session_stream(each): self._redact_earlier_content(each) for each in self._recreated
-        }
-        return {stream: gone for stream, gone in found.items() if gone}
-
-    def _redact_earlier_content(self, session_id: str) -> list[RedactedPayload]:
-        state = self._state(session_id)
-        if session_id in self._damaged:
-            raise self._damaged[session_id]
-        assert state is not None, "it was there when it was looked for"
-        floor = SessionEventSearch(self._store, self._tenant, state).version_before_creation()
+    def earlier_content(self) -> Iterator[Reference]:
+        """Yield the events of deleted sessions whose ids were given to new sessions since."""
         going = set(self.erasable)
-        read = [at for name, at in self._forks(session_id) if name not in going]
-        kept = max(read, default=0)
-        return [
-            redact_event(event, event, self._blobs)
-            for event in own_events(self._store, self._tenant, session_stream(session_id), floor)
-            if event.version > kept and not event.erased and event.kind not in _TEXTLESS_KINDS
-        ]
-
-    def _blobs(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        return self._store.blobs(self._tenant, hashes)
+        for session_id in self._recreated:
+            state = self._state(session_id)
+            if session_id in self._damaged:
+                raise self._damaged[session_id]
+            assert state is not None, "it was there when it was looked for"
+            stream = session_stream(session_id)
+            floor = SessionEventSearch(self._store, self._tenant, state).version_before_creation()
+            read_by_forks = max(
+                (at for name, at in self._forks(session_id) if name not in going), default=0
+            )
+            for event in own_events(self._store, self._tenant, stream, floor):
+                if (
+                    event.version > read_by_forks
+                    and not event.erased
+                    and event.kind not in _TEXTLESS_KINDS
+                ):
+                    yield Reference(event, event)
 
 
 def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[port.StoredEvent]:
-    """Return the events that a stream has itself up to a version, those that a rewind has left out included."""
+    """Return a stream's own events up to a version, including those that a rewind removed from its path."""
     found: dict[int, port.StoredEvent] = {}
     begin, at = 1, until
     while at >= begin:
@@ -231,7 +257,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
 def all_events(
     store: port.Store, tenant: str, stream: str, until: int
 ) -> Iterator[port.StoredEvent]:
-    """Yield the events that a stream shows, those of what it is forked from included, and those that it has itself."""
+    """Yield the events on a stream's path, including its source's, then its other own events."""
     seen: set[int] = set()
     for event in (
         *_read_path(store, tenant, stream, until),
@@ -253,9 +279,9 @@ def _read_path(store: port.Store, tenant: str, stream: str, at: int) -> list[por
 
 
 class MessageReach(msgspec.Struct):
-    """What a session has of the message: from which version on, by which ordinals, and whether its summary has it.
+    """Where a session has the message: from `version` on, as messages with `ordinals`, perhaps in its summary.
 
-    Numbers count from `began`.
+    Message numbers of the session count from the ordinal `began`.
     """
 
     version: int
@@ -264,17 +290,17 @@ class MessageReach(msgspec.Struct):
     in_summary: bool = False
 
     def covers(self, first: int, last: int, began: int | None = None) -> bool:
-        """Whether messages with these numbers have it among them."""
+        """Whether the message is among those with these numbers."""
         base = self.began if began is None else began
         return any(first <= ordinal - base <= last for ordinal in self.ordinals)
 
 
 CoverageCheck = Callable[[str, int, int, int | None], bool]
-"""Whether messages of a session, by their first and last numbers, and by what those count from, are meant."""
+"""Whether the erased content is among a session's messages: first and last number, and the ordinal these count from."""
 
 
 class FrameTreeSearch:
-    """Looks through events of frame trees for content of some sessions' messages."""
+    """Searches the events of frame trees for content of some sessions' messages."""
 
     def __init__(
         self, covered: CoverageCheck, positions: Collection[int] | None, sessions: Collection[str]
@@ -285,7 +311,7 @@ class FrameTreeSearch:
         self._handles: set[tuple[str, str]] = set()
 
     def has_content(self, stored: port.StoredEvent) -> bool:
-        """Whether an event holds some of it."""
+        """Whether an event holds such content."""
         event = state_cache.decode_tree_event(stored).event
         match event:
             case events.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
@@ -294,7 +320,7 @@ class FrameTreeSearch:
                 if not self._points_at_message(handle):
                     return False
                 self._handles.add((stored.stream, handle.handle_id))
-                # A pointer has no words; with the whole session, the pointer goes too.
+                # A handle has no text, so it stays if one message is erased, and goes with a whole session.
                 return self._positions is None
             case events.FrameCompactedEvent():
                 names = (*event.removed, *(handle.handle_id for handle in event.replaced))
@@ -330,22 +356,19 @@ class FrameTreeSearch:
         return False
 
 
-def redact_frame_mentions(
-    store: port.Store, tenant: str, sessions: Collection[str], known: Collection[str]
-) -> dict[str, list[RedactedPayload]]:
-    """Return what stands in for what frame trees hold of sessions' messages, by stream; `known` ones go anyway."""
-    found: dict[str, list[RedactedPayload]] = {}
+def frame_references(
+    store: port.Store, tenant: str, sessions: Collection[str], without: Collection[str]
+) -> Iterator[Reference]:
+    """Yield the events of frame trees that hold messages of sessions. Streams in `without` are skipped."""
 
-    def covered(session_id: str, _first: int, _last: int, _began: int | None) -> bool:
+    def is_covered(session_id: str, _first: int, _last: int, _began: int | None) -> bool:
         return session_id in sessions
 
-    looking = FrameTreeSearch(covered, None, sessions)
+    search = FrameTreeSearch(is_covered, None, sessions)
     for stream in _tree_streams(store, tenant):
-        for stored in _stream_events(store, tenant, stream) if stream not in known else ():
-            if stored.payload is not None and looking.has_content(stored):
-                made = redact_event(stored, stored, lambda hashes: store.blobs(tenant, hashes))
-                found.setdefault(stream, []).append(made)
-    return found
+        for stored in _stream_events(store, tenant, stream) if stream not in without else ():
+            if stored.payload is not None and search.has_content(stored):
+                yield Reference(stored, stored)
 
 
 def _tree_streams(store: port.Store, tenant: str) -> Iterator[str]:
@@ -371,9 +394,9 @@ def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[port.St
 def advance_past_unrelated(
     store: port.Store, tenant: str, head: int, streams: Collection[str]
 ) -> int | None:
-    """Return where the feed is now if since `head` plain messages were added to other streams only; None if not.
+    """Return the feed's head if only plain messages were added to other streams since `head`; None if not.
 
-    Whatever takes words from one stream to another is more than that: it begins a stream, or names their origin.
+    A message that could hold content of another stream is not plain: it names an origin or a memory.
     """
     for stored in _feed_events(store, tenant, head):
         payload = stored.payload or b""
@@ -386,12 +409,12 @@ def advance_past_unrelated(
 
 
 def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str) -> MessageTrace:
-    """Return where a message went; raise SessionNotFound, MessageNotFound."""
+    """Return the trace of a message and its copies; raise SessionNotFound, MessageNotFound."""
     state = session_rules.existing_state(engine.states.current(tenant, session_id), session_id)
     events = list(_message_events(engine.store, tenant, state, message_id))
     causes = [event for event in events if not event.erased]
     if events and not causes:
-        # The id that stands in for its own means nothing to anybody.
+        # The error does not name the id that replaced the message's own: callers never saw it.
         raise errors.MessageNotFound(
             f"that message of the session {session_id!r} is erased already.",
             hint="There is nothing left of it to erase.",
@@ -410,21 +433,18 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
 def _message_events(
     store: port.Store, tenant: str, state: SessionState, message_id: str
 ) -> Iterator[port.StoredEvent]:
-    """Give the events of a message in a session, erased or not, where they really are: a rewind may have left some out."""
+    """Yield the events that add a message to a session, erased or not, including those before a rewind.
+
+    Each is read from the feed, at the position where it really is.
+    """
     stream = session_stream(state.id)
     floor = SessionEventSearch(store, tenant, state).version_before_creation()
     version = store.find_claim(tenant, stream, message_id, at=state.version)
     found = {version} if version > floor else set[int]()
     for event in own_events(store, tenant, stream, state.version):
-        if event.kind == events.MessageAddedEvent.kind and event.version > floor and event.payload:
-            said = decode_session_event(
-                event, referenced_texts((event,), lambda hashes: store.blobs(tenant, hashes))
-            )
-            if (
-                isinstance(said.event, events.MessageAddedEvent)
-                and said.event.message.id == message_id
-            ):
-                found.add(event.version)
+        message = _message(event, partial(store.blobs, tenant)) if event.version > floor else None
+        if message is not None and message.id == message_id:
+            found.add(event.version)
     for each in sorted(found):
         (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
         (there,) = store.feed(tenant, after=here.position - 1, limit=1)
@@ -432,7 +452,7 @@ def _message_events(
 
 
 class MessageTrace:
-    """Looks through the log from a message on for all that has its words."""
+    """Searches the log, from a message on, for copies of the message and for text made from it."""
 
     def __init__(
         self, engine: Engine, tenant: str, state: SessionState, causes: list[port.StoredEvent]
@@ -444,10 +464,13 @@ class MessageTrace:
         self._tenant = tenant
         self._after = self.cause.position - 1
         self._causes = {event.position: event for event in causes}
-        self._said = self._message(self.cause)
+        self._blobs = partial(self._store.blobs, tenant)
+        erased = _message(self.cause, self._blobs)
+        assert erased is not None, "a claim is made by a message"
+        self._erased = erased
         self._reach_by_session: dict[str, MessageReach] = {}
         for event in causes:
-            owner = event.stream.removeprefix(SESSION_STREAM_PREFIX)
+            owner = session_id_of(event)
             there = engine.states.at_version(tenant, owner, event.version)
             began = there.ordinal_began if there else 0
             known = self._reach_by_session.setdefault(
@@ -457,20 +480,12 @@ class MessageTrace:
         self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach_by_session)
         self._found: dict[int, port.StoredEvent] = dict(self._causes)
 
-    def _message(self, stored: port.StoredEvent) -> Message:
-        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
-        assert isinstance(event, events.MessageAddedEvent), "a claim is made by a message"
-        return event.message
-
-    def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
-        return self._store.blobs(self._tenant, hashes)
-
     def _covered(self, session_id: str, first: int, last: int, began: int | None) -> bool:
         reach = self._reach_by_session.get(session_id)
         return reach is not None and reach.covers(first, last, began)
 
     def read_on(self) -> None:
-        """Look through what was written since this was last done."""
+        """Search the events that were written since the last call."""
         for stored in _feed_events(self._store, self._tenant, self._after):
             self._after = stored.position
             if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
@@ -482,29 +497,26 @@ class MessageTrace:
                 self._found[stored.position] = stored
 
     def copies(self) -> dict[int, str]:
-        """Return by their positions which sessions have it as a message."""
-        said = (each for each in self._found.values() if each.kind == events.MessageAddedEvent.kind)
-        return {each.position: each.stream.removeprefix(SESSION_STREAM_PREFIX) for each in said}
+        """Return the sessions that have the message, by the positions of the events that add it."""
+        return {
+            position: session_id_of(stored)
+            for position, stored in self._found.items()
+            if stored.kind == MessageAddedEvent.kind
+        }
 
-    def redactions(self) -> dict[str, list[RedactedPayload]]:
-        """Return what stands in for all of it, by stream."""
-        made: dict[str, list[RedactedPayload]] = {}
+    def references(self) -> Iterator[Reference]:
+        """Yield the events that hold content of the message, in the order of the log."""
         for position, stored in sorted(self._found.items()):
-            cause = self._causes.get(position, self.cause)
-            found = redact_event(stored, cause, self._blobs)
-            made.setdefault(stored.stream, []).append(found)
-        return made
+            yield Reference(stored, self._causes.get(position, self.cause))
 
     def _has_content(self, stored: port.StoredEvent) -> bool:
-        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
-        reach = self._reach_by_session.get(session_id)
+        reach = self._reach_by_session.get(session_id_of(stored))
         begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
         if reach is None and not begins and stored.kind != events.MessageAddedEvent.kind:
             return False
         if stored.kind == events.MessageAddedEvent.kind and not self._may_be_a_copy(stored):
             return False
-        event = decode_session_event(stored, referenced_texts((stored,), self._blobs)).event
-        match event:
+        match event := _decode(stored, self._blobs):
             case events.MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
             case events.SessionCreatedEvent():
@@ -527,16 +539,17 @@ class MessageTrace:
                 return False
 
     def _may_be_a_copy(self, stored: port.StoredEvent) -> bool:
-        # Cheaper than to read it: its id stands in every message's payload.
-        return self._said.id.encode() in (stored.payload or b"") or not self._said.id.isascii()
+        # This avoids decoding every message of the log: a payload holds the message's id as text.
+        return self._erased.id.encode() in (stored.payload or b"") or not self._erased.id.isascii()
 
     def _is_a_copy(self, message: Message, stored: port.StoredEvent) -> bool:
-        if message.id != self._said.id or message.origin is None:
+        if message.id != self._erased.id or message.origin is None:
             return False
-        if not planner.is_same_message(message, self._said):
+        if not planner.is_same_message(message, self._erased):
             return False
-        session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
-        reach = self._reach_by_session.setdefault(session_id, MessageReach(stored.version, set()))
+        reach = self._reach_by_session.setdefault(
+            session_id_of(stored), MessageReach(stored.version, set())
+        )
         reach.ordinals.add(stored.ordinal)
         return True
 
@@ -547,12 +560,14 @@ class MessageTrace:
         if source is None:
             known = self._reach_by_session.get(event.id)
             if known is not None:
-                # Created anew under the id of one that was deleted.
+                # A new session under the id of a deleted one.
                 known.began, known.in_summary = stored.ordinal, False
             return False
-        told = source.in_summary and event.summary is not None
-        self._reach_by_session[event.id] = MessageReach(stored.version, set(), stored.ordinal, told)
-        return told
+        summarised = source.in_summary and event.summary is not None
+        self._reach_by_session[event.id] = MessageReach(
+            stored.version, set(), stored.ordinal, summarised
+        )
+        return summarised
 
     def _follow_fork(self, event: events.SessionForkedEvent) -> bool:
         source = self._reach_by_session.get(event.source)
@@ -567,13 +582,13 @@ class MessageTrace:
 
     def _in_state(self, state: SessionState, reach: MessageReach) -> bool:
         summaries = [each for each in (state.summary, state.written) if each is not None]
-        told = bool(summaries) and (
+        summarised = bool(summaries) and (
             reach.in_summary or any(reach.covers(each.first, each.last) for each in summaries)
         )
-        reach.in_summary = told
-        shown = state.preview is not None and state.preview == message_preview(self._said)
-        waits = any(call.message_id == self._said.id for call in state.open_calls)
-        return told or shown or waits
+        reach.in_summary = summarised
+        shown = state.preview is not None and state.preview == message_preview(self._erased)
+        waits = any(call.message_id == self._erased.id for call in state.open_calls)
+        return summarised or shown or waits
 
     def _in_window(self, chosen: WindowSelection) -> bool:
         reach = self._reach_by_session.get(chosen.session_id)
@@ -597,36 +612,34 @@ ErasurePredicate = Callable[[port.StoredEvent], bool]
 
 
 class PromptReferences:
-    """Looks through a user's sessions for prompts that say what memory knew from messages that go.
+    """Searches a user's sessions for system prompts that quote what memory learnt from erased messages.
 
-    A prompt loses that part of it, and windows that were recorded with it are not kept as they were.
+    Such a prompt loses its memory part, and windows that were recorded with it can't be rebuilt.
     """
 
     def __init__(self, engine: Engine, tenant: str, goes: ErasurePredicate) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
+        self._blobs = partial(engine.store.blobs, tenant)
         self._is_erased = goes
         self._events_by_position: dict[int, port.StoredEvent | None] = {}
         self._erased_by_session: dict[str, dict[str, port.StoredEvent]] = {}
         self.prompts: dict[int, str] = {}
-        """By position, the sessions whose prompts lose something."""
+        """The sessions whose prompts change, by the prompts' positions."""
 
-    def redactions(
-        self, user_id: str, without: Collection[str]
-    ) -> dict[str, list[RedactedPayload]]:
-        """Return what stands in for what a user's sessions have of it, by stream; but for some sessions."""
+    def references(self, user_id: str, without: Collection[str]) -> list[Reference]:
+        """Return the events to redact in a user's sessions, except those in `without`."""
         sessions = [name for name in self._sessions(user_id) if name not in without]
-        told: dict[str, port.StoredEvent] = {}
-        found: dict[str, dict[int, RedactedPayload]] = {}
+        causes: dict[str, port.StoredEvent] = {}
+        found: dict[str, list[Reference]] = {}
         while True:
-            before = len(told)
+            before = len(causes)
             for name in sessions:
-                if made := dict(self._session_redactions(name, told)):
-                    found[session_stream(name)] = made
-            # A fork shows what its source was told.
-            if len(told) == before:
-                return {stream: list(made.values()) for stream, made in found.items()}
+                found[name] = list(self._session_references(name, causes)) or found.get(name, [])
+            # A fork shows its source's prompt, and may come before the source in the list.
+            if len(causes) == before:
+                return [reference for every in found.values() for reference in every]
 
     def _sessions(self, user_id: str) -> list[str]:
         found: dict[str, None] = {}
@@ -635,14 +648,14 @@ class PromptReferences:
                 found[row.lookup if kind == DELETED_KIND else row.id] = None
         return list(found)
 
-    def _session_redactions(
-        self, session_id: str, told: dict[str, port.StoredEvent]
-    ) -> Iterator[tuple[int, RedactedPayload]]:
+    def _session_references(
+        self, session_id: str, causes: dict[str, port.StoredEvent]
+    ) -> Iterator[Reference]:
         state = self._engine.states.current(self._tenant, session_id)
         if state is None:
             return
         source = state.forked_from[0] if state.forked_from else ""
-        cause = told.get(session_id) or told.get(source)
+        cause = causes.get(session_id) or causes.get(source)
         for event in own_events(
             self._store, self._tenant, session_stream(session_id), state.version
         ):
@@ -653,39 +666,39 @@ class PromptReferences:
                 self.prompts[event.position] = session_id
             elif event.kind != WindowRecordedEvent.kind or cause is None:
                 continue
-            yield event.position, redact_event(event, cause, self._blobs)
+            yield Reference(event, cause)
         if cause is not None:
-            told[session_id] = cause
+            causes[session_id] = cause
 
     def _cause(self, event: port.StoredEvent) -> port.StoredEvent | None:
-        """Return a message that goes, and that a prompt was made from."""
+        """Return an erased message that a prompt was made from; None if there is none."""
         if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._is_erased(
             event
         ):
             return None
-        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
-        if not isinstance(said, MessageAddedEvent) or said.message.role != "system":
+        prompt = _message(event, self._blobs)
+        if prompt is None or prompt.role != "system":
             return None
-        return next(filter(self._is_erased, self._sources(said.message)), None)
+        return next(filter(self._is_erased, self._sources(prompt)), None)
 
     def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
-        """Yield the messages that a prompt was made from: by place, and by name, as an import gives them other places."""
-        told = source_messages(prompt)
-        names = {one.message_id for one in told}
+        """Yield the messages that a prompt was made from, found by position and by id: an import changes positions."""
+        sources = source_messages(prompt)
+        names = {source.message_id for source in sources}
         for position in source_positions(prompt):
             found = self._event_at(position)
             if found is not None and ("" in names or self._message_id(found) in names):
                 yield found
-        for one in told:
-            if one.session_id not in self._erased_by_session:
-                self._erased_by_session[one.session_id] = dict(
-                    self._erased_messages(one.session_id)
+        for source in sources:
+            if source.session_id not in self._erased_by_session:
+                self._erased_by_session[source.session_id] = dict(
+                    self._erased_messages(source.session_id)
                 )
-            if found := self._erased_by_session[one.session_id].get(one.message_id):
+            if found := self._erased_by_session[source.session_id].get(source.message_id):
                 yield found
 
     def _erased_messages(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
-        """Yield the messages of a session that go, by name."""
+        """Yield the erased messages of a session, by id."""
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
             return
@@ -696,10 +709,8 @@ class PromptReferences:
                 yield name, event
 
     def _message_id(self, event: port.StoredEvent) -> str | None:
-        if event.kind != MessageAddedEvent.kind or event.payload is None or event.erased:
-            return None
-        said = decode_session_event(event, referenced_texts((event,), self._blobs)).event
-        return said.message.id if isinstance(said, MessageAddedEvent) else None
+        message = None if event.erased else _message(event, self._blobs)
+        return message.id if message is not None else None
 
     def _event_at(self, position: int) -> port.StoredEvent | None:
         if position not in self._events_by_position:
@@ -708,11 +719,3 @@ class PromptReferences:
             usable = there is not None and there.payload is not None and not there.erased
             self._events_by_position[position] = there if usable else None
         return self._events_by_position[position]
-
-    def _blobs(self, hashes: Collection[bytes]) -> Mapping[bytes, bytes]:
-        return self._store.blobs(self._tenant, hashes)
-
-
-def session_id_of(event: port.StoredEvent) -> str:
-    """Return the session that an event is of."""
-    return event.stream.removeprefix(SESSION_STREAM_PREFIX)

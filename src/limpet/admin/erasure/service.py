@@ -1,8 +1,9 @@
-"""ErasureService: erases a user, a session, a message, or everything that was deleted.
+"""ErasureService: erases a user, a session, a message, or all deleted sessions.
 
-The search for what to erase runs before the transaction; the erasure fails if a related event was
-written since. Readers lose the content in one transaction. Then the hooks run and the files are
-scrubbed. What a crash leaves unfinished stays pending and is done by the next process.
+Every erasure has a plan: the streams to erase or redact, and the calls of the erasure hooks. The
+plan is made before the transaction, and made anew if a related event was written meanwhile.
+Readers lose the content in one transaction. Then the hooks run and the files are scrubbed. Work
+that a crash interrupts stays pending, and the next process completes it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -29,7 +31,9 @@ from limpet.admin.erasure.hooks import (
 from limpet.admin.erasure.references import (
     ErasurePredicate,
     ForkGraph,
+    MessageTrace,
     PromptReferences,
+    Reference,
     session_id_of,
 )
 from limpet.core.formats import codec
@@ -44,26 +48,26 @@ from limpet.runtime.engine import Engine
 from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
 from limpet.runtime.state_cache import session_stream
 from limpet.stores import port, store_copy
-from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure
+from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
 
 
 class SessionHandles(Protocol):
-    """Whoever holds on to sessions in memory."""
+    """The sessions that this process has loaded."""
 
     def wait_for_writes(self) -> None:
-        """See to it that what was written to them is in the store, or refused."""
+        """Wait until every deferred write is in the store, or has failed."""
         ...
 
     def drop_handles(self, session_ids: Sequence[str]) -> None:
-        """Let go of sessions that are not there any more."""
+        """Drop loaded sessions that no longer exist."""
         ...
 
 
 class ErasureScope(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to go: sessions whole, of others what was deleted earlier, and what the hooks are told.
+    """What to erase: whole sessions, deleted content of others, and the hook calls that follow.
 
-    `owners` are users who have other sessions that may have been told of it. `hide`: what forks still need is hidden
-    until it can go; otherwise it just stays.
+    `owners` are users whose other sessions may quote the erased content in prompts. With `hide_waiting`
+    a session that forks still read is hidden until it can be erased; without, it stays as it is.
     """
 
     what: str
@@ -74,23 +78,38 @@ class ErasureScope(msgspec.Struct, frozen=True, kw_only=True):
     hide_waiting: bool = True
 
     def hook_calls_for(self, gone: Collection[str]) -> tuple[HookCall, ...]:
-        """Return what the hooks are told once some sessions have gone: nothing of one that just stays."""
+        """Return the hook calls once the sessions in `gone` are erased; a session that stays causes none."""
         if self.hide_waiting:
             return self.hook_calls
         return tuple(each for each in self.hook_calls if each.session_id in gone)
 
 
+class ErasurePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What one erasure changes. Without `streams` nothing is erased, and `hook_calls` are run at once.
+
+    `sessions` are erased whole: the `requested` ones without living forks, and their deleted relatives.
+    """
+
+    what: str
+    streams: tuple[StreamErasure, ...]
+    hook_calls: tuple[HookCall, ...]
+    requested: frozenset[str] = frozenset()
+    sessions: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    frames: int = 0
+
+
 class ErasureOutcome(NamedTuple):
-    """An erasure that took place: its receipt, and which of the sessions went that were to go whole."""
+    """The receipt of an erasure, and the requested sessions that were erased whole."""
 
     receipt: Receipt
     gone: frozenset[str]
 
 
 class ErasureService:
-    """Erases of one tenant. `hooks` may be called again for what they have dropped already.
+    """Erases content of one tenant. A hook may be called again for content that it has dropped already.
 
-    `words` are those of the hooks that drop what was said, and leave what long-term memory has learnt from it.
+    `words` are the hooks that drop only messages, and leave what long-term memory has learnt from them.
     """
 
     def __init__(
@@ -111,89 +130,85 @@ class ErasureService:
         self._looked_at: set[str] = set()
 
     def erase_user(self, user_id: str) -> Receipt:
-        """Erase everything of a user: sessions, living and deleted, their frames, and what the hooks keep."""
-        named = checked_id("a user's id", user_id)
-        return self._run(lambda: self._user_scope(named)).receipt
+        """Erase a user's sessions, living and deleted, their frames, and what the hooks have of the user."""
+        checked = checked_id("a user's id", user_id)
+        return self._run(lambda: self._plan(self._user_scope(checked))).receipt
 
     def erase_session(self, session_id: str) -> Receipt:
-        """Erase a session and the frames that were about it; raise SessionNotFound if there is none, nor was."""
-        named = checked_id("a session's id", session_id)
-        return self._run(lambda: self._session_scope(named)).receipt
+        """Erase a session, living or deleted, and the frames about it; raise SessionNotFound."""
+        checked = checked_id("a session's id", session_id)
+        return self._run(lambda: self._plan(self._session_scope(checked))).receipt
 
     def erase_deleted(self, limit: int | None = None, waiting: Collection[str] = ()) -> Receipt:
-        """Erase what delete_session has hidden, of so many sessions at most; leave out rows that still wait."""
-        return self._run(lambda: self._deleted_scope(limit, waiting)).receipt
+        """Erase deleted sessions, at most `limit`; rows in `waiting` are skipped while forks read them."""
+        return self._run(lambda: self._plan(self._deleted_scope(limit, waiting))).receipt
 
     def erase_retired(
         self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
     ) -> ErasureOutcome:
-        """Erase sessions that are kept no longer, those that may go by now; memory keeps what it has learnt.
+        """Erase the sessions that `may_go` returns; memory keeps what it has learnt from them.
 
-        What somebody needs by the time that it would go just stays, and nobody is told of it. Unless it is to `finish`,
-        what is left to do of it stays pending: for one who goes on, and finishes at the end.
+        Sessions that are referenced again when the erasure runs are skipped silently. Without `finish`
+        the hook calls stay pending, for a caller that erases more sessions and finishes at the end.
         """
-        return self._run(lambda: self._retired_scope(list(may_go())), finish=finish)
+        return self._run(lambda: self._plan(self._retired_scope(list(may_go()))), finish=finish)
 
     def erase_message(self, session_id: str, message_id: str) -> Receipt:
-        """Erase one message and what was made from its words; raise SessionNotFound, MessageNotFound."""
+        """Erase a message and text made from it; raise SessionNotFound, MessageNotFound."""
         self._begin()
-        found = references.trace_message(
+        trace = references.trace_message(
             self._engine,
             self._tenant,
             checked_id("a session's id", session_id),
             checked_id("a message's id", message_id),
         )
-        for _ in range(limits.RETRIES_MAX):
-            head = self._store.head(self._tenant)
-            found.read_on()
-            gone, said = found.redactions(), found.copies()
-            who = found.state.user_id or ""
-            if who:
-                said |= self._redact_prompts(gone, who, _position_filter(gone))
-            todo = [HookCall(self._tenant, who, name, at) for at, name in said.items()]
-            outcome = self._erase(head, tuple(self._redacted_streams(gone)), todo)
-            if isinstance(outcome, ErasureCounts):
-                return self._finish_receipt(self._receipt("message", outcome))
-        raise _conflict_error()
+        return self._run(lambda: self._message_plan(trace)).receipt
 
-    def _redacted_streams(self, gone: dict[str, list[RedactedPayload]]) -> Iterator[StreamErasure]:
-        for stream, found in gone.items():
+    def _message_plan(self, trace: MessageTrace) -> ErasurePlan:
+        trace.read_on()
+        found, sessions = list(trace.references()), trace.copies()
+        user_id = trace.state.user_id or ""
+        if user_id:
+            quoted, prompts = self._prompt_references(user_id, _is_among(found))
+            found += quoted
+            sessions |= prompts
+        calls = (HookCall(self._tenant, user_id, name, at) for at, name in sessions.items())
+        return ErasurePlan(
+            what="message", streams=tuple(self._redacted_streams(found)), hook_calls=tuple(calls)
+        )
+
+    def _redacted_streams(self, found: Iterable[Reference]) -> Iterator[StreamErasure]:
+        blobs = partial(self._store.blobs, self._tenant)
+        for stream, payloads in references.redact_references(found, blobs).items():
             version = self._store.version(self._tenant, stream)
             kind = references.notice_kind(stream)
-            yield StreamErasure(stream=stream, expected=version, kind=kind, redactions=tuple(found))
+            yield StreamErasure(
+                stream=stream, expected=version, kind=kind, redactions=tuple(payloads)
+            )
 
-    def _redact_prompts(
-        self,
-        found: dict[str, list[RedactedPayload]],
-        user_id: str,
-        goes: ErasurePredicate,
-        without: Collection[str] = (),
-    ) -> dict[int, str]:
-        """Add what a user's new sessions were told of what goes; return where, by position and session."""
-        openings = PromptReferences(self._engine, self._tenant, goes)
-        for stream, made in openings.redactions(user_id, without).items():
-            known = {each.position for each in found.get(stream, ())}
-            fresh = [each for each in made if each.position not in known]
-            found.setdefault(stream, []).extend(fresh)
-        return openings.prompts
+    def _prompt_references(
+        self, user_id: str, is_erased: ErasurePredicate, without: Collection[str] = ()
+    ) -> tuple[list[Reference], dict[int, str]]:
+        """Return what a user's sessions quote of erased messages, and the sessions by the prompts' positions."""
+        search = PromptReferences(self._engine, self._tenant, is_erased)
+        return search.references(user_id, without), search.prompts
 
     def _user_scope(self, user_id: str) -> ErasureScope:
         living = {row.id for row in self._rows(port.Query(kind=SESSION_KIND, owner=user_id))}
         hidden = {row.lookup for row in self._rows(port.Query(kind=DELETED_KIND, owner=user_id))}
-        todo = (HookCall(self._tenant, user_id),)
         return ErasureScope(
             what="user",
             whole=frozenset(living),
             earlier_content_of=frozenset(hidden - living),
-            hook_calls=todo,
+            hook_calls=(HookCall(self._tenant, user_id),),
         )
 
     def _session_scope(self, session_id: str) -> ErasureScope:
         user_id = self._owner(session_id)
         owners = frozenset({user_id} if user_id is not None else ())
-        todo = HookCall(self._tenant, user_id or "", session_id)
+        call = HookCall(self._tenant, user_id or "", session_id)
         return ErasureScope(
-            what="session", whole=frozenset({session_id}), hook_calls=(todo,), owners=owners
+            what="session", whole=frozenset({session_id}), hook_calls=(call,), owners=owners
         )
 
     def _owner(self, session_id: str) -> str | None:
@@ -206,10 +221,12 @@ class ErasureService:
         return state.user_id
 
     def _retired_scope(self, states: Sequence[SessionState]) -> ErasureScope:
-        todo = (msgspec.structs.replace(self._hook_call(state), learnt=True) for state in states)
+        calls = (
+            HookCall(self._tenant, state.user_id or "", state.id, learnt=True) for state in states
+        )
         whole = frozenset(state.id for state in states)
         return ErasureScope(
-            what="retention", whole=whole, hook_calls=tuple(todo), hide_waiting=False
+            what="retention", whole=whole, hook_calls=tuple(calls), hide_waiting=False
         )
 
     def _deleted_scope(self, limit: int | None, waiting: Collection[str]) -> ErasureScope:
@@ -222,41 +239,40 @@ class ErasureService:
                 found.setdefault(row.lookup, set()).add(row.owner)
                 self._looked_at.add(row.id)
         owners = frozenset(owner for every in found.values() for owner in every if owner)
-        todo = tuple(self._deleted_hook_calls(found))
+        calls = tuple(self._deleted_hook_calls(found))
         return ErasureScope(
-            what="deleted", earlier_content_of=frozenset(found), hook_calls=todo, owners=owners
+            what="deleted", earlier_content_of=frozenset(found), hook_calls=calls, owners=owners
         )
 
     def remaining_rows(self, known: Collection[str]) -> set[str]:
-        """Return the rows of deleted sessions that are still there, of those `known` and of those looked at last."""
+        """Return the rows of deleted sessions that still exist, of those in `known` and those that were tried last."""
         asked = {*known, *self._looked_at}
         return {row.id for row in self._rows(port.Query(kind=DELETED_KIND)) if row.id in asked}
 
     def _is_erasable(self, session_id: str) -> bool:
-        lineage = ForkGraph(self._engine, self._tenant, (), (session_id,))
-        return bool(lineage.erasable or lineage.earlier_redactions())
+        forks = ForkGraph(self._engine, self._tenant, (), (session_id,))
+        return bool(forks.erasable) or any(True for _ in forks.earlier_content())
 
     def _deleted_hook_calls(self, sessions: Mapping[str, set[str]]) -> Iterator[HookCall]:
-        """Yield what is to be told of deleted sessions, given with whose they were."""
-        earlier = ForkGraph(self._engine, self._tenant, (), sessions).earlier_redactions()
+        """Yield the hook calls for deleted sessions, given with the users that owned them."""
+        forks = ForkGraph(self._engine, self._tenant, (), sessions)
+        earlier = [reference.event for reference in forks.earlier_content()]
         for session_id, owners in sorted(sessions.items()):
             state = self._state(session_id)
             lives = state is not None and state.status is not SessionStatus.DELETED
             for owner in sorted(owners):
                 if lives and state is not None and owner == (state.user_id or ""):
-                    # By its names alone it can't be told apart from the one that has them now.
-                    gone = earlier.get(session_stream(session_id), ())
+                    # The same user has a new session with this id: only positions tell the two apart.
                     yield from (
-                        HookCall(self._tenant, owner, session_id, each.position) for each in gone
+                        HookCall(self._tenant, owner, session_id, event.position)
+                        for event in earlier
+                        if session_id_of(event) == session_id
                     )
                 else:
                     yield HookCall(self._tenant, owner, session_id)
 
-    def _hook_call(self, state: SessionState) -> HookCall:
-        return HookCall(self._tenant, state.user_id or "", state.id)
-
     def _state(self, session_id: str) -> SessionState | None:
-        """Return the state of a session; None if there is none, or one that can't be read any more."""
+        """Return the state of a session; None if there is none, or if it is damaged."""
         with contextlib.suppress(errors.Corrupt):
             return self._engine.states.current(self._tenant, session_id)
         return None
@@ -270,55 +286,70 @@ class ErasureService:
         if self._handles is not None:
             self._handles.wait_for_writes()
 
-    def _run(self, wished: Callable[[], ErasureScope], *, finish: bool = True) -> ErasureOutcome:
+    def _run(self, make_plan: Callable[[], ErasurePlan], *, finish: bool = True) -> ErasureOutcome:
         self._begin()
         for _ in range(limits.RETRIES_MAX):
+            # The head is read before the search, so that an event written meanwhile is noticed.
             head = self._store.head(self._tenant)
-            wish = wished()
-            lineage = ForkGraph(self._engine, self._tenant, wish.whole, wish.earlier_content_of)
-            waiting = lineage.waiting if wish.hide_waiting else []
-            self._hide(waiting)
-            gone = tuple(lineage.erasable)
-            roots = self._tree_roots({*gone, *(wish.whole if wish.hide_waiting else ())})
-            shares = [*map(self._session_erasure, gone)]
-            shares += map(self._whole_stream_erasure, map(state_cache.tree_stream, roots))
-            left, told_of = self._partial_redactions(wish, lineage)
-            shares += self._redacted_streams(left)
-            shares += self._mention_redactions({*gone, *waiting}, roots)
-            count = sum(map(self._count_frames, roots))
-            wanted = wish.hook_calls_for(gone)
-            todo = (*wanted, *told_of)
-            outcome = self._erase(head, tuple(shares), todo) if shares else _nothing_erased()
-            told = 0 if shares else self._run_hooks(wanted)
+            plan = make_plan()
+            outcome = self._erase(head, plan) if plan.streams else _nothing_erased()
+            # Calls of a real erasure are stored with it, and run by finish(); these have nowhere to wait.
+            dropped = 0 if plan.streams else self._run_hooks(plan.hook_calls)
             if isinstance(outcome, ErasureCounts):
                 receipt = msgspec.structs.replace(
-                    self._receipt(wish.what, outcome),
-                    sessions=len(gone),
-                    frames=count,
-                    waiting=len(waiting),
-                    rows=told,
+                    self._receipt(plan.what, outcome),
+                    sessions=len(plan.sessions),
+                    frames=plan.frames,
+                    waiting=len(plan.waiting),
+                    rows=dropped,
                     pending=not finish,
                 )
                 if self._handles is not None:
-                    self._handles.drop_handles([*gone, *waiting])
-                done = self._finish_receipt(receipt) if finish else receipt
-                return ErasureOutcome(done, wish.whole.intersection(gone))
-        raise _conflict_error()
+                    self._handles.drop_handles([*plan.sessions, *plan.waiting])
+                receipt = self._finish_receipt(receipt) if finish else receipt
+                return ErasureOutcome(receipt, plan.requested.intersection(plan.sessions))
+        raise errors.Conflict(
+            "related events were written during each attempt to erase.",
+            hint="Nothing was erased. Retry.",
+        )
 
-    def _partial_redactions(
-        self, wish: ErasureScope, lineage: ForkGraph
-    ) -> tuple[dict[str, list[RedactedPayload]], list[HookCall]]:
-        """Return what stands in for what goes of sessions that stay, and what is to be told of it."""
-        found, away = lineage.earlier_redactions(), {*lineage.erasable, *lineage.waiting}
-        earlier, todo = _position_filter(found), list[HookCall]()
+    def _plan(self, scope: ErasureScope) -> ErasurePlan:
+        forks = ForkGraph(self._engine, self._tenant, scope.whole, scope.earlier_content_of)
+        waiting = forks.waiting if scope.hide_waiting else []
+        # Hidden before the search: a hidden session gets no more messages.
+        self._hide(waiting)
+        gone = forks.erasable
+        roots = self._tree_roots({*gone, *(scope.whole if scope.hide_waiting else ())})
+        streams = [*map(self._session_erasure, gone)]
+        streams += map(self._whole_stream_erasure, map(state_cache.tree_stream, roots))
+        found, calls = self._references_in_other_sessions(scope, forks)
+        streams += self._redacted_streams(found)
+        streams += self._redacted_streams(self._frame_references({*gone, *waiting}, roots))
+        return ErasurePlan(
+            what=scope.what,
+            streams=tuple(streams),
+            hook_calls=(*scope.hook_calls_for(gone), *(calls if streams else ())),
+            requested=scope.whole,
+            sessions=tuple(gone),
+            waiting=tuple(waiting),
+            frames=sum(map(self._count_frames, roots)),
+        )
 
-        def goes(event: port.StoredEvent) -> bool:
-            return earlier(event) or session_id_of(event) in away
+    def _references_in_other_sessions(
+        self, scope: ErasureScope, forks: ForkGraph
+    ) -> tuple[list[Reference], list[HookCall]]:
+        """Return what is redacted in sessions that stay, and the hook calls for it."""
+        found, away = list(forks.earlier_content()), {*forks.erasable, *forks.waiting}
+        is_earlier, calls = _is_among(found), list[HookCall]()
 
-        for owner in sorted(wish.owners):
-            said = self._redact_prompts(found, owner, goes, lineage.erasable)
-            todo += (HookCall(self._tenant, owner, name, at) for at, name in said.items())
-        return found, todo
+        def is_erased(event: port.StoredEvent) -> bool:
+            return is_earlier(event) or session_id_of(event) in away
+
+        for owner in sorted(scope.owners):
+            quoted, prompts = self._prompt_references(owner, is_erased, forks.erasable)
+            found += quoted
+            calls += (HookCall(self._tenant, owner, name, at) for at, name in prompts.items())
+        return found, calls
 
     def _hide(self, sessions: Sequence[str]) -> None:
         for session_id in sessions:
@@ -332,7 +363,7 @@ class ErasureService:
         return StreamErasure(stream=stream, expected=version, kind=kind, whole=True)
 
     def _session_erasure(self, session_id: str) -> StreamErasure:
-        """Return a session as what goes whole, with its rows: its events may be damaged."""
+        """Return the erasure of a session. The rows are named because damaged events can't name them."""
         hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
         rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
         return msgspec.structs.replace(
@@ -340,7 +371,7 @@ class ErasureService:
         )
 
     def _tree_roots(self, sessions: set[str]) -> list[str]:
-        """Return the trees in which any frame is about one of the sessions."""
+        """Return the roots of the trees in which a frame's scope names one of the sessions."""
         found: dict[str, None] = {}
         for session_id in sorted(sessions):
             term = f"session:{session_id}"
@@ -358,27 +389,20 @@ class ErasureService:
             after = page[-1].version
         return found
 
-    def _mention_redactions(
-        self, sessions: set[str], roots: Sequence[str]
-    ) -> Iterator[StreamErasure]:
-        """Give what other trees hold of the sessions: packs and handles."""
-        if sessions and self._store.query_projections(
-            self._tenant, port.Query(kind=state_cache.TREE_KIND, limit=1)
-        ):
-            known = frozenset(map(state_cache.tree_stream, roots))
-            yield from self._redacted_streams(
-                references.redact_frame_mentions(self._store, self._tenant, sessions, known)
-            )
+    def _frame_references(self, sessions: set[str], roots: Sequence[str]) -> Iterator[Reference]:
+        """Yield what trees other than `roots` hold of the sessions: packs and handles."""
+        any_tree = port.Query(kind=state_cache.TREE_KIND, limit=1)
+        if sessions and self._store.query_projections(self._tenant, any_tree):
+            erased = frozenset(map(state_cache.tree_stream, roots))
+            yield from references.frame_references(self._store, self._tenant, sessions, erased)
 
-    def _erase(
-        self, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[HookCall]
-    ) -> ErasureCounts | port.Stale:
-        """Erase what was found when the feed was at `head`, if nothing came since that has a part in it."""
+    def _erase(self, head: int, plan: ErasurePlan) -> ErasureCounts | port.Stale:
+        """Erase what was found when the feed was at `head`, unless a related event was written since."""
         erasure = Erasure(
-            tenant=self._tenant, streams=shares, time_us=self._engine.now_us(), head=head,
-            pending_work=encode_hook_calls(todo),
+            tenant=self._tenant, streams=plan.streams, time_us=self._engine.now_us(), head=head,
+            pending_work=encode_hook_calls(plan.hook_calls),
         )  # fmt: skip
-        streams = {share.stream for share in shares}
+        streams = {share.stream for share in plan.streams}
         outcome = self._store.erase(erasure, projections.derive_stream)
         for _ in range(limits.RETRIES_MAX):
             if isinstance(outcome, ErasureCounts) or outcome.stream:
@@ -408,40 +432,35 @@ class ErasureService:
             raise
 
     def finish(self) -> int:
-        """Do what is left of erasures, of whichever tenant and process; return how much the hooks dropped.
+        """Run the pending hook calls of every tenant; return how much the hooks dropped.
 
-        What fails stays pending and hinders nothing else. It is raised at the end, if it was this tenant's.
+        A call that fails stays pending and does not stop the others. If it was for this tenant, its
+        error is raised at the end.
         """
         return self._run_pending(ask=True).result()
 
     def finish_local(self) -> None:
-        """Do the same as far as it can be done here: no engine elsewhere is asked, and what fails is left."""
+        """Run the pending calls of local hooks only. No error is raised: a failed call stays pending."""
         self._run_pending(ask=False)
 
     def _run_pending(self, *, ask: bool) -> HookResults:
         pending = self._store.pending_erasures()
         if pending is None:
             return HookResults()
-        todo = list(decode_hook_calls(pending))
-        told = self._hook_runner.run(todo, ask=ask)
-        if has_local_work(pending) or told.left != todo:
-            self._store.scrub(pending, encode_hook_calls(told.left))
-        return told
+        calls = list(decode_hook_calls(pending))
+        results = self._hook_runner.run(calls, ask=ask)
+        if has_local_work(pending) or results.left != calls:
+            self._store.scrub(pending, encode_hook_calls(results.left))
+        return results
 
     def _run_hooks(self, every: Iterable[HookCall]) -> int:
         return self._hook_runner.run(every, ask=True).result()
 
 
-def _position_filter(found: Mapping[str, Sequence[RedactedPayload]]) -> ErasurePredicate:
-    places = {each.position for every in found.values() for each in every}
-    return lambda event: event.position in places
+def _is_among(found: Iterable[Reference]) -> ErasurePredicate:
+    positions = {reference.event.position for reference in found}
+    return lambda event: event.position in positions
 
 
 def _nothing_erased() -> ErasureCounts:
     return ErasureCounts(events=0, blobs=0, keys=0, claims=0, rows=0, link=b"")
-
-
-def _conflict_error() -> errors.Conflict:
-    return errors.Conflict(
-        "others wrote to what is to be erased every time.", hint="Nothing was erased. Retry."
-    )
