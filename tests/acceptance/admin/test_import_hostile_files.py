@@ -253,7 +253,7 @@ def test_a_file_that_changes_while_it_is_read_makes_no_session(
         path.write_bytes(whole.replace(b'"ok"', b'"no"').replace(b"go", b"no"))
         return made
 
-    monkeypatch.setattr(import_.Importer, "choices", changing)
+    monkeypatch.setattr(import_.Importer, "plan", changing)
     with limpet.connect("volatile:") as lp:
         with pytest.raises(errors.DamagedFile, match="changed"):
             lp.admin.import_(path)

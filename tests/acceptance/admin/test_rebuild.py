@@ -252,7 +252,7 @@ def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(
     with limpet.connect(path) as lp:
         assert lp.sessions.get_session("long").title == "A lie"
         elsewhere(path)
-        monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
+        monkeypatch.setattr(SQLiteStore, "contended", property(lambda _: True))
         lp.sessions.add_messages("long", [Message("user", "one more")])
         assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
@@ -263,7 +263,7 @@ def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
     lie(path)
     with limpet.connect(path) as lp:
         assert lp.sessions.get_session("long").title == "A lie"
-        monkeypatch.setattr(SQLiteStore, "crowded", property(lambda _: True))
+        monkeypatch.setattr(SQLiteStore, "contended", property(lambda _: True))
         monkeypatch.setattr(SQLiteStore, "hand_over", lambda *_: elsewhere(path))
         lp.sessions.add_messages("long", [Message("user", "one more")])
         assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"

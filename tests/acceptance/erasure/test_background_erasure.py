@@ -69,7 +69,7 @@ def test_an_id_that_is_used_again_costs_nobody_their_memory(
 ):
     renewed: list[int] = []
     renew = PairedIndexStore.clear
-    monkeypatch.setattr(PairedIndexStore, "renew", lambda self: (renewed.append(1), renew(self)))
+    monkeypatch.setattr(PairedIndexStore, "clear", lambda self: (renewed.append(1), renew(self)))
     with opened(path) as lp:
         said(lp, "one", "ada", "I live in Marmotville.")
         said(lp, "two", "ada", "I work as a baker.")

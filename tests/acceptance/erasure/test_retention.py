@@ -216,7 +216,7 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
     later(lp, 31)
     real = ErasureService.erase_retired
 
-    def outlived(
+    def forked_meanwhile(
         erasing: ErasureService,
         may_go: Callable[[], Iterable[SessionState]],
         *,
@@ -230,7 +230,7 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
 
         return real(erasing, and_forked, finish=finish)
 
-    monkeypatch.setattr(ErasureService, "outlived", outlived)
+    monkeypatch.setattr(ErasureService, "erase_retired", forked_meanwhile)
     told = lp.admin.retention(30)
     assert (told.gone, why(told)) == (others, {"old": ("forked", "fork")})
     assert told.stays["forked"] == 1
@@ -346,7 +346,7 @@ def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pyte
         lp.sessions.fork_session("forked", new_id="fork")
         lp.sessions.end_session("forked")
         later(lp, 31)
-        monkeypatch.setattr(retention._RetentionScan, "verdict", verdict)
+        monkeypatch.setattr(retention._RetentionScan, "keep_reason", verdict)
         full_store.worked(lp)
         assert there(lp) == {"forked", "fork"}
     assert judged["forked"] == 1
