@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from limpet import limits
-from limpet.admin.erasure.hooks import (
-    ErasureHook,
-    ExternalEngines,
-    decode_hook_calls,
-    has_local_work,
-)
+from limpet.admin.erasure.hooks import NO_HOOKS, ErasureHooks, decode_hook_calls, has_local_work
 from limpet.admin.erasure.service import ErasureService
 from limpet.frames.state_index import StateIndex
 from limpet.jobs.tasks import Heartbeat, Task
@@ -94,14 +89,10 @@ class PurgeTask:
     def __init__(
         self,
         engine: Engine,
-        hooks: Sequence[ErasureHook] = (),
-        elsewhere: ExternalEngines | None = None,
-        words: Sequence[ErasureHook] = (),
+        hooks: ErasureHooks = NO_HOOKS,
     ) -> None:
         self._engine = engine
         self._hooks = hooks
-        self._external = elsewhere
-        self._text_hooks = words
         self._seen: dict[str, int] = {}
         self._waiting: dict[str, set[str]] = {}
 
@@ -125,9 +116,7 @@ class PurgeTask:
         """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
         beat()
         head = self._engine.store.head(tenant)
-        erasing = ErasureService(
-            self._engine, tenant, self._hooks, elsewhere=self._external, words=self._text_hooks
-        )
+        erasing = ErasureService(self._engine, tenant, self._hooks)
         before = self._waiting.get(tenant, set[str]())
         receipt = erasing.erase_deleted(limits.PURGE_BATCH_SESSIONS, before)
         self._waiting[tenant] = erasing.remaining_rows(before)

@@ -26,6 +26,7 @@ OFFLOAD_TASK = "offload"
 WAITING_PREFIX = "offload/job/"
 DEAD_PREFIX = "offload/dead/"
 REEXTRACTION_PREFIX = "offload/stand-in/"
+QUEUE_PREFIXES = (WAITING_PREFIX, DEAD_PREFIX, REEXTRACTION_PREFIX)
 
 
 class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.admin.erasure.hooks import ErasureHook
+from limpet.admin.erasure.hooks import ErasureHooks, ExternalMemory, LocalCopies
 from limpet.admin.erasure.service import ErasureService, SessionHandles
 from limpet.core.values import messages
-from limpet.core.values.memory_records import Who
 from limpet.jobs.cleanup import PurgeTask
 from limpet.llm.port import Model
 from limpet.memory.index_link import PairedIndexStore, RecoveringIndexStore
@@ -216,9 +215,7 @@ class Background:
 
     def erasure_service(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
         """Return what erases, of one tenant, with all that is kept beside the store."""
-        return ErasureService(
-            self._engine, tenant, self._hooks(), handles, self, words=self._text_hooks()
-        )
+        return ErasureService(self._engine, tenant, self._erasure_hooks(), handles)
 
     def retention(self, tenant: str, handles: SessionHandles | None = None) -> Retention:
         """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
@@ -227,92 +224,28 @@ class Background:
         taken = True if self._extras.memory else None
         return Retention(self._engine, tenant, self.erasure_service(tenant, handles), taken=taken)
 
-    def _hooks(self) -> tuple[ErasureHook, ...]:
-        return self._drop_notes, self._drop_beside
-
-    def _text_hooks(self) -> tuple[ErasureHook, ...]:
-        return self._drop_notes, self._drop_texts
-
-    def _drop_texts(self, who: Who, session_id: str | None, position: int | None) -> int:
-        hooks = self._drop_index, self._drop_vectors
-        dropped = sum(hook(who, session_id, position) for hook in hooks)
-        self._index_store().note_erasure()
-        return dropped
-
-    def _drop_beside(self, who: Who, session_id: str | None, position: int | None) -> int:
-        shelf = self._index_store()
-        if not who.user_id and session_id is None:
-            dropped = shelf.size()
-            shelf.clear()
-            return dropped
-        hooks = self._drop_index, self._drop_vectors, self._drop_facts
-        dropped = sum(hook(who, session_id, position) for hook in hooks)
-        shelf.note_erasure()
-        return dropped
-
-    def _drop_notes(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from limpet.jobs import memory_queue, summaries  # noqa: PLC0415 - as above
-
-        if position is not None:
-            return 0
-        states, named = self._engine.states, () if session_id is None else (session_id,)
-        return memory_queue.drop_notes_of_missing_sessions(
-            self._engine.store,
-            who.tenant,
-            (
-                memory_queue.WAITING_PREFIX,
-                memory_queue.DEAD_PREFIX,
-                memory_queue.REEXTRACTION_PREFIX,
-                summaries.SUMMARY_PREFIX,
-            ),
-            lambda one: one not in named and states.current(who.tenant, one) is not None,
+    def _erasure_hooks(self) -> ErasureHooks:
+        # Not an attribute: the hooks refer to this object, and a cycle would delay the finalizer of a store.
+        given = self._extras.memory
+        external = None if isinstance(given, bool) else given
+        copies = LocalCopies(self._engine, self._index_store, self.archive, self._built_in)
+        return ErasureHooks(
+            all=(copies.drop_queued_work, copies.drop_all),
+            texts=(copies.drop_queued_work, copies.drop_texts),
+            external=ExternalMemory(external, self._external_engines),
         )
 
-    def _drop_index(self, who: Who, session_id: str | None, position: int | None) -> int:
-        return self.archive(who.tenant).forget(who.user_id or None, session_id, position)
-
-    def _drop_vectors(self, who: Who, session_id: str | None, position: int | None) -> int:
-        return vectors_embedder.forget_vectors(
-            RecoveringIndexStore(self._index_store()), who, session_id, position
-        )
-
-    def _drop_facts(self, who: Who, session_id: str | None, position: int | None) -> int:
-        if not who.user_id:
-            return 0
-        return self._built_in().forget(who, session_id, position)
-
-    def has_external(self, tenant: str) -> bool:
-        """Whether an engine that is not the built-in one may have taken something."""
-        return self.memory() is not self._memory or bool(self._other_engines(tenant))
-
-    def _other_engines(self, tenant: str) -> frozenset[str]:
+    def _external_engines(self, tenant: str) -> frozenset[str]:
+        """Return the names of the engines that have taken histories of a tenant, but for the built-in one."""
         from limpet.jobs import memory_queue  # noqa: PLC0415 - as above
 
         return memory_queue.known_engines(self._engine.store, tenant) - {self._built_in().name}
-
-    def forget_external(self, who: Who, session_id: str | None, position: int | None) -> int:
-        """Have the engine that was given forget; raise Unavailable if another one has taken something, too."""
-        memory, dropped = self.memory(), 0
-        if not who.user_id:
-            return 0
-        if memory is not self._memory:
-            try:
-                dropped = memory.forget(who, session_id, position)
-            except (errors.EngineClosed, errors.ForkedEngine) as error:
-                raise errors.Unavailable("the memory engine is closed.") from error
-        if others := self._other_engines(who.tenant) - {memory.name}:
-            raise errors.Unavailable(
-                f"{', '.join(sorted(others))} has taken histories, and is to be told what was erased.",
-                hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
-                facts={"engines": len(others)},
-            )
-        return dropped
 
     def _purge_task(self) -> PurgeTask:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
         with self._mutex:
             if self._purge is None:
-                self._purge = PurgeTask(self._engine, self._hooks(), self, self._text_hooks())
+                self._purge = PurgeTask(self._engine, self._erasure_hooks())
             return self._purge
 
     def tasks(self) -> list[Task]:

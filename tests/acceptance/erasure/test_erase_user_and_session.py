@@ -7,6 +7,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
+from limpet.admin.erasure.hooks import ErasureHooks
 from limpet.admin.erasure.service import ErasureService
 from limpet.core.values.events import SessionErasedEvent
 from limpet.jobs.cleanup import PurgeTask
@@ -206,7 +207,7 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
 
     with limpet.connect(tmp_path / "state.db") as lp:
         told(lp, name="trip", user_id="ada")
-        erasing = ErasureService(lp.sessions._engine, "default", (hook,))
+        erasing = ErasureService(lp.sessions._engine, "default", ErasureHooks(all=(hook,)))
         with pytest.raises(errors.Unavailable) as error:
             erasing.erase_user("ada")
         assert "'pending': True" in str(error.value.facts["receipt"])

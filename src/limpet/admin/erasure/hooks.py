@@ -1,25 +1,35 @@
-"""Erasure hooks: callbacks that erase copies outside the log, and the queue of calls to repeat.
+"""Erasure hooks: they erase copies of the log's content that are kept elsewhere.
 
-Local hooks run first, then external memory engines. A failed call does not stop the others; it
-stays in the queue and is repeated later.
+`LocalCopies` has the hooks of this store: queued work, the search index, vectors and facts. They
+run first, then `ExternalMemory`. A failed call does not stop the others; it stays in the queue and
+is repeated later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from limpet import errors
 from limpet.core.values.memory_records import Who
 from limpet.jobs.tasks import AttemptFailure, attempt
+from limpet.memory.vectors import embedder
+
+if TYPE_CHECKING:
+    from limpet.memory.archive import Archive
+    from limpet.memory.builtin import BuiltIn
+    from limpet.memory.index_link import PairedIndexStore
+    from limpet.memory.port import MemoryEngine
+    from limpet.runtime.engine import Engine
 
 
 class HookCall(msgspec.Struct, frozen=True):
-    """What the hooks have to be told of one erasure. It is kept until they were.
+    """What one erasure asks of the hooks. It is stored until each hook has succeeded.
 
-    Without a user and a session it is about whatever is kept of the tenant: nobody can say any more of whom.
+    Without a user and a session it is about all content of the tenant: a copied log does not say whose
+    content was erased.
     """
 
     tenant: str
@@ -27,117 +37,202 @@ class HookCall(msgspec.Struct, frozen=True):
     session_id: str | None = None
     position: int | None = None
     here: bool = False
-    """Nothing of it is here any more: only engines elsewhere are still to be told."""
+    """The local hooks have succeeded; only external memory is still to be called."""
     learnt: bool = False
-    """Only what was said goes: long-term memory keeps what it has learnt from it."""
+    """Only messages are erased: long-term memory keeps what it has learnt from them."""
 
 
-def encode_hook_calls(every: Iterable[HookCall]) -> bytes:
-    """Return lines, one for each."""
-    return b"".join(msgspec.json.encode(each) + b"\n" for each in every)
+def encode_hook_calls(calls: Iterable[HookCall]) -> bytes:
+    """Return one line of JSON for each call."""
+    return b"".join(msgspec.json.encode(call) + b"\n" for call in calls)
 
 
 def decode_hook_calls(lines: bytes) -> Iterator[HookCall]:
-    """Yield what lines say; raise Corrupt if one can't be read."""
+    """Yield the calls that were encoded; raise Corrupt for a line that can't be decoded."""
     try:
         yield from (msgspec.json.decode(line, type=HookCall) for line in lines.splitlines() if line)
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("what is left to do of an erasure can't be read.") from error
+        raise errors.Corrupt("a pending call of an erasure hook can't be decoded.") from error
 
 
 def has_local_work(lines: bytes | None) -> bool:
-    """Whether something of what is pending is to be done here: to be dropped, or to be scrubbed."""
+    """Whether pending calls need a local hook, or files are still to be scrubbed."""
     if not lines:
         return lines is not None
-    return b"" in lines.splitlines() or not all(each.here for each in decode_hook_calls(lines))
+    return b"" in lines.splitlines() or not all(call.here for call in decode_hook_calls(lines))
 
 
 ErasureHook = Callable[[Who, str | None, int | None], int]
-"""Drops what is kept beside the store of a user, a session of theirs, or the message at a position; says how much.
+"""Erases copies about a user, a session of theirs, or the message at a position; returns how much it dropped.
 
-Without a user and a session: whatever is kept of a tenant, or what is there no more.
+Without a user and a session it erases all copies of a tenant, or those of sessions that no longer exist.
 """
 
 
-class ExternalEngines(Protocol):
-    """Engines of memory that are not kept here."""
+class LocalCopies:
+    """The hooks that erase what this store keeps beside its log. Each service is opened at its first use."""
 
-    def has_external(self, tenant: str) -> bool:
-        """Whether any of them may have something of a tenant's."""
-        ...
+    def __init__(
+        self,
+        engine: Engine,
+        index_store: Callable[[], PairedIndexStore],
+        archive: Callable[[str], Archive],
+        built_in: Callable[[], BuiltIn],
+    ) -> None:
+        self._engine = engine
+        self._index_store = index_store
+        self._archive = archive
+        self._built_in = built_in
 
-    def forget_external(self, who: Who, session_id: str | None, position: int | None) -> int:
-        """Do as a Hook does, with all of them. Raises anything."""
-        ...
+    def drop_queued_work(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Drop queued work for sessions that no longer exist; a hook."""
+        from limpet.jobs import memory_queue, summaries  # noqa: PLC0415 - few programs need it
+
+        if position is not None:
+            return 0
+        states = self._engine.states
+        prefixes = (*memory_queue.QUEUE_PREFIXES, summaries.SUMMARY_PREFIX)
+        return memory_queue.drop_notes_of_missing_sessions(
+            self._engine.store,
+            who.tenant,
+            prefixes,
+            lambda name: name != session_id and states.current(who.tenant, name) is not None,
+        )
+
+    def drop_texts(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Drop indexed texts and vectors, and keep facts; a hook."""
+        dropped = self._drop_indexed(who, session_id, position)
+        self._index_store().note_erasure()
+        return dropped
+
+    def drop_all(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Drop indexed texts, vectors and facts; a hook."""
+        index_store = self._index_store()
+        if not who.user_id and session_id is None:
+            dropped = index_store.size()
+            index_store.clear()
+            return dropped
+        dropped = self._drop_indexed(who, session_id, position)
+        if who.user_id:
+            dropped += self._built_in().forget(who, session_id, position)
+        index_store.note_erasure()
+        return dropped
+
+    def _drop_indexed(self, who: Who, session_id: str | None, position: int | None) -> int:
+        from limpet.memory.index_link import RecoveringIndexStore  # noqa: PLC0415 - as above
+
+        dropped = self._archive(who.tenant).forget(who.user_id or None, session_id, position)
+        vectors = RecoveringIndexStore(self._index_store())
+        return dropped + embedder.forget_vectors(vectors, who, session_id, position)
+
+
+class ExternalMemory:
+    """The memory engines that keep their data outside this store: `engine`, and those used before."""
+
+    def __init__(
+        self, engine: MemoryEngine | None, others: Callable[[str], frozenset[str]]
+    ) -> None:
+        self._engine = engine
+        self._known_engines = others
+
+    def may_have_content(self, tenant: str) -> bool:
+        """Whether an external engine may have received content of a tenant."""
+        return self._engine is not None or bool(self._known_engines(tenant))
+
+    def forget(self, who: Who, session_id: str | None, position: int | None) -> int:
+        """Have the engine forget; a hook. Raises Unavailable if another engine has received content, too."""
+        dropped = 0
+        if not who.user_id:
+            return 0
+        others = self._known_engines(who.tenant)
+        if self._engine is not None:
+            try:
+                dropped = self._engine.forget(who, session_id, position)
+            except (errors.EngineClosed, errors.ForkedEngine) as error:
+                raise errors.Unavailable("the memory engine is closed.") from error
+            others -= {self._engine.name}
+        if others:
+            raise errors.Unavailable(
+                f"{', '.join(sorted(others))} has received histories, and does not know of the erasure.",
+                hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
+                facts={"engines": len(others)},
+            )
+        return dropped
+
+
+class ErasureHooks(msgspec.Struct, frozen=True):
+    """The hooks of a store: those for an erasure, those that spare long-term memory, and external memory."""
+
+    all: tuple[ErasureHook, ...] = ()
+    texts: tuple[ErasureHook, ...] = ()
+    external: ExternalMemory | None = None
+
+
+NO_HOOKS = ErasureHooks()
 
 
 class HookResults(msgspec.Struct):
-    """What came of telling: how much was dropped, what is left to be told, and the first failure."""
+    """The results of hook calls: how much was dropped, the calls to repeat, and the first failure."""
 
     dropped: int = 0
     left: list[HookCall] = msgspec.field(default_factory=list[HookCall])
-    failed: AttemptFailure | None = None
+    failure: AttemptFailure | None = None
 
     def result(self) -> int:
-        """Return how much was dropped; raise what has failed."""
-        if self.failed is None:
+        """Return how much was dropped; raise the first failure."""
+        if self.failure is None:
             return self.dropped
-        error = self.failed.error
+        error = self.failure.error
         if isinstance(error, errors.Error):
             raise error
         raise errors.Unavailable(
-            f"an engine was not able to forget: {self.failed.code}.", hint="Here it is gone."
+            f"an engine was not able to forget: {self.failure.code}.", hint="Here it is gone."
         ) from error
 
 
 class HookRunner:
-    """Tells for one tenant. Engines elsewhere are told what is this tenant's: others' is for those who work for them."""
+    """Runs hook calls. External memory is called only for the runner's own tenant."""
 
-    def __init__(
-        self,
-        tenant: str,
-        hooks: Sequence[ErasureHook],
-        elsewhere: ExternalEngines | None,
-        words: Sequence[ErasureHook] = (),
-    ) -> None:
+    def __init__(self, tenant: str, hooks: ErasureHooks) -> None:
         self._tenant = tenant
         self._hooks = hooks
-        self._external = elsewhere
-        self._text_hooks = words
 
-    def run(self, every: Iterable[HookCall], *, ask: bool) -> HookResults:
-        """Tell all of it; unless engines elsewhere are to be asked, what is for them is left."""
-        told = HookResults()
-        for todo in every:
-            hooks = self._text_hooks if todo.learnt else self._hooks
-            here = todo.here or self._call_hooks(todo, hooks, told)
-            told.left.append(msgspec.structs.replace(todo, here=here))
-        told.left = [
-            each for each in told.left if not self._is_done_externally(each, told, ask=ask)
+    def run(self, calls: Iterable[HookCall], *, ask: bool) -> HookResults:
+        """Run calls of local hooks, then, with `ask`, those of external memory."""
+        results = HookResults()
+        for call in calls:
+            hooks = self._hooks.texts if call.learnt else self._hooks.all
+            here = call.here or self._call_hooks(call, hooks, results)
+            results.left.append(msgspec.structs.replace(call, here=here))
+        results.left = [
+            call for call in results.left if not self._is_done_externally(call, results, ask=ask)
         ]
-        return told
+        return results
 
-    def _is_done_externally(self, todo: HookCall, told: HookResults, *, ask: bool) -> bool:
-        there = self._external
-        if not todo.here or there is None or todo.learnt:
-            return todo.here
-        # If nobody can say, somebody may.
-        if attempt(lambda: there.has_external(todo.tenant)) is False:
+    def _is_done_externally(self, call: HookCall, results: HookResults, *, ask: bool) -> bool:
+        external = self._hooks.external
+        if not call.here or external is None or call.learnt:
+            return call.here
+        # An engine that fails to answer may have content: only a clear no ends the call.
+        if attempt(lambda: external.may_have_content(call.tenant)) is False:
             return True
         return (
             ask
-            and todo.tenant == self._tenant
-            and self._call_hooks(todo, (there.forget_external,), told)
+            and call.tenant == self._tenant
+            and self._call_hooks(call, (external.forget,), results)
         )
 
-    def _call_hooks(self, todo: HookCall, hooks: Sequence[ErasureHook], told: HookResults) -> bool:
-        who, heard = Who(todo.tenant, todo.user_id), True
+    def _call_hooks(
+        self, call: HookCall, hooks: tuple[ErasureHook, ...], results: HookResults
+    ) -> bool:
+        """Call each hook, also after a failure; return whether all succeeded."""
+        who, succeeded = Who(call.tenant, call.user_id), True
         for hook in hooks:
-            outcome = attempt(lambda hook=hook: hook(who, todo.session_id, todo.position))
+            outcome = attempt(lambda hook=hook: hook(who, call.session_id, call.position))
             if not isinstance(outcome, AttemptFailure):
-                told.dropped += outcome
+                results.dropped += outcome
                 continue
-            heard = False
-            if todo.tenant == self._tenant and told.failed is None:
-                told.failed = outcome
-        return heard
+            succeeded = False
+            if call.tenant == self._tenant and results.failure is None:
+                results.failure = outcome
+        return succeeded

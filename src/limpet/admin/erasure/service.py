@@ -19,8 +19,8 @@ import msgspec
 from limpet import errors, limits
 from limpet.admin.erasure import references
 from limpet.admin.erasure.hooks import (
-    ErasureHook,
-    ExternalEngines,
+    NO_HOOKS,
+    ErasureHooks,
     HookCall,
     HookResults,
     HookRunner,
@@ -107,25 +107,19 @@ class ErasureOutcome(NamedTuple):
 
 
 class ErasureService:
-    """Erases content of one tenant. A hook may be called again for content that it has dropped already.
-
-    `words` are the hooks that drop only messages, and leave what long-term memory has learnt from them.
-    """
+    """Erases content of one tenant. A hook may be called again for content that it has dropped already."""
 
     def __init__(
         self,
         engine: Engine,
         tenant: str,
-        hooks: Sequence[ErasureHook] = (),
+        hooks: ErasureHooks = NO_HOOKS,
         handles: SessionHandles | None = None,
-        elsewhere: ExternalEngines | None = None,
-        *,
-        words: Sequence[ErasureHook] = (),
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
-        self._hook_runner = HookRunner(tenant, hooks, elsewhere, words)
+        self._hook_runner = HookRunner(tenant, hooks)
         self._handles = handles
         self._looked_at: set[str] = set()
 
