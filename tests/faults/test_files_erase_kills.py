@@ -170,10 +170,10 @@ ALONE = """
 import sys
 from pathlib import Path
 from limpet import limits
-from tests.faults import test_files_erasing
+from tests.faults import test_files_erase_kills
 
 limits.JOURNAL_SEGMENT_BYTES = 800
-test_files_erasing.step_by_step(Path(sys.argv[1]))
+test_files_erase_kills.step_by_step(Path(sys.argv[1]))
 """
 
 

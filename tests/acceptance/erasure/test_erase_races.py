@@ -1,17 +1,16 @@
 """What others write while an erasure is on its way: nothing of what goes is left in it, and nothing of theirs is lost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.admin.erasure.hooks import HookCall
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure.service import ErasurePlan, ErasureService
 from limpet.core.values.memory_records import ProfilePrompt, Who
 from limpet.memory.profile import Bootstrap
-from limpet.stores.erasure import ErasureCounts, StreamErasure
+from limpet.stores.erasure import ErasureCounts
 from limpet.stores.port import Stale
 
 SECRET = "Kestrel0001"
@@ -35,12 +34,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, does: Callable[[int], object]) ->
     """Have something done between each look and its erasure; return the list of those looks."""
     real, looks = ErasureService._erase, list[int]()
 
-    def erase(
-        self: ErasureService, head: int, shares: tuple[StreamErasure, ...], todo: Sequence[HookCall]
-    ) -> ErasureCounts | Stale:
+    def erase(self: ErasureService, head: int, plan: ErasurePlan) -> ErasureCounts | Stale:
         looks.append(head)
         does(len(looks))
-        return real(self, head, shares, todo)
+        return real(self, head, plan)
 
     monkeypatch.setattr(ErasureService, "_erase", erase)
     return looks
