@@ -219,24 +219,12 @@ def begin_version(engine: Engine, tenant: str, state: SessionState) -> int:
 
 def conversation_sessions(engine: Engine, tenant: str, session_id: str) -> list[SessionState]:
     """Return the sessions that one conversation goes through; raise SessionNotFound if there is none."""
-    state = rules.existing_state(engine.states.current(tenant, session_id), session_id)
-    chain = {state.id: state}
-    before = state
-    while before.continued_from and before.continued_from not in chain:
-        source = engine.states.current(tenant, before.continued_from)
-        if source is None or source.hidden or not rules.is_continuation_of(before, source):
-            break
-        chain[source.id] = before = source
-    after: SessionState | None = state
-    while after is not None:
-        later = (engine.states.current(tenant, one) for one in reversed(after.continuations))
-        here = after
-        after = next((one for one in later if one and rules.is_continuation_of(one, here)), None)
-        if after is not None:
-            if after.id in chain:
-                break
-            chain[after.id] = after
-    return list(chain.values())
+
+    def find(name: str) -> SessionState | None:
+        state = engine.states.current(tenant, name)
+        return None if state is None or state.hidden else state
+
+    return rules.conversation(rules.existing_state(find(session_id), session_id), find)
 
 
 def _session_ids(store: port.Store, tenant: str, user_id: str | None) -> Iterable[str]:

@@ -164,19 +164,12 @@ class FramePackAssembler:
         return asked.corrected_counter(state.corrections if state else ())
 
     def _current_session(self, session_id: str) -> SessionState | None:
-        """Return the session where a conversation goes on; None if nobody has said anything in it yet."""
-        state = find_session(self._engine, self._tenant, session_id)
-        while state is not None:
-            found = (
-                find_session(self._engine, self._tenant, each)
-                for each in reversed(state.continuations)
-            )
-            here = state
-            following = next((s for s in found if s and rules.is_continuation_of(s, here)), None)
-            if following is None:
-                return state
+        """Return the last session of a conversation; None if the session does not exist yet."""
+        find = partial(find_session, self._engine, self._tenant)
+        state = find(session_id)
+        while state is not None and (following := rules.find_continuation(state, find)):
             state = following
-        return None
+        return state
 
     def _conversation_items(
         self, state: SessionState | None, measure: CorrectedCounter, budget: int

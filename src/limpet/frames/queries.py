@@ -1,7 +1,6 @@
 """Read access to frames: lists, an actor's stack, pending work, and frames at a past position.
 
-`FrameQueries` also fails frames that are overdue or orphaned. The functions `tree_at`, `frame_at`
-and `pack_at` fold a frame tree up to a position of the log.
+The functions `tree_at`, `frame_at` and `pack_at` fold a frame tree up to a position of the log.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec
-from limpet.core.rules import frame_fold, frame_rules, session_rules
+from limpet.core.rules import frame_fold, frame_rules
 from limpet.core.values import commands, events
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.frame_state import (
@@ -25,70 +24,31 @@ from limpet.core.values.frame_state import (
     Frame,
     RecoverySummary,
     Scope,
-    Suspension,
-    SuspensionStatus,
     ToolStatus,
     TreeState,
 )
 from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import PackSelection
-from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
-from limpet.sessions.requests import Settings
+from limpet.runtime.projections import iter_rows
 from limpet.stores import port
 
 
 class FrameQueries:
-    """Finds open frames of one tenant."""
+    """Finds frames of one tenant."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
-        self._settings = settings
-        self._tenant = settings.tenant
-
-    def _rows(
-        self,
-        kind: str,
-        *,
-        lookup: str | None = None,
-        terms: tuple[str, ...] = (),
-        owner: str | None = None,
-    ) -> Iterator[port.Projection]:
-        """Yield rows of a kind, newest first, page by page."""
-        after: tuple[int, str] | None = None
-        while True:
-            query = port.Query(
-                kind=kind,
-                lookup=lookup,
-                owner=owner,
-                terms=terms,
-                after=after,
-                limit=limits.PAGE_SIZE_MAX,
-            )
-            page = self._engine.store.query_projections(self._tenant, query)
-            yield from page
-            if len(page) < limits.PAGE_SIZE_MAX:
-                return
-            after = (page[-1].time_us, page[-1].id)
-
-    def _is_waiting_for_key(self, standing: Suspension, key: str | None) -> bool:
-        """Whether a suspension waits, and is the one that a command with this key began."""
-        used = None if key is None else self._engine.store.find_key(self._tenant, key)
-        made = used and self._engine.store.feed(self._tenant, after=used.last - 1, limit=1)
-        began = state_cache.decode_tree_event(made[0]).event if made else None
-        return (
-            isinstance(began, events.FrameSuspendedEvent)
-            and began.suspension_id == standing.suspension_id
-            and standing.status is SuspensionStatus.WAITING
-        )
+        self._store = engine.store
+        self._tenant = tenant
 
     def list_frames(
         self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
     ) -> list[Frame]:
-        """Return frames: the open ones, the deepest first, then the newest; with the others, those after them."""
+        """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
         self._engine.check()
         checked_limit(limit)
         checked_scope(scope, optional=True)
@@ -97,24 +57,27 @@ class FrameQueries:
         if not open_only and len(found) < limit:
             closed = [frame for tree in working for frame in tree.closed if _in_scope(scope, frame)]
             closed.sort(key=_creation_order, reverse=True)
-            # What left a tree meanwhile is in a row too.
-            known = {frame.frame_id for frame in (*found, *closed)}
-            rows = (frame for frame in self._closed_frames(scope) if frame.frame_id not in known)
+            # A frame that a tree gave up during this call has a row, too.
+            seen = {frame.frame_id for frame in (*found, *closed)}
+            rows = (frame for frame in self._closed_frames(scope) if frame.frame_id not in seen)
             every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
             found += itertools.islice(every, limit - len(found))
         return found[:limit]
 
     def _closed_frames(self, scope: Scope | None) -> Iterator[Frame]:
         """Yield the closed frames of a scope that have rows of their own, the newest first."""
-        for row in self._rows(state_cache.FRAME_KIND, owner=scope.actor_id if scope else None):
+        owner = scope.actor_id if scope else None
+        query = port.Query(kind=state_cache.FRAME_KIND, owner=owner)
+        for row in iter_rows(self._store, self._tenant, query):
             frame = codec.decode_frame(row.document)
             if not frame.open and _in_scope(scope, frame):
                 yield frame
 
     def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
-        """Yield the trees that are open and have work of a scope."""
+        """Yield the open trees with a frame of a scope."""
         terms = state_cache.scope_terms(scope) if scope else ()
-        for row in self._rows(state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN, terms=terms):
+        query = port.Query(kind=state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN, terms=terms)
+        for row in iter_rows(self._store, self._tenant, query):
             tree = self._engine.trees.current(self._tenant, row.id)
             if tree is not None:
                 yield tree
@@ -130,10 +93,10 @@ class FrameQueries:
         return _leaf_frames(self._open_frames(scope))
 
     def resume_actor(self, scope: Scope) -> ActorResumeState:
-        """Come back to a scope's work after a restart: its stack, and everything that waits.
+        """Return a scope's stack and pending work after a restart. Tools that were running become "outcome unknown".
 
-        Tools that had begun and not ended are of unknown outcome from here on: settle each with
-        resolve_tool. Frames of other actors are left alone. Without an open frame the state is empty.
+        Settle each of these with resolve_tool. Frames of other actors do not change. Without an open frame
+        the state is empty.
         """
         self._engine.check()
         checked_scope(scope)
@@ -149,7 +112,7 @@ class FrameQueries:
     def _record_resumption(self, scope: Scope, frame_id: str) -> None:
         command = commands.ResumeActor(frame_id=frame_id, scope=scope)
         with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
-            # Somebody may have closed it meanwhile.
+            # Another process may have closed the frame since it was found.
             self._engine.run(CommandRequest(tenant=self._tenant, command=command))
 
     def _resume_state(self, found: list[Frame], began: int) -> ActorResumeState:
@@ -175,81 +138,6 @@ class FrameQueries:
             leaves=tuple(frame.frame_id for frame in _leaf_frames(found)),
             recovery_summary=summary,
         )
-
-    def _expire(self, now_us: int) -> list[str]:
-        found: list[str] = []
-        seen: set[str] = set()
-        while True:
-            rows = self._engine.store.query_projections(
-                self._tenant, state_cache.overdue_trees_query(now_us)
-            )
-            fresh = [row.id for row in rows if row.id not in seen]
-            if not fresh:
-                break
-            seen.update(fresh)
-            for root_id in fresh:
-                found += self._expire_tree(root_id, now_us, ())
-        for root_id, gone in self._orphaned_trees():
-            found += self._expire_tree(root_id, now_us, gone)
-        return found
-
-    def _orphaned_trees(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Yield trees with frames whose sessions take no more messages, and those sessions."""
-        for row in self._rows(state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN):
-            tree = self._engine.trees.current(self._tenant, row.id)
-            open_frames = tree.frames.values() if tree else ()
-            named = {frame.scope.session_id for frame in open_frames} - {None}
-            gone = tuple(sorted(one for one in named if one and self._has_ended(one)))
-            if gone:
-                yield row.id, gone
-
-    def _has_ended(self, session_id: str) -> bool:
-        """Whether a conversation takes no more messages, wherever it went on to."""
-        state = self._engine.states.current(self._tenant, session_id)
-        while state is not None and not state.hidden:
-            following = self._continuation_of(state)
-            if following is None:
-                break
-            state = following
-        return state is not None and state.status is not SessionStatus.ACTIVE
-
-    def _continuation_of(self, state: SessionState) -> SessionState | None:
-        found = (
-            self._engine.states.current(self._tenant, one) for one in reversed(state.continuations)
-        )
-        return next((one for one in found if session_rules.is_continuation_of(one, state)), None)
-
-    def _expire_tree(self, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
-        tree = self._engine.trees.current(self._tenant, root_id)
-        command = commands.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
-        try:
-            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
-        except (errors.InvalidTransition, errors.FrameNotFound):
-            return []
-        stream, after = state_cache.tree_stream(root_id), tree.version if tree else 0
-        found: list[str] = []
-        while page := self._engine.store.read(self._tenant, stream, after=after):
-            found += [
-                fact.event.frame_id
-                for fact in map(state_cache.decode_tree_event, page)
-                if _is_expiry(fact)
-            ]
-            after = page[-1].version
-        return found
-
-
-def _is_expiry(fact: state_cache.TreeEvent) -> bool:
-    match fact.event:
-        case events.FramePoppedEvent(reason=reason):
-            return reason in (
-                frame_rules.REASON_OVERDUE,
-                frame_rules.REASON_ORPHANED,
-                frame_rules.REASON_PARENT_CLOSED,
-            )
-        case events.FrameUpdatedEvent(suspension=changed):
-            return changed is not None
-        case _:
-            return False
 
 
 def _in_scope(scope: Scope | None, frame: Frame) -> bool:
@@ -280,14 +168,14 @@ def _leaf_frames(found: list[Frame]) -> list[Frame]:
 
 
 def checked_limit(limit: int) -> int:
-    """Return a number of rows; raise InvalidRequest if it is none."""
+    """Return a number of rows; raise InvalidRequest for any other value."""
     if type(cast("object", limit)) is not int or not 1 <= limit <= sys.maxsize:
         raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
     return limit
 
 
 def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
-    """Raise InvalidRequest unless it is a scope, or none where that is allowed."""
+    """Raise InvalidRequest unless the argument is a Scope, or None where that is allowed."""
     if not isinstance(cast("object", scope), Scope) and not (optional and scope is None):
         raise errors.InvalidRequest(
             f"a scope is a Scope, not {type(scope).__name__}.",
@@ -296,14 +184,14 @@ def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
 
 
 class FrameDifference(msgspec.Struct, frozen=True):
-    """A frame at two moments; None where it was not there. `changed` names the fields that differ."""
+    """A frame at two positions; None where it did not exist. `changed` names the fields that differ."""
 
     before: Frame | None
     after: Frame | None
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """The names of the fields that differ; all of them if it was not there at one of the moments."""
+        """The names of the fields that differ; all names if the frame is missing at one position."""
         names = [
             "context_handles" if name == "handle_pages" else name
             for name in Frame.__struct_fields__
@@ -316,21 +204,21 @@ class FrameDifference(msgspec.Struct, frozen=True):
 
 
 class PastTree(msgspec.Struct, frozen=True):
-    """A tree as it was: its open frames, those that were closed, and the last pack of each frame."""
+    """A tree at a past position: its open frames, its closed frames, and the last pack of each frame."""
 
     tree: TreeState
     closed: dict[str, Frame]
     packs: dict[str, PackSelection]
 
     def frame(self, frame_id: str) -> Frame | None:
-        """Return a frame as it was, open or closed; None if it was not there."""
+        """Return a frame, open or closed; None if it did not exist."""
         return self.tree.frames.get(frame_id) or self.closed.get(frame_id)
 
 
 def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTree:
-    """Return the tree of a frame when the log was at a position; raise FrameNotFound if it was not there.
+    """Return a frame's tree at a position of the log; raise FrameNotFound if the frame did not exist.
 
-    Cost: the events of the tree up to there.
+    Reads every event of the tree up to the position.
     """
     engine.check()
     root = engine.trees.root_of(tenant, checked_id("a frame's id", frame_id))
@@ -359,14 +247,14 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
 
 
 def frame_at(engine: Engine, tenant: str, frame_id: str, position: int) -> Frame:
-    """Return a frame as it was, open or closed; raise FrameNotFound if it was not there."""
+    """Return a frame at a position, open or closed; raise FrameNotFound if it did not exist."""
     found = tree_at(engine, tenant, frame_id, position).frame(frame_id)
     assert found is not None, "its tree was found by it"
     return found
 
 
 def pack_at(engine: Engine, tenant: str, frame_id: str, position: int) -> ContextPack:
-    """Return what the model of a frame had seen last by then, byte for byte; raise NotFound if nothing was."""
+    """Return the last pack that was recorded for a frame up to a position, byte for byte; raise NotFound if none was."""
     chosen = tree_at(engine, tenant, frame_id, position).packs.get(frame_id)
     if chosen is None:
         raise errors.NotFound(
@@ -380,13 +268,13 @@ def pack_at(engine: Engine, tenant: str, frame_id: str, position: int) -> Contex
 def frame_difference(
     engine: Engine, tenant: str, frame_id: str, first: int, last: int
 ) -> FrameDifference:
-    """Return a frame at two positions; raise FrameNotFound if it was there at neither."""
-    found: list[Frame | None] = []
-    for position in (first, last):
-        try:
-            found.append(frame_at(engine, tenant, frame_id, position))
-        except errors.FrameNotFound:
-            found.append(None)
-    if found == [None, None]:
-        return FrameDifference(None, frame_at(engine, tenant, frame_id, last))
-    return FrameDifference(*found)
+    """Return a frame at two positions; raise FrameNotFound if it existed at neither."""
+    before = after = None
+    with contextlib.suppress(errors.FrameNotFound):
+        before = frame_at(engine, tenant, frame_id, first)
+    try:
+        after = frame_at(engine, tenant, frame_id, last)
+    except errors.FrameNotFound:
+        if before is None:
+            raise
+    return FrameDifference(before, after)

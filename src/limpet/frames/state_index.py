@@ -1,7 +1,7 @@
-"""StateIndex: the verbs on frames for blocking callers.
+"""StateIndex: the verbs on frames and their context packs, for blocking callers.
 
 Verbs that change a frame take an optional idempotency `key`: a call repeated with the same key has
-one effect. A verb returns after its change is durable. The verbs of context packs are here, too.
+one effect. A verb returns after its change is durable.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from limpet.core.values.context import (
     HandleType,
     ResultRef,
 )
+from limpet.core.values.events import FrameSuspendedEvent
 from limpet.core.values.frame_state import (
+    ActorResumeState,
     Frame,
     FrameStatus,
     Scope,
     Suspension,
+    SuspensionStatus,
     SuspensionToken,
     ToolEffect,
     ToolRun,
@@ -41,157 +44,41 @@ from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import frame_commands, packs
+from limpet.frames.expiry import expire_frames
 from limpet.frames.handle_content import Resolver, bind_to_version
 from limpet.frames.packs import FramePackAssembler, PackRequest
 from limpet.frames.queries import FrameQueries, checked_limit, checked_scope
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
+from limpet.runtime.projections import iter_rows
 from limpet.sessions.requests import Settings, When, moment_us
+from limpet.stores import port
 
 if TYPE_CHECKING:
     from limpet import tokens
 
 
-class FrameContextOperations(FrameQueries):
-    """Assembles what a model sees of a frame's work.
-
-    `resolvers` finds the content of handles that point outside: `resolvers[HandleType.URL] = fn`, from a
-    handle to text. Handles into the log, and those that came with their content, need none.
-    """
-
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        super().__init__(engine, settings)
-        self.resolvers: dict[HandleType, Resolver] = {}
-        self._pack_assembler = FramePackAssembler(engine, self._tenant, self.resolvers)
-
-    def assemble_context_pack(
-        self,
-        scope: Scope,
-        *,
-        frame_id: str | None = None,
-        role: str = "",
-        budget_tokens: int | None = None,
-        include_handles: Sequence[str] = (),
-        exclude_handles: Sequence[str] = (),
-        min_compaction: CompactionLevel = CompactionLevel.NONE,
-        system_prompt: str = "",
-        invariants: Sequence[str] = (),
-        working_context: Json = None,
-        available_tools: Sequence[str] = (),
-        model: str | None = None,
-        counter: str | tokens.Counter | None = None,
-        overflow: str = "raise",
-        strict: bool = False,
-        record: bool = True,
-    ) -> ContextPack:
-        """Return what a model should see for a frame: the one named, or the top of the scope's stack.
-
-        A brief context, the frames from the root down, the scope's conversation, and content of the frame's
-        own handles, fitted into `budget_tokens`; without it, into what the frame has left and its limits
-        allow. `include_handles` go in before others, within three quarters of the room;
-        `exclude_handles` stay out, even critical ones. With `strict`, a budget above what the frame has
-        left is refused. With overflow="flag" what is critical comes back even where it exceeds the budget.
-        The pack is recorded with the frame, unless it is the one recorded last; pack_of gives it back.
-        Raises FrameNotFound, BudgetTooSmall, InsufficientTokens, HandleUnresolved, ContextOverflow.
-        """
-        self._engine.check()
-        checked_scope(scope)
-        request = PackRequest(
-            brief=BriefContext(
-                role=role, system_prompt=system_prompt, invariants=cast("tuple[str, ...]", invariants),
-                working_context=working_context, available_tools=cast("tuple[str, ...]", available_tools),
-            ),
-            budget_tokens=budget_tokens,
-            include_handles=packs.checked_handle_ids("include_handles", include_handles),
-            exclude_handles=packs.checked_handle_ids("exclude_handles", exclude_handles),
-            min_compaction=min_compaction, model=model, counter=counter, overflow=overflow,
-            strict=strict,
-        )  # fmt: skip
-        target = (
-            self._top_frame_id(scope) if frame_id is None else checked_id("a frame's id", frame_id)
-        )
-        made = self._pack_assembler.assemble(scope, target, request)
-        frame = self._engine.trees.find_frame(self._tenant, target)
-        if record and (frame is None or frame.context_hash != made.context_hash):
-            command = self._pack_assembler.record_command(made)
-            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
-        return made
-
-    def _top_frame_id(self, scope: Scope) -> str:
-        leaves = self.leaves(scope)
-        if not leaves:
-            raise errors.FrameNotFound(
-                "No active frame: nothing is on the scope's stack.",
-                hint="Push a frame first, or name one with frame_id.",
-                facts={"actor": scope.actor_id},
-            )
-        return leaves[0].frame_id
-
-    def pack_of(
-        self, frame_id: str, context_hash: str | None = None, *, version: int | None = None
-    ) -> ContextPack:
-        """Return a pack that was recorded, its messages byte for byte: the frame's last, or by its hash, or by its event.
-
-        `version` is that of the event in the frame's tree. Nothing is decided anew, and no resolver is
-        asked. Raises FrameNotFound, NotFound, Corrupt.
-        """
-        self._engine.check()
-        frame = self._engine.trees.find_frame(self._tenant, checked_id("a frame's id", frame_id))
-        if frame is None:
-            raise state_cache.unknown_frame_error(frame_id)
-        store = self._engine.store
-        chosen = packs.find_recorded_pack(store, self._tenant, frame, context_hash, version)
-        packs.check_sessions_exist(self._engine, self._tenant, chosen)
-        return packs.rebuild_pack(store, self._tenant, chosen)
-
-    def compact_context(
-        self,
-        frame_id: str,
-        target_budget: int,
-        strategy: CompactionStrategy = CompactionStrategy.PRIORITY_BASED,
-    ) -> CompactionResult:
-        """Let a frame go of handles until those that are left have `target_budget` tokens, by a strategy.
-
-        Critical and pinned handles stay, and a tool's call stays or goes with its result; `target_met` says
-        whether it was enough. Sizes are those of the handles: what the frame has spent stays spent. The
-        level is none if nothing changed, critical if only critical handles are left, else light from three
-        quarters on of the tokens that are left, moderate from a half on, aggressive below; with a summary
-        moderate at least. Raises FrameNotFound, and InvalidRequest for a custom strategy that drops what
-        must stay.
-        """
-        self._engine.check()
-        request = PackRequest(brief=BriefContext())
-        checked_id("a frame's id", frame_id)
-        for tries_left in reversed(range(limits.RETRIES_MAX)):
-            planned = self._pack_assembler.plan_compaction(
-                frame_id, target_budget, strategy, request
-            )
-            if planned.command is None:
-                return planned.result
-            try:
-                self._engine.run(CommandRequest(tenant=self._tenant, command=planned.command))
-            except errors.Conflict:
-                if not tries_left:
-                    raise
-            else:
-                return planned.result
-        raise AssertionError("the last try returns or raises")
-
-    get_context_pack = assemble_context_pack
-
-
 UNSET = msgspec.UNSET
 
 
-class StateIndex(FrameContextOperations):
-    """Frames of one tenant: pushed, changed, suspended, resumed and popped."""
+class StateIndex:
+    """Frames of one tenant: pushed, changed, suspended, resumed and popped; and what a model sees of them.
+
+    `resolvers` finds the content of handles that point outside the log: `resolvers[HandleType.URL] = fn`,
+    where `fn` returns the text of a handle. Handles into the log, and those with content, need none.
+    """
 
     def __init__(
         self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
     ) -> None:
-        super().__init__(engine, settings)
+        self._engine = engine
+        self._settings = settings
+        self._tenant = settings.tenant
         self._commands = frame_commands.FrameCommandFactory(factory)
+        self._queries = FrameQueries(engine, settings.tenant)
+        self.resolvers: dict[HandleType, Resolver] = {}
+        self._pack_assembler = FramePackAssembler(engine, settings.tenant, self.resolvers)
 
     def _submit(self, command: commands.FrameCommand, key: str | None = None) -> CommandResult:
         if key is not None:
@@ -210,10 +97,10 @@ class StateIndex(FrameContextOperations):
         parent_waits: bool = True,
         key: str | None = None,
     ) -> Frame:
-        """Begin a frame. Under a parent, its total comes out of the parent's account, or nothing happens.
+        """Open a frame and return it. Under a parent, its total is taken from the parent's budget.
 
         The parent waits until its last child is popped, unless `parent_waits` is False. A child may belong
-        to another actor. With a `frame_id` of the caller's own, asking again gives the same frame.
+        to another actor. A repeated call with the same `frame_id` returns the same frame.
         Raises ParentFrameNotFound, MaxDepthExceeded, InsufficientTokens, TimeLimitExceeded,
         InvalidTransition, DuplicateFrame.
         """
@@ -241,9 +128,9 @@ class StateIndex(FrameContextOperations):
         handled: Sequence[str] = (),
         key: str | None = None,
     ) -> Frame:
-        """Change what is named: the goal, the inputs, or whether it works or waits.
+        """Change the goal, the inputs or the status (active or waiting); return the changed frame.
 
-        `handled` are failed children that somebody has dealt with. Raises InvalidTransition.
+        `handled` are failed children that need no more attention. Raises FrameNotFound, InvalidTransition.
         """
         command = self._commands.update(frame_id, goal, inputs, status, handled)
         return self._submit(command, key).frame
@@ -258,10 +145,10 @@ class StateIndex(FrameContextOperations):
         cascade: bool = False,
         key: str | None = None,
     ) -> Frame:
-        """Close a frame: what it spent is charged to its parent, what is left goes back.
+        """Close a frame. Its used tokens are charged to its parent; the parent gets the rest back.
 
-        With `cascade` open descendants are cancelled first. Calls that a frame leaves unanswered are closed
-        in their conversation with a result that says so. Raises OpenChildren, InvalidTransition.
+        With `cascade` open descendants are cancelled first. The frame's unanswered tool calls get a result
+        in their conversation that says so. Raises OpenChildren, InvalidTransition.
         """
         command = self._commands.pop(
             frame_id, final_status, result_summary, reason, cascade=cascade
@@ -269,15 +156,15 @@ class StateIndex(FrameContextOperations):
         return self._submit(command, key).frame
 
     def find_top_of_stack(self, scope: Scope) -> Frame | None:
-        """Return the frame that a scope works on: the deepest open one, then the newest; None if there is none.
+        """Return the frame that a scope works on: the deepest open one, of these the newest; None without any.
 
-        What a scope does not name may be anything: Scope("planner") finds the frames of all its sessions.
+        A scope without a session covers all of them: Scope("planner") finds the frames of all its sessions.
         """
-        leaves = self.leaves(scope)
+        leaves = self._queries.leaves(scope)
         return leaves[0] if leaves else None
 
     def get_frame_ancestry(self, frame_id: str) -> list[Frame]:
-        """Return the frames from the root down to one, itself included. Raises FrameNotFound."""
+        """Return the frames from the root down to a frame, which is the last. Raises FrameNotFound."""
         self._engine.check()
         tree = self._engine.trees.open_tree(self._tenant, checked_id("a frame's id", frame_id))
         if tree is not None:
@@ -294,10 +181,28 @@ class StateIndex(FrameContextOperations):
         assert tree is not None, "a frame is in a tree"
         return tree
 
+    def list_frames(
+        self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
+    ) -> list[Frame]:
+        """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
+        return self._queries.list_frames(scope, open_only=open_only, limit=limit)
+
+    def leaves(self, scope: Scope) -> list[Frame]:
+        """Return a scope's open frames without an open child in the scope, the deepest first, then the newest."""
+        return self._queries.leaves(scope)
+
+    def resume_actor(self, scope: Scope) -> ActorResumeState:
+        """Return a scope's stack and pending work after a restart. Tools that were running become "outcome unknown".
+
+        Settle each of these with resolve_tool. Frames of other actors do not change. Without an open frame
+        the state is empty.
+        """
+        return self._queries.resume_actor(scope)
+
     def reserve(
         self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None
     ) -> Frame:
-        """Set tokens of a frame aside. Raises InsufficientTokens if fewer are available."""
+        """Reserve tokens of a frame for a purpose. Raises InsufficientTokens if fewer are available."""
         return self._submit(
             self._commands.change_reservation(frame_id, purpose, reserve=amount), key
         ).frame
@@ -305,7 +210,7 @@ class StateIndex(FrameContextOperations):
     def release_reservation(
         self, frame_id: str, amount: int | None = None, *, purpose: str = "", key: str | None = None
     ) -> Frame:
-        """Give back what was set aside for a purpose: all of it, or some. Raises BudgetError."""
+        """Release reserved tokens of a purpose: `amount`, or all of them. Raises BudgetError."""
         return self._submit(
             self._commands.change_reservation(frame_id, purpose, release=amount), key
         ).frame
@@ -313,19 +218,19 @@ class StateIndex(FrameContextOperations):
     def record_usage(
         self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None
     ) -> Frame:
-        """Record what a frame spent, available or not: `frame.budget.overdrawn` says what was not.
+        """Record used tokens, even if fewer are available: `frame.budget.overdrawn` is the difference.
 
-        `settles` names a reservation that this was for: it ends, and what is left of it is free again.
+        `settles` names the purpose of a reservation, which ends; what is left of it becomes available.
         """
         return self._submit(self._commands.record_usage(frame_id, amount, settles), key).frame
 
     def add_context_handle(
         self, frame_id: str, handle: ContextHandle, *, key: str | None = None
     ) -> Frame:
-        """Give a frame a pointer to content that it may need. The same handle again changes nothing.
+        """Give a frame a pointer to content. The same handle again changes nothing.
 
-        One to messages stays with those that have the numbers now, whatever becomes of the session; its
-        target says so by the version "at". Raises DuplicateHandle if another one has its id.
+        A handle to messages is bound to the session's present version (`target["at"]`), so a later rewind
+        does not change what it points at. Raises DuplicateHandle if another handle has its id.
         """
         self._engine.check()
         command = bind_to_version(
@@ -334,11 +239,11 @@ class StateIndex(FrameContextOperations):
         return self._submit(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
-        """Take a handle from a frame. Raises HandleNotFound if it has none by that id."""
+        """Remove a handle from a frame. Raises HandleNotFound."""
         return self._submit(self._commands.remove_handle(frame_id, handle_id), key).frame
 
     def add_result(self, frame_id: str, result: ResultRef, *, key: str | None = None) -> Frame:
-        """Note what a frame produced."""
+        """Add a reference to something that the frame produced."""
         return self._submit(self._commands.add_result(frame_id, result), key).frame
 
     def suspend_frame(
@@ -351,10 +256,10 @@ class StateIndex(FrameContextOperations):
         expires_in_s: float | None = limits.SUSPENSION_S,
         key: str | None = None,
     ) -> SuspensionToken:
-        """Have a frame stand still; return the right to resume it, once, from any process.
+        """Suspend a frame; return a token that resumes it, once, from any process.
 
-        `payload` is what is asked about, for example a tool call's arguments; whoever decides may edit it.
-        Only a hash of the token is kept. Asked again with the same key, a new token replaces the first.
+        `payload` is the question, for example a tool call's arguments; a decision may edit it. Only a hash
+        of the token is stored. A repeated call with the same key returns a new token and voids the first.
         Raises AlreadySuspended, InvalidTransition, and AlreadyDecided if that suspension was ended.
         """
         secret = self._commands.new_secret()
@@ -363,14 +268,26 @@ class StateIndex(FrameContextOperations):
             payload=payload, expires_in_s=expires_in_s,
         )  # fmt: skip
         answer = self._submit(command, key)
-        standing = answer.frame.suspension
+        suspension = answer.frame.suspension
         if answer.replayed:
-            if standing is None or not self._is_waiting_for_key(standing, key):
+            if suspension is None or not self._is_waiting_for_key(suspension, key):
                 raise errors.AlreadyDecided("the suspension was ended meanwhile.")
-            again = frame_commands.reissue_command(self._tenant, command, standing, secret)
-            standing = self._submit(again).frame.suspension
-        assert standing is not None, "a frame that was just suspended is"
-        return frame_commands.suspension_token(standing, secret)
+            again = frame_commands.reissue_command(self._tenant, command, suspension, secret)
+            suspension = self._submit(again).frame.suspension
+        assert suspension is not None, "the frame was suspended just now"
+        return frame_commands.suspension_token(suspension, secret)
+
+    def _is_waiting_for_key(self, suspension: Suspension, key: str | None) -> bool:
+        """Whether a suspension waits, and was begun by the command with this idempotency key."""
+        store = self._engine.store
+        used = None if key is None else store.find_key(self._tenant, key)
+        found = store.feed(self._tenant, after=used.last - 1, limit=1) if used else []
+        began = state_cache.decode_tree_event(found[0]).event if found else None
+        return (
+            isinstance(began, FrameSuspendedEvent)
+            and began.suspension_id == suspension.suspension_id
+            and suspension.status is SuspensionStatus.WAITING
+        )
 
     def resume_frame(
         self,
@@ -380,10 +297,10 @@ class StateIndex(FrameContextOperations):
         purpose: str | None = None,
         key: str | None = None,
     ) -> Frame:
-        """Let a suspended frame go on where it was, once; `frame.resumption` has what it is handed.
+        """Resume a suspended frame; `frame.resumption` has the payload.
 
-        `purpose` given must be the one that the frame was suspended for. Raises InvalidSuspensionToken for
-        a token that is unknown, used, revoked or of elsewhere; SuspensionExpired.
+        A `purpose` must be the one of the suspension. Raises InvalidSuspensionToken for a token that is
+        unknown, used, revoked or of another tenant or frame; SuspensionExpired.
         """
         suspension_id, secret = frame_commands.parse_token(token)
         found = self._find_suspension(suspension_id)
@@ -404,8 +321,8 @@ class StateIndex(FrameContextOperations):
     ) -> Frame:
         """Decide a suspension without its token: "approve", "reject", or "edit" with the edited payload.
 
-        The frame goes on in each case; `frame.resumption` tells it how. Raises SuspensionNotFound,
-        AlreadyDecided (with who and when), SuspensionExpired.
+        The frame is resumed in each case; `frame.resumption` has the decision. Raises SuspensionNotFound,
+        AlreadyDecided (its facts name the decider and the time), SuspensionExpired.
         """
         found = self.get_suspension(suspension_id)
         command = frame_commands.decide_command(
@@ -439,25 +356,25 @@ class StateIndex(FrameContextOperations):
         self._engine.check()
         checked_limit(limit)
         checked_scope(scope, optional=True)
-        rows = self._rows(
-            state_cache.SUSPENSION_KIND,
+        query = port.Query(
+            kind=state_cache.SUSPENSION_KIND,
             lookup=state_cache.ROW_WAITING if waiting else None,
             owner=scope.actor_id if scope else None,
         )
-        every = (codec.decode_suspension(row.document) for row in rows)
+        rows = iter_rows(self._engine.store, self._tenant, query)
         now = self._engine.now_us()
         found = (
-            one
-            for one in every
-            if (scope is None or scope.covers(one.scope))
-            and (not waiting or is_suspension_open(one, now))
+            suspension
+            for suspension in (codec.decode_suspension(row.document) for row in rows)
+            if (scope is None or scope.covers(suspension.scope))
+            and (not waiting or is_suspension_open(suspension, now))
         )
         return list(itertools.islice(found, limit))
 
     def revoke_suspension(
         self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None
     ) -> Frame:
-        """Make a token void. The frame stays suspended until it is suspended anew and resumed."""
+        """Make a token void. The frame stays suspended; suspend it again to get a new token."""
         found = self.get_suspension(suspension_id)
         return self._submit(self._commands.revoke_suspension(found, by, reason), key).frame
 
@@ -474,11 +391,11 @@ class StateIndex(FrameContextOperations):
         intent: bool = False,
         key: str | None = None,
     ) -> ToolRun:
-        """Note that a tool runs from here on; hand `.key` of what is returned to the tool.
+        """Record that a tool starts; pass the `.key` of the returned run to the tool.
 
-        With `intent` it is only meant to run; the same call again starts it. `call_id` and `message_id`
-        name the call in the session's conversation. Raises ToolLimitExceeded, TimeLimitExceeded, and
-        InvalidTransition if the call has begun already.
+        With `intent` the tool is only planned; the same call without `intent` starts it. `call_id` and
+        `message_id` name the call in the session's conversation. Raises ToolLimitExceeded,
+        TimeLimitExceeded, and InvalidTransition if the call has started already.
         """
         command = self._commands.begin_tool(
             frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
@@ -495,7 +412,7 @@ class StateIndex(FrameContextOperations):
         is_error: bool = False,
         key: str | None = None,
     ) -> Frame:
-        """Note a tool's result. A conversation that waits for it gets it in the same step. Raises ToolNotFound."""
+        """Record a tool's result, and add it to a conversation that waits for it, in one commit. Raises ToolNotFound."""
         return self._submit(
             self._end_tool_command(frame_id, tool_id, output, is_error=is_error), key
         ).frame
@@ -520,8 +437,8 @@ class StateIndex(FrameContextOperations):
     ) -> Frame:
         """Settle a tool of unknown outcome: "retry" (it runs again under the same key), "result", or "abandon".
 
-        An abandoned call gets a result that tells the model that its outcome is unknown, or, if it was only
-        meant to run, that it was not run.
+        An abandoned call gets a result that tells the model that the outcome is unknown, or, if the tool
+        was only planned, that it did not run.
         """
         if how == "retry" and output is not None:
             raise errors.InvalidRequest("a tool that is retried has no output yet.")
@@ -538,12 +455,127 @@ class StateIndex(FrameContextOperations):
         return self._submit(command, key).frame
 
     def expire(self, now: When | None = None) -> list[str]:
-        """Fail frames whose time is up or whose session has ended, expire suspensions; return their frames.
+        """Fail frames whose time is up or whose session has ended, and expire suspensions.
 
-        Time that a frame, or anything below it, is suspended does not count.
+        Returns the ids of the frames that changed. Time in which a frame or a descendant is suspended does
+        not count.
         """
         self._engine.check()
         given = moment_us(now)
-        return self._expire(self._engine.now_us() if given is None else given)
+        now_us = self._engine.now_us() if given is None else given
+        return expire_frames(self._engine, self._tenant, now_us)
+
+    def assemble_context_pack(
+        self,
+        scope: Scope,
+        *,
+        frame_id: str | None = None,
+        role: str = "",
+        budget_tokens: int | None = None,
+        include_handles: Sequence[str] = (),
+        exclude_handles: Sequence[str] = (),
+        min_compaction: CompactionLevel = CompactionLevel.NONE,
+        system_prompt: str = "",
+        invariants: Sequence[str] = (),
+        working_context: Json = None,
+        available_tools: Sequence[str] = (),
+        model: str | None = None,
+        counter: str | tokens.Counter | None = None,
+        overflow: str = "raise",
+        strict: bool = False,
+        record: bool = True,
+    ) -> ContextPack:
+        """Return the context pack for a frame: the one named, or the top of the scope's stack.
+
+        It has a brief context, the frames from the root down, the scope's conversation, and content of the
+        frame's handles, fitted into `budget_tokens`, by default the frame's available tokens and limits.
+        `include_handles` go in first, within three quarters of the budget; `exclude_handles` stay out, even
+        critical ones. With `strict`, a budget above the available tokens is refused. With overflow="flag"
+        critical content is included even if it exceeds the budget. The pack is recorded with the frame,
+        unless the last record is equal; pack_of returns it.
+        Raises FrameNotFound, BudgetTooSmall, InsufficientTokens, HandleUnresolved, ContextOverflow.
+        """
+        self._engine.check()
+        checked_scope(scope)
+        request = PackRequest(
+            brief=BriefContext(
+                role=role, system_prompt=system_prompt, invariants=cast("tuple[str, ...]", invariants),
+                working_context=working_context, available_tools=cast("tuple[str, ...]", available_tools),
+            ),
+            budget_tokens=budget_tokens,
+            include_handles=packs.checked_handle_ids("include_handles", include_handles),
+            exclude_handles=packs.checked_handle_ids("exclude_handles", exclude_handles),
+            min_compaction=min_compaction, model=model, counter=counter, overflow=overflow,
+            strict=strict,
+        )  # fmt: skip
+        target = (
+            self._top_frame_id(scope) if frame_id is None else checked_id("a frame's id", frame_id)
+        )
+        made = self._pack_assembler.assemble(scope, target, request)
+        frame = self._engine.trees.find_frame(self._tenant, target)
+        if record and (frame is None or frame.context_hash != made.context_hash):
+            command = self._pack_assembler.record_command(made)
+            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
+        return made
+
+    def _top_frame_id(self, scope: Scope) -> str:
+        top = self.find_top_of_stack(scope)
+        if top is None:
+            raise errors.FrameNotFound(
+                "No active frame: nothing is on the scope's stack.",
+                hint="Push a frame first, or name one with frame_id.",
+                facts={"actor": scope.actor_id},
+            )
+        return top.frame_id
+
+    def pack_of(
+        self, frame_id: str, context_hash: str | None = None, *, version: int | None = None
+    ) -> ContextPack:
+        """Return a recorded pack, its messages byte for byte: the frame's last, or the one with a hash or version.
+
+        `version` is the version of the recording event in the frame's tree. No resolver is called. Raises
+        FrameNotFound, NotFound, Corrupt.
+        """
+        self._engine.check()
+        frame = self._engine.trees.find_frame(self._tenant, checked_id("a frame's id", frame_id))
+        if frame is None:
+            raise state_cache.unknown_frame_error(frame_id)
+        store = self._engine.store
+        chosen = packs.find_recorded_pack(store, self._tenant, frame, context_hash, version)
+        packs.check_sessions_exist(self._engine, self._tenant, chosen)
+        return packs.rebuild_pack(store, self._tenant, chosen)
+
+    def compact_context(
+        self,
+        frame_id: str,
+        target_budget: int,
+        strategy: CompactionStrategy = CompactionStrategy.PRIORITY_BASED,
+    ) -> CompactionResult:
+        """Remove handles from a frame until the rest has at most `target_budget` tokens.
+
+        Critical and pinned handles stay, and the handles of one tool call stay or go together; `target_met`
+        says whether the target was reached. Used tokens stay used. The result's level is "none" if nothing
+        changed, "critical" if only critical handles are left, else "light" if at least three quarters of
+        the tokens are left, "moderate" from a half, "aggressive" below; with a summary at least "moderate".
+        Raises FrameNotFound, and InvalidRequest for a custom strategy that removes what must stay.
+        """
+        self._engine.check()
+        request = PackRequest(brief=BriefContext())
+        checked_id("a frame's id", frame_id)
+        for tries_left in reversed(range(limits.RETRIES_MAX)):
+            planned = self._pack_assembler.plan_compaction(
+                frame_id, target_budget, strategy, request
+            )
+            if planned.command is None:
+                return planned.result
+            try:
+                self._engine.run(CommandRequest(tenant=self._tenant, command=planned.command))
+            except errors.Conflict:
+                if not tries_left:
+                    raise
+            else:
+                return planned.result
+        raise AssertionError("the last try returns or raises")
 
     add_handle = add_context_handle
+    get_context_pack = assemble_context_pack

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from limpet import limits
 from limpet.admin.erasure.hooks import NO_HOOKS, ErasureHooks, decode_hook_calls, has_local_work
 from limpet.admin.erasure.service import ErasureService
-from limpet.frames.state_index import StateIndex
+from limpet.frames.expiry import expire_frames
 from limpet.jobs.tasks import Heartbeat, Task
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions
@@ -59,7 +59,7 @@ class ExpireTask:
         settings = Settings(tenant=tenant)
         if self._idle_s is not None:
             Sessions(self._engine, settings, self._engine.factory).expire(idle_s=self._idle_s)
-        StateIndex(self._engine, settings).expire()
+        expire_frames(self._engine, tenant, self._engine.now_us())
         more = self._apply_retention(tenant, beat)
         if not more:
             self._looked_us[tenant] = self._engine.now_us()

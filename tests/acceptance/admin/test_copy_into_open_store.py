@@ -52,7 +52,7 @@ class Meanwhile:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         if tenant == self._tenant and limit > 1 and not self.happened:
             self.happened = True
             self._happens()

@@ -97,7 +97,7 @@ class Between:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         page = self._store.copy_events(tenant, after=after, limit=limit)
         if not self.erased and any(raw.blobs for raw in page):
             self.erased = True

@@ -158,7 +158,7 @@ class Erasing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._store, name)
 
-    def copy(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         self._left -= 1
         if self._left == 0:
             self._lp.admin.erase(user_id="ada")

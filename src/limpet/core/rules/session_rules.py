@@ -7,7 +7,7 @@ summaries, end and offloading.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -320,6 +320,31 @@ def is_continuation_of(state: SessionState | None, before: SessionState) -> bool
         and state.continued_from == before.id
         and state.id in before.continuations
     )
+
+
+def find_continuation(
+    state: SessionState, find: Callable[[str], SessionState | None]
+) -> SessionState | None:
+    """Return the session that continues another, the newest first; None if none does."""
+    found = map(find, reversed(state.continuations))
+    return next((after for after in found if is_continuation_of(after, state)), None)
+
+
+def conversation(
+    state: SessionState, find: Callable[[str], SessionState | None]
+) -> list[SessionState]:
+    """Return the sessions of the conversation that a session is part of, first to last."""
+    parts = {state.id: state}
+    before = state
+    while source := find(before.continued_from) if before.continued_from else None:
+        # Imported or damaged links may form a circle.
+        if source.id in parts or not is_continuation_of(before, source):
+            break
+        parts = {source.id: source, **parts}
+        before = source
+    while (after := find_continuation(state, find)) and after.id not in parts:
+        parts[after.id] = state = after
+    return list(parts.values())
 
 
 def _create_events(
