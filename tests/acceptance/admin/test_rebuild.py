@@ -264,7 +264,7 @@ def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
     with limpet.connect(path) as lp:
         assert lp.sessions.get_session("long").title == "A lie"
         monkeypatch.setattr(SQLiteStore, "contended", property(lambda _: True))
-        monkeypatch.setattr(SQLiteStore, "hand_over", lambda *_: elsewhere(path))
+        monkeypatch.setattr(SQLiteStore, "hand_off", lambda *_: elsewhere(path))
         lp.sessions.add_messages("long", [Message("user", "one more")])
         assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
