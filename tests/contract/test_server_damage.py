@@ -69,7 +69,7 @@ def test_a_head_that_is_lost_is_found(mine: ServerStore, server: RamServer):
     assert any("the log ends at 0, but it goes on" in fault for fault in faults(mine))
     with (
         closing(ServerStore(RemoteDriver(server))) as another,
-        pytest.raises(errors.Corrupt, match="what says how many is lost"),
+        pytest.raises(errors.Corrupt, match="the record of how many is lost"),
     ):
         another.head(TENANT)
 

@@ -1,4 +1,4 @@
-"""Changes to a tenant: built from appends, and sent to the driver singly or in a pipeline.
+"""Changes to a tenant: built from appends, and sent to the driver one by one or in a pipeline.
 
 `ChangeBuilder` turns the appends of one tenant into one change. Keys, claims and stream names are
 left for the server to check, and are read beforehand only after it has refused a change.
@@ -30,30 +30,32 @@ from limpet.stores.server.driver import (
     TenantChange,
 )
 from limpet.stores.server.notifications import CommitNotifications
-from limpet.stores.server.tenant_cache import CachedTenant, LossDetector, TenantCache
+from limpet.stores.server.tenant_cache import CachedTenant, TenantCache
 from limpet.stores.stream_paths import Span, StreamBase
 
 
 class ChangeBuilder:
-    """Appends of one tenant on their way, and what is known once they are there."""
+    """Turns appends of one tenant into one change. `update_cache` is called once the change is applied or sent.
+
+    `careful`: keys, claims and new streams are read before the change, because the server has refused it once.
+    """
 
     def __init__(
         self,
         driver: Driver,
         tenant: str,
-        known: CachedTenant,
+        cached: CachedTenant,
         random: Callable[[int], bytes],
         *,
         careful: bool,
     ) -> None:
         self._driver = driver
         self._tenant = tenant
-        self._cached = known
+        self._cached = cached
         self._random = random
         self._check_everything = careful
-        self.head_before = known.head
-        """The head that it rests on."""
-        self._position, self._link = known.head.position, known.head.link
+        self.head_before = cached.head
+        self._position, self._link = cached.head.position, cached.head.link
         self.streams: dict[str, StreamRow] = {}
         self._numbered: dict[int, StreamRow] = {}
         self._earlier_spans: dict[int, tuple[Span, ...]] = {}
@@ -68,7 +70,7 @@ class ChangeBuilder:
         self._snapshots: dict[int, SnapshotRow] = {}
 
     def append(self, append: port.Append) -> port.AppendOutcome:
-        """Check one append's conditions and take it; on any other outcome than Appended nothing of it is taken."""
+        """Check one append's conditions and add it to the change. Any outcome but Appended adds nothing."""
         if append.key is not None and (
             used := self._find_key(append.key, ask=self._check_everything)
         ):
@@ -81,7 +83,7 @@ class ChangeBuilder:
             # A claim of an earlier write may be taken too; it comes first, and was left to the server.
             refused = self._check_claims(append, streams, everything=True)
         if refused is not None:
-            # The key comes first, and was left to the server.
+            # A replay takes precedence over a refusal, and the key has not been read yet.
             key = append.key if not self._check_everything else None
             return (self._find_key(key, ask=True) if key is not None else None) or refused
         begin = self._position + 1
@@ -96,9 +98,9 @@ class ChangeBuilder:
     def _check_versions(
         self, append: port.Append, streams: list[StreamRow | None]
     ) -> port.Stale | None:
-        """Return the first stream that is at another version than expected; note those that are not."""
+        """Return the first stream at another version than expected; append the streams of the others to `streams`."""
         for write in append.writes:
-            # What is to be new is looked for by the server.
+            # Whether a new stream exists already is checked by the server.
             stream = self._find_stream(
                 write.stream, ask=self._check_everything or write.expected > 0
             )
@@ -121,26 +123,26 @@ class ChangeBuilder:
         return None
 
     def _is_first_write(self, write: port.StreamWrite, stream: StreamRow | None) -> bool:
-        """Whether a write is the first here to a stream without bases: what that has claimed so far only the server knows."""
+        """Whether a write is the first of this change to a stream without bases: the server alone checks its claims."""
         if write.base is not None or (stream is not None and stream.bases):
             return False
         return write.stream not in self.streams
 
     @property
     def head_after(self) -> FeedHead:
-        """The head that the batch leads to."""
+        """The head after the change."""
         return FeedHead(self._position, self._link, self.head_before.epoch)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was taken."""
+        """Whether no append was added."""
         return not self._rows
 
     def build_change(self) -> TenantChange:
-        """Return all of it as one change."""
+        """Return all appends as one change."""
         tenant, rows = self._tenant, self._projections
         put = [row for row in rows.values() if row is not None]
-        # Most bring rows, claims and projections only: a generator for each of the others would take as long as those.
+        # Most changes have rows, claims and projections only: generators for the rest would take as long again.
         return TenantChange(
             tenant=tenant,
             before=self.head_before,
@@ -150,59 +152,59 @@ class ChangeBuilder:
             else (),
             bases=tuple(self._bases),
             rows=tuple(self._rows),
-            claims=tuple([(*place, version) for place, version in self._claims.items()]),
+            claims=tuple([(*claim, version) for claim, version in self._claims.items()]),
             keys=tuple([checked_reads.key_row(tenant, used) for used in self._keys.values()]),
             blobs=self._blobs,
             blob_uses=tuple(self._uses),
             projections=tuple(
                 [ProjectionRow(row, checked_reads.projection_checksum(tenant, row)) for row in put]
             ),
-            drop_projections=tuple([place for place, row in rows.items() if row is None]),
+            drop_projections=tuple([row_id for row_id, row in rows.items() if row is None]),
             snapshots=tuple(self._snapshots.values()),
             renames=tuple(self._rebased_streams()) if self._bases else (),
         )
 
     def _new_stream_row(self, name: str) -> StreamRow:
         stream = self.streams[name]
-        mark = checked_reads.stream_checksum(self._tenant, stream)
-        return msgspec.structs.replace(stream, bases=(), checksum=mark)
+        checksum = checked_reads.stream_checksum(self._tenant, stream)
+        return msgspec.structs.replace(stream, bases=(), checksum=checksum)
 
     def _rebased_streams(self) -> Iterator[tuple[int, str, bytes]]:
-        """Yield the streams that were there and got a base: the name stays, the mark is another."""
+        """Yield existing streams that got a base: the name stays, the checksum changes."""
         for number in {number: None for number, _ in self._bases}:
             stream = self._numbered[number]
             if stream.name not in self._new_streams:
                 yield number, stream.name, checked_reads.stream_checksum(self._tenant, stream)
 
     def update_cache(self) -> None:
-        """It is there: remember what follows from it."""
-        known = self._cached
-        known.head = self.head_after
-        known.streams |= self.streams
-        known.earlier_spans |= self._earlier_spans
+        """Put head and streams after the change into the cache."""
+        cached = self._cached
+        cached.head = self.head_after
+        cached.streams |= self.streams
+        cached.earlier_spans |= self._earlier_spans
 
     def _find_key(self, key: port.KeyUse, *, ask: bool) -> port.KeyRecord | None:
         used = self._keys.get(key.key)
         if used is None and ask:
-            kept = self._driver.key(self._tenant, key.key)
-            used = checked_reads.checked_key(self._tenant, kept) if kept else None
+            row = self._driver.key(self._tenant, key.key)
+            used = checked_reads.checked_key(self._tenant, row) if row else None
         return checked_reads.to_key_record(used) if used else None
 
     def _find_stream(self, name: str, *, ask: bool) -> StreamRow | None:
-        """Return a stream as it is after what was taken so far; None if it is not there, or nobody asked."""
-        found = self.streams.get(name) or self._cached.streams.get(name)
-        if found is None and ask:
-            found = checked_reads.find_stream(self._driver, self._tenant, name)
-            if found is not None:
-                self._cached.streams[name] = found
-        return found
+        """Return a stream as it is after the appends so far; None if it does not exist, or is not cached and `ask` is False."""
+        stream = self.streams.get(name) or self._cached.streams.get(name)
+        if stream is None and ask:
+            stream = checked_reads.find_stream(self._driver, self._tenant, name)
+            if stream is not None:
+                self._cached.streams[name] = stream
+        return stream
 
     def _find_taken_claim(
         self, write: port.StreamWrite, stream: StreamRow | None, *, everything: bool
     ) -> port.ClaimTaken | None:
         spans = self._spans_before_write(write, stream)
         found: dict[str, list[tuple[int, int]]] = {}
-        # The server tells of a claim in the stretch that is written, not before it.
+        # The server checks claims of the stretch that is written, not of the ones before it.
         if spans and (everything or write.base is not None or len(spans) > 1):
             stretches = [span.stretch for span in spans]
             texts = [text for text, _ in write.claims]
@@ -224,7 +226,7 @@ class ChangeBuilder:
     def _spans_before_write(
         self, write: port.StreamWrite, stream: StreamRow | None
     ) -> tuple[Span, ...]:
-        """Return what a write goes on from."""
+        """Return the spans that a write continues."""
         if write.base is not None:
             return self._base_spans(write.base)[1]
         if stream is None:
@@ -233,7 +235,7 @@ class ChangeBuilder:
         return (*self._spans_before_stretch(stream), last) if stream.bases else (last,)
 
     def _spans_before_stretch(self, stream: StreamRow) -> tuple[Span, ...]:
-        """Return what came before the stretch that a stream with bases is written in."""
+        """Return the spans before the stretch that a stream with bases is written in."""
         found = self._earlier_spans.get(stream.number) or self._cached.earlier_spans.get(
             stream.number
         )
@@ -243,13 +245,11 @@ class ChangeBuilder:
         return found
 
     def _base_spans(self, base: tuple[str, int]) -> tuple[int, tuple[Span, ...]]:
-        """Return the number of the stream that a base names, and what that is made of there."""
+        """Return the number of a base's stream, and the spans of that stream up to the base's version."""
         source = self._find_stream(base[0], ask=True)
-        assert source is not None and base[1] <= source.version, (
-            "a base names a stream that is there"
-        )
+        assert source is not None and base[1] <= source.version, "a base names an existing stream"
         spans = self._stream_path(source, base[1])
-        assert stream_paths.last_version(spans) == base[1], "a base names a version that was"
+        assert stream_paths.last_version(spans) == base[1], "a base names an existing version"
         return source.number, spans
 
     def _stream_path(self, stream: StreamRow, at: int) -> tuple[Span, ...]:
@@ -279,7 +279,7 @@ class ChangeBuilder:
                 self._claims[stretch, text] = write.previous_version + index + 1
 
     def _add_events(self, write: port.StreamWrite, number: int) -> int:
-        """Make the rows of a write's events; return the last one's version."""
+        """Add the rows of a write's events; return the last one's version."""
         position, version, link, name = (
             self._position,
             write.previous_version,
@@ -302,28 +302,28 @@ class ChangeBuilder:
         return version
 
     def _add_blobs(self, position: int, contents: Sequence[bytes]) -> None:
-        brought = {chain.blob_hash(content): content for content in contents}
-        self._blobs |= brought
-        self._uses += [(position, hash_) for hash_ in brought]
+        blobs = {chain.blob_hash(content): content for content in contents}
+        self._blobs |= blobs
+        self._uses += [(position, hash_) for hash_ in blobs]
 
     def _add_derived(self, append: port.Append, begin: int) -> None:
-        for place in append.drops:
-            self._projections[place] = None
+        for row_id in append.drops:
+            self._projections[row_id] = None
         for snapshot in append.snapshots:
             stream = self._find_stream(snapshot.stream, ask=True)
-            assert stream is not None, "a snapshot is of what was written"
+            assert stream is not None, "a snapshot is of an existing stream"
             link = self._link_at(stream, snapshot.version)
-            mark = checked_reads.snapshot_checksum(self._tenant, stream.number, snapshot, link)
-            self._snapshots[stream.number] = SnapshotRow(snapshot, mark)
+            checksum = checked_reads.snapshot_checksum(self._tenant, stream.number, snapshot, link)
+            self._snapshots[stream.number] = SnapshotRow(snapshot, checksum)
         if append.key is not None:
             key, hash_ = append.key.key, append.key.command_hash
             self._keys[key] = port.RawKey(key, hash_, begin, self._position, append.time_us)
 
     def _link_at(self, stream: StreamRow, version: int) -> bytes:
         place = (stream.number, version)
-        for kept in reversed(self._rows):
-            if (kept.event.address.stream, kept.event.address.version) == place:
-                return kept.event.link
+        for row in reversed(self._rows):
+            if (row.event.address.stream, row.event.address.version) == place:
+                return row.event.link
         return checked_reads.event_link(self._driver, self._tenant, stream.number, version)[1]
 
 
@@ -333,25 +333,25 @@ def _current_stretch(stream: StreamRow) -> int:
 
 
 class DerivedRows(msgspec.Struct, frozen=True):
-    """What is derived from one stream or several of a tenant, as rows of a change."""
+    """Rows of a change that are derived from one or more streams of a tenant."""
 
     claims: list[tuple[int, str, int]] = []
     blob_uses: list[tuple[int, bytes]] = []
     projections: list[ProjectionRow] = []
 
     def __len__(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return len(self.claims) + len(self.blob_uses) + len(self.projections)
 
     def extend(self, other: DerivedRows) -> None:
-        """Take the rows of another one, too."""
+        """Add the rows of another object."""
         self.claims.extend(other.claims)
         self.blob_uses.extend(other.blob_uses)
         self.projections.extend(other.projections)
 
 
 class StreamDerivation:
-    """One stream, whose events are gone through once, and what follows from them."""
+    """Derives the rows of one stream. Its events are iterated once, before `rows`."""
 
     def __init__(self, driver: Driver, tenant: str, stream: StreamRow, name: str) -> None:
         self._driver = driver
@@ -361,15 +361,15 @@ class StreamDerivation:
         self._positions = array("Q")
 
     def events(self, rows: Iterable[FeedRow] | None = None) -> Iterator[port.StoredEvent]:
-        """Yield the stream's own events, or those that are given in their place."""
+        """Yield the stream's own events, or those of the given rows."""
         if rows is None:
             rows = checked_reads.own_events(self._driver, self._tenant, self._stream)
-        for kept in rows:
-            self._positions.append(kept.event.address.position)
-            yield checked_reads.checked_event(self._tenant, kept, self._name)
+        for row in rows:
+            self._positions.append(row.event.address.position)
+            yield checked_reads.checked_event(self._tenant, row, self._name)
 
     def rows(self, derived: port.DerivedState) -> DerivedRows:
-        """Return what was derived from these events as rows."""
+        """Return the derived state of these events as rows."""
         stream, positions = self._stream, self._positions
         return DerivedRows(
             stream_paths.claims_by_stretch(stream.number, stream.bases, derived.claims),
@@ -382,7 +382,7 @@ class StreamDerivation:
 
 
 class InFlightCommit:
-    """One commit on its way: what its appends come to if it is taken, and what each tenant brings to it."""
+    """A commit that was sent and not answered: its outcomes if it is applied, and its builders and indexes by tenant."""
 
     __slots__ = ("builders", "indexes", "outcomes")
 
@@ -393,30 +393,27 @@ class InFlightCommit:
 
 
 class ServerPipeline:
-    """Commits of one turn on their way over one line."""
+    """Commits of one batch in flight over one connection. The caller holds the store's write lock throughout."""
 
     def __init__(
         self,
         driver: Driver,
-        line: ChangePipeline,
-        *,
-        known: TenantCache,
-        acknowledged: LossDetector,
-        news: CommitNotifications,
+        pipeline: ChangePipeline,
+        tenant_cache: TenantCache,
+        notifications: CommitNotifications,
         random: Callable[[int], bytes],
     ) -> None:
         self._driver = driver
-        self._pipeline = line
-        self._tenant_cache = known
-        self._loss_detector = acknowledged
-        self._notifications = news
+        self._pipeline = pipeline
+        self._tenant_cache = tenant_cache
+        self._notifications = notifications
         self._random = random
         self._in_flight: deque[InFlightCommit] = deque()
         self._refused_tenants: set[str] = set()
-        """Tenants of which a commit was not taken: neither are those behind it, and nobody else is to blame for that."""
+        """Tenants with a refused commit. The server refuses the later ones too: that is no sign of another writer."""
 
     def __enter__(self) -> ServerPipeline:
-        """Take the line."""
+        """Borrow the connection."""
         self._pipeline.__enter__()
         return self
 
@@ -426,7 +423,7 @@ class ServerPipeline:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the line back. What is still on its way may be there or not."""
+        """Give the connection back. Commits still in flight may be applied or not."""
         try:
             for commit in self._in_flight:
                 self._tenant_cache.invalidate(commit.builders)
@@ -434,62 +431,61 @@ class ServerPipeline:
             self._pipeline.__exit__(kind, error, trace)
 
     def send(self, appends: Sequence[port.Append]) -> bool:
-        """Send appends, if all that is known lets each of them be appended, and nobody else writes to their tenants."""
+        """Send appends as one commit; return False, with nothing sent, if they need `commit`.
+
+        That is so if the cache refuses an append, or if another process writes to one of the tenants.
+        """
         commit = InFlightCommit()
         for at, append in enumerate(appends):
             tenant = append.tenant
-            batch = commit.builders.get(tenant)
-            if batch is None:
+            builder = commit.builders.get(tenant)
+            if builder is None:
                 if self._tenant_cache.is_contended or tenant in self._refused_tenants:
                     return False
-                known = self._tenant_cache.get(tenant)
-                if known.newer_head is not None:
+                cached = self._tenant_cache.get(tenant)
+                if cached.newer_head is not None:
                     return False
-                batch = ChangeBuilder(self._driver, tenant, known, self._random, careful=False)
-                commit.builders[tenant], commit.indexes[tenant] = batch, []
-            outcome = batch.append(append)
+                builder = ChangeBuilder(self._driver, tenant, cached, self._random, careful=False)
+                commit.builders[tenant], commit.indexes[tenant] = builder, []
+            outcome = builder.append(append)
             if not isinstance(outcome, port.Appended):
                 return False
             commit.outcomes.append(outcome)
             commit.indexes[tenant].append(at)
-        # From here on it may be there, whatever happens.
+        # Appended before the send: after an interrupt the change may have reached the server.
         self._in_flight.append(commit)
-        if not self._pipeline.send([batch.build_change() for batch in commit.builders.values()]):
+        if not self._pipeline.send([each.build_change() for each in commit.builders.values()]):
             self._in_flight.pop()
             return False
-        for batch in commit.builders.values():
-            # What is known may be wrong: the server compares.
-            batch.update_cache()
+        for builder in commit.builders.values():
+            # The cache runs ahead of the answer. If the commit is refused, so are those built on it.
+            builder.update_cache()
         return True
 
     def receive(self) -> list[port.AppendOutcome]:
-        """Return the outcomes of the first commit."""
-        verdicts = self._pipeline.receive()
+        """Wait for the oldest commit in flight and return its outcomes. A refused one is Stale for every append."""
+        results = self._pipeline.receive()
         commit = self._in_flight.popleft()
-        for (tenant, batch), verdict in zip(commit.builders.items(), verdicts, strict=True):
-            if isinstance(verdict, HeadMoved | DuplicateRow):
-                if isinstance(verdict, HeadMoved) and tenant not in self._refused_tenants:
+        for (tenant, builder), result in zip(commit.builders.items(), results, strict=True):
+            if isinstance(result, HeadMoved | DuplicateRow):
+                if isinstance(result, HeadMoved) and tenant not in self._refused_tenants:
                     self._tenant_cache.head_moved(tenant)
-                    self._notifications.start_listener()
                 else:
                     self._tenant_cache.invalidate((tenant,))
                 self._refused_tenants.add(tenant)
                 for at in commit.indexes[tenant]:
-                    commit.outcomes[at] = port.Stale("", batch.head_before.position)
-                continue
-            self._loss_detector.record(tenant, batch.head_after)
-            if verdict is not None:
-                self._tenant_cache.mark_contended(tenant)
-                self._notifications.start_listener()
+                    commit.outcomes[at] = port.Stale("", builder.head_before.position)
+            else:
+                self._tenant_cache.change_applied(tenant, builder.head_after, result)
         self._notifications.notify(commit.builders)
         return commit.outcomes
 
     def has_answer(self) -> bool:
-        """Whether something of an answer is there."""
+        """Whether `receive` would find part of an answer."""
         return self._pipeline.has_answer()
 
     def fileno(self) -> int:
-        """Return what can be polled for an answer."""
+        """Return the file descriptor that becomes readable with an answer."""
         return self._pipeline.fileno()
 
 

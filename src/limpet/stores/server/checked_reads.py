@@ -1,8 +1,7 @@
 """Reads that are verified: checksums of rows, paths of streams, events with their digests.
 
 A row that no event digest covers has a checksum over its fields; reading it raises Corrupt if the
-checksum differs. The checksums hash MessagePack of structs, so the field names of those structs are
-part of the stored format. Events are checked against their digest, and for gaps.
+checksum differs. Events are checked against their digest, and for gaps.
 """
 
 from __future__ import annotations
@@ -31,169 +30,165 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def _checksum(*fields: object) -> bytes:
+    # Structs are encoded as maps: the field names of `Projection`, `RawKey` and `StreamBase` are part of the format.
     return hashlib.sha256(_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
 def note_checksum(tenant: str, name: str, note: port.Note) -> bytes:
-    """Return the mark of a note."""
+    """Return the checksum of a note."""
     return _checksum(tenant, name, note.version, note.value)
 
 
 def projection_checksum(tenant: str, row: port.Projection) -> bytes:
-    """Return the mark of a projection."""
+    """Return the checksum of a projection."""
     return _checksum(tenant, row)
 
 
 def snapshot_checksum(tenant: str, number: int, snapshot: port.Snapshot, link: bytes) -> bytes:
-    """Return the mark of the snapshot of a stream, which is known by its number: its name may be given back.
+    """Return the checksum of a snapshot.
 
-    The link of the event at its version is in it: a snapshot holds for what came before it, and for nothing else.
+    It covers the stream's number, because its name may later belong to another stream, and the link of the event at
+    its version: a snapshot is valid for exactly one history.
     """
     return _checksum(tenant, number, snapshot.version, snapshot.fold, snapshot.state, link)
 
 
 def stream_checksum(tenant: str, stream: StreamRow) -> bytes:
-    """Return the mark of a stream. Its last version is not in it: that the log proves."""
+    """Return the checksum of a stream. It does not cover the last version, which the log proves."""
     return _checksum(tenant, stream.number, stream.name, stream.first, stream.bases)
 
 
 def key_row(tenant: str, used: port.RawKey) -> KeyRow:
-    """Return an idempotency key's use as it is kept; the command's hash behind a mark."""
-    kept = _checksum(tenant, used) + used.command_hash
-    return KeyRow(used.key, kept, used.first, used.last, used.time_us)
+    """Return an idempotency key's use as stored: the command's hash is prefixed with a checksum."""
+    prefixed_hash = _checksum(tenant, used) + used.command_hash
+    return KeyRow(used.key, prefixed_hash, used.first, used.last, used.time_us)
 
 
 def event_erasure(
     tenant: str, position: int, notice: int, cause: int, payload: bytes | None
 ) -> EventErasure:
-    """Return what becomes of an erased event; its stand-in is kept behind a mark."""
-    kept = None if payload is None else _checksum(tenant, position, cause, payload) + payload
-    return EventErasure(notice, cause, kept)
+    """Return the erasure of an event as stored: its redacted payload is prefixed with a checksum."""
+    prefixed = None if payload is None else _checksum(tenant, position, cause, payload) + payload
+    return EventErasure(notice, cause, prefixed)
 
 
-def checked_redaction(tenant: str, position: int, blank: EventErasure) -> bytes | None:
-    """Return what is read in place of an erased event; raise Corrupt if it is not what was written."""
-    if blank.redacted_payload is None:
+def checked_redaction(tenant: str, position: int, erasure: EventErasure) -> bytes | None:
+    """Return the redacted payload of an erased event, None if it has none; raise Corrupt if its checksum differs."""
+    if erasure.redacted_payload is None:
         return None
-    payload = blank.redacted_payload[CHECKSUM_BYTES:]
-    if _checksum(tenant, position, blank.cause, payload) != blank.redacted_payload[:CHECKSUM_BYTES]:
-        raise errors.Corrupt("a row that says what was erased is not what was written.")
+    checksum = erasure.redacted_payload[:CHECKSUM_BYTES]
+    payload = erasure.redacted_payload[CHECKSUM_BYTES:]
+    if _checksum(tenant, position, erasure.cause, payload) != checksum:
+        raise errors.Corrupt("the record of an erased event is damaged.")
     return payload
 
 
-def checked_stream(tenant: str, kept: StreamRow) -> StreamRow:
-    """Return a stream whose mark is right; raise Corrupt otherwise."""
-    if kept.checksum != stream_checksum(tenant, kept):
+def checked_stream(tenant: str, row: StreamRow) -> StreamRow:
+    """Return a stream; raise Corrupt if its checksum differs."""
+    if row.checksum != stream_checksum(tenant, row):
         raise errors.Corrupt(
-            f"what is kept of stream {kept.number:,} is not what was written.",
-            facts={"tenant": tenant, "stream": kept.number},
+            f"the record of stream {row.number:,} is damaged.",
+            facts={"tenant": tenant, "stream": row.number},
         )
-    return kept
+    return row
 
 
-def checked_key(tenant: str, kept: KeyRow) -> port.RawKey:
-    """Return an idempotency key's use whose mark is right; raise Corrupt otherwise."""
-    hash_ = kept.command_hash[CHECKSUM_BYTES:]
-    used = port.RawKey(kept.key, hash_, kept.first, kept.last, kept.time_us)
-    if kept != key_row(tenant, used):
-        raise errors.Corrupt(
-            "a stored idempotency key is not what was written.", facts={"tenant": tenant}
-        )
+def checked_key(tenant: str, row: KeyRow) -> port.RawKey:
+    """Return an idempotency key's use; raise Corrupt if its checksum differs."""
+    hash_ = row.command_hash[CHECKSUM_BYTES:]
+    used = port.RawKey(row.key, hash_, row.first, row.last, row.time_us)
+    if row != key_row(tenant, used):
+        raise errors.Corrupt("a stored idempotency key is damaged.", facts={"tenant": tenant})
     return used
 
 
-def checked_note(tenant: str, kept: NoteRow) -> port.Note:
-    """Return a note whose mark is right; raise Corrupt otherwise."""
-    if kept.checksum != note_checksum(tenant, kept.name, kept.note):
-        raise errors.Corrupt("a stored note is not what was written.", facts={"tenant": tenant})
-    return kept.note
+def checked_note(tenant: str, row: NoteRow) -> port.Note:
+    """Return a note; raise Corrupt if its checksum differs."""
+    if row.checksum != note_checksum(tenant, row.name, row.note):
+        raise errors.Corrupt("a stored note is damaged.", facts={"tenant": tenant})
+    return row.note
 
 
-def checked_projection(tenant: str, kept: ProjectionRow) -> port.Projection:
-    """Return a projection whose mark is right; raise Corrupt otherwise."""
-    if kept.checksum != projection_checksum(tenant, kept.projection):
-        raise errors.Corrupt("a stored projection is not what was written.")
-    return kept.projection
+def checked_projection(tenant: str, row: ProjectionRow) -> port.Projection:
+    """Return a projection; raise Corrupt if its checksum differs."""
+    if row.checksum != projection_checksum(tenant, row.projection):
+        raise errors.Corrupt("a stored projection is damaged.")
+    return row.projection
 
 
 UNBOUNDED = (1 << 62) - 1
-"""A version and a position that nothing reaches."""
+"""More than any version and any position."""
 
 
-def checked_event(tenant: str, kept: FeedRow, name: str) -> port.StoredEvent:
-    """Return an event, checked, with its stand-in if it was erased; raise Corrupt if it is damaged."""
-    row = kept.event
-    if row.payload is not None:
-        return chain.decode_event(row, name)
-    if kept.erasure is None:
-        raise unexplained_erasure_error(row.address)
+def checked_event(tenant: str, row: FeedRow, name: str) -> port.StoredEvent:
+    """Return an event, with its redacted payload if it was erased; raise Corrupt if it is damaged."""
+    event, erasure = row.event, row.erasure
+    if event.payload is not None:
+        return chain.decode_event(event, name)
+    if erasure is None:
+        raise chain.damaged_event_error(
+            event.address, "its content is gone, and nothing says that it was erased"
+        )
     return chain.decode_event(
-        row, name, checked_redaction(tenant, row.address.position, kept.erasure)
-    )
-
-
-def unexplained_erasure_error(place: chain.EventAddress) -> errors.Corrupt:
-    """Return the error for an event whose payload is gone though nothing says that it was erased."""
-    return chain.damaged_event_error(
-        place, "its content is gone, and nothing says that it was erased"
+        event, name, checked_redaction(tenant, event.address.position, erasure)
     )
 
 
 def unnamed_stream_error(number: int) -> errors.Corrupt:
-    """Return the error for a stream that events belong to and that is not there."""
+    """Return the error for events whose stream does not exist."""
     return errors.Corrupt(f"stream {number:,} has no name.", facts={"stream": number})
 
 
 def continues_after(driver: Driver, tenant: str, position: int) -> bool:
-    """Whether the log goes on after a position that is said to be its last, and nobody wrote meanwhile."""
+    """Whether the log has events after the head's position, and the head has not moved meanwhile."""
     return bool(driver.feed(tenant, after=position, limit=1)) and (
         driver.head(tenant).position == position
     )
 
 
 def missing_head_error(tenant: str) -> errors.Corrupt:
-    """Return the error for a log without a head."""
+    """Return the error for a log whose head is lost."""
     return errors.Corrupt(
-        f"tenant {tenant!r} has events, but what says how many is lost.",
+        f"tenant {tenant!r} has events, but the record of how many is lost.",
         hint="Put the server's data back from a backup; what is readable can be exported: `limpet export`.",
         facts={"tenant": tenant},
     )
 
 
 def find_stream(driver: Driver, tenant: str, stream: str | int) -> StreamRow | None:
-    """Return a stream by name or number, checked; None if it is not there."""
-    there = driver.stream(tenant, stream)
-    return None if there is None else _check_requested(tenant, there, stream)
+    """Return a stream by name or number, checked; None if it does not exist."""
+    row = driver.stream(tenant, stream)
+    return None if row is None else _check_requested(tenant, row, stream)
 
 
-def _check_requested(tenant: str, there: StreamRow, stream: str | int) -> StreamRow:
-    """Return a stream that is what was written, and the one that was asked for; raise Corrupt otherwise."""
-    if stream not in (there.name, there.number):
+def _check_requested(tenant: str, row: StreamRow, stream: str | int) -> StreamRow:
+    """Return a stream, checked; raise Corrupt if it is not the requested one."""
+    if stream not in (row.name, row.number):
         raise errors.Corrupt(
-            "a stream is found under the name of another.", facts={"stream": there.number}
+            "a stream is stored under the name of another.", facts={"stream": row.number}
         )
-    return checked_stream(tenant, there)
+    return checked_stream(tenant, row)
 
 
 def base_lookup(
     driver: Driver, tenant: str, *streams: StreamRow
 ) -> Callable[[int], Sequence[StreamBase]]:
-    """Return how the bases of a stream are found by its number; those of some are known."""
-    known = {stream.number: stream.bases for stream in streams}
+    """Return a function that reads the bases of a stream by its number. The given streams need not be read."""
+    bases_by_number = {stream.number: stream.bases for stream in streams}
 
     def find(number: int) -> Sequence[StreamBase]:
-        if number not in known:
-            there = find_stream(driver, tenant, number)
-            if there is None:
+        if number not in bases_by_number:
+            row = find_stream(driver, tenant, number)
+            if row is None:
                 raise unnamed_stream_error(number)
-            known[number] = there.bases
-        return known[number]
+            bases_by_number[number] = row.bases
+        return bases_by_number[number]
 
     return find
 
 
 def stream_path(driver: Driver, tenant: str, stream: StreamRow, at: int | None) -> tuple[Span, ...]:
-    """Return what a stream is made of, now or at a version. What it was at a version never changes."""
+    """Return the spans of a stream, now or at a version. Those at a version never change."""
     last = stream.version if at is None else min(at, stream.version)
     if not stream.bases:
         return (Span(stream.number, stream.number, 1, last),) if last > 0 else ()
@@ -211,28 +206,28 @@ def read_stream(
     at: int | None,
     newest: bool,
 ) -> tuple[StreamRow | None, list[port.StoredEvent]]:
-    """Return a stream, and its events with low <= version <= high, the first of them or the newest."""
+    """Return a stream, and its events with low <= version <= high: the first `limit` of them, or the newest."""
     last = high if at is None else min(high, at)
-    there, own = driver.own_events(tenant, name, low=low, high=last, limit=limit, newest=newest)
-    if there is None:
+    row, own = driver.own_events(tenant, name, low=low, high=last, limit=limit, newest=newest)
+    if row is None:
         return None, []
-    _check_requested(tenant, there, name)
-    first = there.bases[-1].first if there.bases else there.first
-    if there.bases and low < first:
-        spans = stream_paths.clip(stream_path(driver, tenant, there, at), low - 1, high)
+    _check_requested(tenant, row, name)
+    first = row.bases[-1].first if row.bases else row.first
+    if row.bases and low < first:
+        spans = stream_paths.clip(stream_path(driver, tenant, row, at), low - 1, high)
         own = _read_spans(driver, tenant, spans, limit, newest=newest)
     else:
-        # Versions that are all of its last stretch are all its own.
-        span = Span(there.number, 0, max(low, first), min(last, there.version))
+        # All versions lie in its last stretch, so all events are its own.
+        span = Span(row.number, 0, max(low, first), min(last, row.version))
         _check_versions(own, span, limit, newest=newest)
-    return there, [checked_event(tenant, kept, name) for kept in own]
+    return row, [checked_event(tenant, event, name) for event in own]
 
 
 def _read_spans(
     driver: Driver, tenant: str, spans: Sequence[Span], limit: int, *, newest: bool
 ) -> list[FeedRow]:
-    """Return the events of some spans in order, the first of them or the newest."""
-    found: list[list[FeedRow]] = []
+    """Return the events of spans in order, the first of them or the newest."""
+    parts: list[list[FeedRow]] = []
     for span in reversed(spans) if newest else spans:
         if limit <= 0:
             break
@@ -240,17 +235,17 @@ def _read_spans(
             tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest
         )
         _check_versions(own, span, limit, newest=newest)
-        found.append(own)
+        parts.append(own)
         limit -= len(own)
-    return [kept for part in (reversed(found) if newest else found) for kept in part]
+    return [row for part in (reversed(parts) if newest else parts) for row in part]
 
 
 def _check_versions(own: Sequence[FeedRow], span: Span, limit: int, *, newest: bool) -> None:
-    """See that the events of a span are all there, in order; raise Corrupt otherwise. They come by version."""
+    """Raise Corrupt if events of a span are missing. The events are in the order of their versions."""
     count = max(0, min(limit, span.high - span.low + 1))
     first = span.high - count + 1 if newest else span.low
-    found = [own[at].event.address.version for at in (0, -1)] if own else []
-    if len(own) != count or (own and found != [first, first + count - 1]):
+    ends = [own[at].event.address.version for at in (0, -1)] if own else []
+    if len(own) != count or (own and ends != [first, first + count - 1]):
         raise errors.Corrupt(
             f"stream {span.stream:,} has {len(own):,} of {count:,} events from version {first:,} on.",
             hint="`limpet verify` lists all damage.",
@@ -258,11 +253,11 @@ def _check_versions(own: Sequence[FeedRow], span: Span, limit: int, *, newest: b
         )
 
 
-def check_positions(found: Sequence[FeedRow], after: int) -> None:
-    """See that events follow one another from a position on; raise Corrupt otherwise. They come by position."""
-    if not found or found[-1].event.address.position == after + len(found):
+def check_positions(rows: Sequence[FeedRow], after: int) -> None:
+    """Raise Corrupt if an event after a position is missing. The events are in the order of their positions."""
+    if not rows or rows[-1].event.address.position == after + len(rows):
         return
-    at = next(at for at, kept in enumerate(found, after + 1) if kept.event.address.position != at)
+    at = next(at for at, row in enumerate(rows, after + 1) if row.event.address.position != at)
     raise errors.Corrupt(
         f"the event at position {at:,} is missing.",
         hint="`limpet verify` lists all damage.",
@@ -271,7 +266,7 @@ def check_positions(found: Sequence[FeedRow], after: int) -> None:
 
 
 def own_events(driver: Driver, tenant: str, stream: StreamRow) -> Iterator[FeedRow]:
-    """Yield the events that a stream has itself, those that a rewind has left out included."""
+    """Yield a stream's own events, including those that a rewind has cut off."""
     after = 0
     while True:
         _, page = driver.own_events(
@@ -283,46 +278,59 @@ def own_events(driver: Driver, tenant: str, stream: StreamRow) -> Iterator[FeedR
         after = page[-1].event.address.version
 
 
+def blob_uses(
+    driver: Driver, tenant: str, *, after: int = 0, until: int = UNBOUNDED
+) -> Iterator[tuple[int, bytes]]:
+    """Yield position and hash of uses of blobs with after < position <= until."""
+    while page := driver.blob_uses(tenant, after=after):
+        for position, hash_ in page:
+            if position > until:
+                return
+            yield position, hash_
+        after = page[-1][0]
+
+
 def event_link(
     driver: Driver, tenant: str, stream: str | int, version: int
 ) -> tuple[StreamRow | None, bytes]:
     """Return a stream, and the link of its own event at a version; empty if it has none."""
-    there, own = driver.own_events(tenant, stream, low=version, high=version, limit=1)
-    found = None if there is None else _check_requested(tenant, there, stream)
-    return found, own[0].event.link if own else b""
+    row, own = driver.own_events(tenant, stream, low=version, high=version, limit=1)
+    if row is not None:
+        _check_requested(tenant, row, stream)
+    return row, own[0].event.link if own else b""
 
 
 def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) -> int:
-    """Return the version at which a path has a claim; 0 if it has not."""
+    """Return the version at which a path has a claim; 0 if it has none."""
     if not spans:
         return 0
-    found = driver.claims(tenant, (text,), [span.stretch for span in spans])
+    claims = driver.claims(tenant, (text,), [span.stretch for span in spans])
     return stream_paths.find_claim_version(
-        spans, [(stretch, version) for stretch, _, version in found]
+        spans, [(stretch, version) for stretch, _, version in claims]
     )
 
 
 def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:
     """Return the lowest version on a path whose event has at least this ordinal; 0 if there is none."""
     for span in spans:
-        found = driver.find_ordinal(
+        version = driver.find_ordinal(
             tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal
         )
-        if found:
-            return found
+        if version:
+            return version
     return 0
 
 
 def to_key_record(used: port.RawKey) -> port.KeyRecord:
-    """Return what an idempotency key was used for, as the port says it."""
+    """Return the use of an idempotency key without its text and time."""
     return port.KeyRecord(used.command_hash, used.first, used.last)
 
 
 def read_blobs(driver: Driver, tenant: str, hashes: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return the contents of a tenant's blobs that are there; raise Corrupt for a damaged one."""
-    wanted = list(hashes)
-    found = driver.blobs(tenant, wanted) if wanted else {}
-    for hash_, content in found.items():
+    """Return the contents of those of the blobs that exist; raise Corrupt for a damaged one."""
+    requested = list(hashes)
+    contents = driver.blobs(tenant, requested) if requested else {}
+    for hash_, content in contents.items():
         if not chain.blob_matches(hash_, content):
             raise chain.damaged_blob_error(hash_)
-    return found
+    return contents

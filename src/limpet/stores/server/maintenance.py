@@ -49,13 +49,13 @@ from limpet.stores.server.tenant_cache import CachedTenant
 
 PAGE_ROWS = 512
 VERIFY_TRIES_MAX = 3
-"""How often a tenant is looked at again of which something was erased meanwhile."""
+"""How often a tenant is verified again because events were erased meanwhile."""
 
 _PAGE_BLOBS = 16
 
 
 class _NoticeCheck:
-    """Erased events that name one notice: what the notice has to say of them."""
+    """Erased events that name one notice: the content that the notice must have."""
 
     __slots__ = ("_hash", "count", "first", "streams")
 
@@ -71,13 +71,13 @@ class _NoticeCheck:
         self.count += 1
 
     def is_matched_by(self, row: chain.EventRow) -> bool:
-        said = msgspec.json.encode(NoticeContent(self.count, self._hash.hexdigest()))
+        content = msgspec.json.encode(NoticeContent(self.count, self._hash.hexdigest()))
         kind, _ = chain.kind_and_ordinal(row.header)
-        return is_notice(kind) and self.streams == {row.address.stream} and row.payload == said
+        return is_notice(kind) and self.streams == {row.address.stream} and row.payload == content
 
 
 class TenantVerification:
-    """One tenant's log, and what is wrong with it. Memory: four bytes for each event, and the hashes of blobs."""
+    """Checks one tenant's log up to its present head; `faults` has the damage. Memory: four bytes an event, and all blob hashes."""
 
     def __init__(self, driver: Driver, tenant: str) -> None:
         self._driver = driver
@@ -90,7 +90,7 @@ class TenantVerification:
         self._notices: dict[int, _NoticeCheck] = {}
 
     def check_log(self) -> Iterator[int]:
-        """Check all that nothing can be put in the place of; yield how many events were checked at a time."""
+        """Check what can't be derived again: events, notices, streams, keys, blobs. Yields the number of events of each page."""
         yield from self._check_events()
         self._check_notices()
         self._check_streams()
@@ -98,17 +98,17 @@ class TenantVerification:
         self._check_blobs()
 
     def check_derived(self) -> None:
-        """Check what is derived from the log, and what hangs on it."""
-        for kept in self._projections():
-            if kept.checksum != checked_reads.projection_checksum(self._tenant, kept.projection):
+        """Check projections, and that each blob which events refer to exists."""
+        for row in self._projections():
+            if row.checksum != checked_reads.projection_checksum(self._tenant, row.projection):
                 self.faults.append("a row of projections is damaged.")
         farthest = 0
-        for position, hash_ in self._blob_uses():
+        for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant):
             farthest = max(farthest, position)
             if position <= self.head.position and hash_ not in self.blob_hashes:
                 self.faults.append(chain.missing_blob_fault(hash_, position))
         if farthest > self.head.position and farthest > self._driver.head(self._tenant).position:
-            self.faults.append("blobs are said to belong to events that are not there.")
+            self.faults.append("blobs are referred to by events that do not exist.")
 
     def _check_events(self) -> Iterator[int]:
         before, position, last = chain.GENESIS_LINK, 0, self.head.position
@@ -148,7 +148,7 @@ class TenantVerification:
         self._check_version(place)
         if kept.erasure is not None:
             self._notices.setdefault(kept.erasure.notice, _NoticeCheck(place.position)).add(row)
-        # What names this notice comes before it.
+        # Erased events come before the notice that they name.
         if (gone := self._notices.get(place.position)) is not None and gone.is_matched_by(row):
             del self._notices[place.position]
 
@@ -181,7 +181,7 @@ class TenantVerification:
             )
 
     def _check_streams(self) -> None:
-        strayed = False
+        has_bad_base = False
         for stream in self.streams():
             last, lost = self._versions[stream.number], self._missing.get(stream.number, 0)
             self._versions[stream.number] = 0
@@ -192,11 +192,11 @@ class TenantVerification:
                 )
             if stream.checksum != checked_reads.stream_checksum(self._tenant, stream):
                 self.faults.append("a row of streams is damaged.")
-            strayed = strayed or any(
+            has_bad_base = has_bad_base or any(
                 self._is_bad_base(stream, at) for at in range(len(stream.bases))
             )
-        if strayed:
-            self.faults.append("streams are said to go on from what is not there.")
+        if has_bad_base:
+            self.faults.append("streams are forked from versions or streams that do not exist.")
         for number, last in enumerate(self._versions):
             if last:
                 self.faults.append(checked_reads.unnamed_stream_error(number).message)
@@ -220,7 +220,7 @@ class TenantVerification:
         return not own and self._driver.stream(self._tenant, base.source) is None
 
     def streams(self) -> Iterator[StreamRow]:
-        """Yield the streams that the tenant had at this head."""
+        """Yield the streams that the tenant has at this head."""
         after = 0
         while page := self._driver.streams(self._tenant, after=after, limit=PAGE_ROWS):
             for stream in page:
@@ -244,25 +244,20 @@ class TenantVerification:
             yield from page
             after = (page[-1].projection.kind, page[-1].projection.id)
 
-    def _blob_uses(self) -> Iterator[tuple[int, bytes]]:
-        after = 0
-        while page := self._driver.blob_uses(self._tenant, after=after, limit=PAGE_ROWS):
-            yield from page
-            after = page[-1][0]
-
 
 def verify(driver: Driver) -> Iterator[int | port.Report]:
     """Check every tenant; yield events checked so far, the report last."""
-    seen, told = 0, 0
+    seen, reported = 0, 0
     faults: list[str] = []
-    adrift = driver.unlisted_tenants()
-    tenants = sorted({*driver.tenants(), *adrift})
-    faults += [f"Tenant {tenant!r} has a log, but is in no list of tenants." for tenant in adrift]
+    unlisted = driver.unlisted_tenants()
+    tenants = sorted({*driver.tenants(), *unlisted})
+    faults += [f"Tenant {tenant!r} has a log, but is in no list of tenants." for tenant in unlisted]
     for tenant in tenants:
         count = 0
         for count in _verify_tenant(driver, tenant, faults):
-            told = max(told, seen + count)
-            yield told
+            # A second try of a tenant begins to count again: the number never falls.
+            reported = max(reported, seen + count)
+            yield reported
         seen += count
     for tenant in driver.tenants_with_notes():
         faults += [f"Tenant {tenant!r}: {fault}" for fault in _note_faults(driver, tenant)]
@@ -270,17 +265,17 @@ def verify(driver: Driver) -> Iterator[int | port.Report]:
 
 
 def _verify_tenant(driver: Driver, tenant: str, faults: list[str]) -> Iterator[int]:
-    """Check one tenant, add what is wrong to the faults; yield its events checked so far."""
+    """Check one tenant and add its damage to the faults; yield its events checked so far."""
     for tries_left in reversed(range(VERIFY_TRIES_MAX)):
-        proof, seen = TenantVerification(driver, tenant), 0
-        for count in proof.check_log():
+        verification, seen = TenantVerification(driver, tenant), 0
+        for count in verification.check_log():
             seen += count
             yield seen
-        proof.check_derived()
-        # What was erased while it was looked at is no damage.
-        same = not proof.faults or driver.head(tenant).epoch == proof.head.epoch
-        if same or not tries_left:
-            faults += [f"Tenant {tenant!r}: {fault}" for fault in proof.faults]
+        verification.check_derived()
+        # An erasure in the middle of the check looks like damage.
+        is_final = not verification.faults or driver.head(tenant).epoch == verification.head.epoch
+        if is_final or not tries_left:
+            faults += [f"Tenant {tenant!r}: {fault}" for fault in verification.faults]
             return
 
 
@@ -294,26 +289,21 @@ def _note_faults(driver: Driver, tenant: str) -> Iterator[str]:
 
 
 REBUILD_TRIES_MAX = 5
-"""How often a tenant is begun anew because others have written to it meanwhile."""
+"""How often a tenant is derived again because other processes have written to it meanwhile."""
 
 SPOOLED_CHANGE_ROWS = 500
-"""Rows of one piece of what was derived."""
+"""Derived rows of one change."""
 
 SPOOL_MEMORY_BYTES = 16 * 1024 * 1024
-"""What waits in memory before it goes to the file."""
+"""Derived rows beyond this go to a temporary file."""
 
 _LENGTH_BYTES = 8
 
 _derived_rows_decoder = msgspec.msgpack.Decoder(DerivedRows)
 
 
-def open_spool() -> IO[bytes]:
-    """Return where what was derived waits until all of it is there."""
-    return tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES)
-
-
 class TenantRebuild:
-    """One rebuild of one tenant, made for the head that it has now. What comes of it waits at the end of the spool."""
+    """One rebuild of one tenant, for one head. The derived rows wait at the end of the spool until `install`."""
 
     def __init__(
         self, driver: Driver, tenant: str, derive: port.StreamDeriver, spool: IO[bytes]
@@ -328,47 +318,50 @@ class TenantRebuild:
         self.done = False
 
     def prepare(self) -> Generator[int]:
-        """Prove and derive; yield events gone through at a time. Raises Corrupt if the log is not as it was written."""
+        """Verify and derive; yield the number of events of each page. Raises Corrupt if the log is damaged."""
         for left in reversed(range(REBUILD_TRIES_MAX)):
             try:
                 yield from self._prepare_once()
             except errors.Corrupt:
-                # What others have erased in the middle of it is no damage.
+                # An erasure in the middle of the check looks like damage.
                 if not left or self._driver.head(self.tenant) == self._head:
                     raise
             else:
                 return
 
     def _prepare_once(self) -> Generator[int]:
-        proof = TenantVerification(self._driver, self.tenant)
-        self._head, self.rebuilt = proof.head, port.Rebuilt()
+        verification = TenantVerification(self._driver, self.tenant)
+        self._head, self.rebuilt = verification.head, port.Rebuilt()
         self._begin = self._spool.seek(0, os.SEEK_END)
-        yield from proof.check_log()
-        raise_if_damaged(proof.faults)
-        piece = DerivedRows([], [], [])
-        for stream in proof.streams():
-            piece.extend(self._derive_stream(self.tenant, stream, proof.blob_hashes))
-            if len(piece) >= SPOOLED_CHANGE_ROWS:
-                self._spool_rows(piece)
-                piece = DerivedRows([], [], [])
+        yield from verification.check_log()
+        raise_if_damaged(verification.faults)
+        rows = DerivedRows([], [], [])
+        for stream in verification.streams():
+            rows.extend(self._derive_stream(stream, verification.blob_hashes))
+            if len(rows) >= SPOOLED_CHANGE_ROWS:
+                self._spool_rows(rows)
+                rows = DerivedRows([], [], [])
             yield stream.version - stream.first + 1
-        self._spool_rows(piece)
+        self._spool_rows(rows)
         self._count(tenants=1)
         self._end = self._spool.tell()
 
     def install(
-        self, turn: Callable[[], AbstractContextManager[bool]], doubt: Callable[[list[str]], None]
+        self,
+        write_lock: Callable[[], AbstractContextManager[bool]],
+        invalidate: Callable[[list[str]], None],
     ) -> Generator[int]:
-        """Put it all into place, then it is `done`. If others have written meanwhile, it is begun anew: yields as `steps`.
+        """Replace the tenant's derived rows and set `done`. Yields as `prepare`, which is repeated if the head has moved.
 
-        In a turn, in which all that is known is doubted; where it was outrun every time, the last proof is in one, too.
+        Rows are replaced with the write lock held.
         """
         for left in reversed(range(REBUILD_TRIES_MAX)):
-            with turn():
+            with write_lock():
                 if not left:
+                    # The last try derives inside the lock, so that at least this process can't get ahead of it.
                     yield from self.prepare()
-                # Told to nobody here: the next turn has to hear of it.
-                doubt([self.tenant])
+                # This change tells no cache of the engine: the next batch must report that caches are stale.
+                invalidate([self.tenant])
                 self.done = self._driver.replace_derived(
                     {self.tenant: self._head}, self._spooled_changes()
                 )
@@ -377,48 +370,80 @@ class TenantRebuild:
             if left > 1:
                 yield from self.prepare()
 
-    def _derive_stream(self, tenant: str, stream: StreamRow, hashes: set[bytes]) -> DerivedRows:
-        events, spread = stream.version - stream.first + 1, DerivedRows([], [], [])
+    def _derive_stream(self, stream: StreamRow, hashes: set[bytes]) -> DerivedRows:
+        tenant, rows = self.tenant, DerivedRows([], [], [])
         if not is_erased_stream(stream.name):
-            deriving = StreamDerivation(self._driver, tenant, stream, stream.name)
+            derivation = StreamDerivation(self._driver, tenant, stream, stream.name)
             blobs = functools.partial(checked_reads.read_blobs, self._driver, tenant)
-            spread = deriving.rows(self._derive(stream.name, deriving.events(), blobs))
+            rows = derivation.rows(self._derive(stream.name, derivation.events(), blobs))
         raise_if_damaged(
-            [chain.missing_blob_fault(h, at) for at, h in spread.blob_uses if h not in hashes]
+            [chain.missing_blob_fault(h, at) for at, h in rows.blob_uses if h not in hashes]
         )
         self._count(
-            events=events, streams=1, claims=len(spread.claims), projections=len(spread.projections)
+            events=stream.version - stream.first + 1,
+            streams=1,
+            claims=len(rows.claims),
+            projections=len(rows.projections),
         )
-        return spread
+        return rows
 
     def _count(self, **more: int) -> None:
-        made = {name: getattr(self.rebuilt, name) + count for name, count in more.items()}
-        self.rebuilt = msgspec.structs.replace(self.rebuilt, **made)
+        counts = {name: getattr(self.rebuilt, name) + count for name, count in more.items()}
+        self.rebuilt = msgspec.structs.replace(self.rebuilt, **counts)
 
-    def _spool_rows(self, piece: DerivedRows) -> None:
-        if len(piece):
-            data = msgspec.msgpack.encode(piece)
+    def _spool_rows(self, rows: DerivedRows) -> None:
+        if len(rows):
+            data = msgspec.msgpack.encode(rows)
             self._spool.write(len(data).to_bytes(_LENGTH_BYTES, "big") + data)
 
     def _spooled_changes(self) -> Iterator[TenantChange]:
         self._spool.seek(self._begin)
         while self._spool.tell() < self._end:
             length = int.from_bytes(self._spool.read(_LENGTH_BYTES), "big")
-            piece = _derived_rows_decoder.decode(self._spool.read(length))
+            rows = _derived_rows_decoder.decode(self._spool.read(length))
             yield TenantChange(
                 tenant=self.tenant,
                 before=self._head,
                 after=self._head,
-                claims=tuple(piece.claims),
-                blob_uses=tuple(piece.blob_uses),
-                projections=tuple(piece.projections),
+                claims=tuple(rows.claims),
+                blob_uses=tuple(rows.blob_uses),
+                projections=tuple(rows.projections),
             )
 
 
-def sum_rebuilt(one: port.Rebuilt, other: port.Rebuilt) -> port.Rebuilt:
-    """Return what two rebuilds made."""
-    fields = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
-    return port.Rebuilt(*map(sum, fields))
+def rebuild(
+    driver: Driver,
+    derive: port.StreamDeriver,
+    write_lock: Callable[[], AbstractContextManager[bool]],
+    invalidate: Callable[[list[str]], None],
+) -> Generator[int | port.Rebuilt]:
+    """Verify and derive all tenants, then replace their derived rows one by one; yield events read so far, the counts last.
+
+    Nothing is replaced before all of them are verified. Raises Conflict if tenants were written to during every try.
+    """
+    done, total = 0, port.Rebuilt()
+    conflicts: list[str] = []
+    # Derived rows of a whole store need not fit into memory.
+    with tempfile.SpooledTemporaryFile(SPOOL_MEMORY_BYTES) as spool:
+        rebuilds: list[TenantRebuild] = []
+        for tenant in sorted({*driver.tenants(), *driver.unlisted_tenants()}):
+            rebuilds.append(TenantRebuild(driver, tenant, derive, spool))
+            for count in rebuilds[-1].prepare():
+                done += count
+                yield done
+        for each in rebuilds:
+            for _ in each.install(write_lock, invalidate):
+                yield done
+            fields = zip(*map(msgspec.structs.astuple, (total, each.rebuilt)), strict=True)
+            total = port.Rebuilt(*map(sum, fields))
+            conflicts += [] if each.done else [each.tenant]
+    if conflicts:
+        raise errors.Conflict(
+            f"other processes wrote to {len(conflicts):,} tenant(s) during every try; their derived rows are unchanged.",
+            hint="Retry when fewer write.",
+            facts={"tenant": conflicts[0]},
+        )
+    yield total
 
 
 def raise_if_damaged(faults: list[str]) -> None:
@@ -432,7 +457,7 @@ def raise_if_damaged(faults: list[str]) -> None:
 
 
 class ServerErasure:
-    """One erasure on its way, made for the head that the tenant has now."""
+    """Builds the change of one erasure, for the tenant's present head."""
 
     def __init__(
         self,
@@ -457,7 +482,7 @@ class ServerErasure:
         self._erased_count = 0
 
     def find_stale(self) -> port.Stale | None:
-        """Return what is not as expected: the feed's head, or the first stream that is at another version."""
+        """Return the first mismatch with the erasure's expectations: the feed's head, or a stream's version; None if none."""
         if self._erasure.head not in (None, self.head.position):
             return port.Stale("", self.head.position)
         for share in self._erasure.streams:
@@ -469,111 +494,113 @@ class ServerErasure:
         return None
 
     def build_change(self) -> tuple[TenantChange, ErasureCounts]:
-        """Return the change that erases, and what goes by it."""
+        """Return the change that erases, and how much it erases."""
         shares = list(zip(self._erasure.streams, self._streams, strict=True))
         for share, stream in shares:
             self._collect_derived(share, stream)
         begin = self.head.position + 1
         writes = [self._erase_stream(*each, begin + at) for at, each in enumerate(shares)]
-        told = port.Append(tenant=self._tenant, writes=tuple(writes), time_us=self._erasure.time_us)
-        outcome = self._builder.append(told)
-        assert isinstance(outcome, port.Appended), "versions were looked at before"
+        append = port.Append(
+            tenant=self._tenant, writes=tuple(writes), time_us=self._erasure.time_us
+        )
+        outcome = self._builder.append(append)
+        assert isinstance(outcome, port.Appended), "`find_stale` has checked the versions"
         notices = self._builder.build_change()
-        made = DerivedRows([], [], [])
+        remaining = DerivedRows([], [], [])
         for (share, stream), row in zip(shares, notices.rows, strict=True):
             if not share.whole:
-                made.extend(self._derive_remaining(share, stream, row))
-        return self._assemble(notices, made)
+                remaining.extend(self._derive_remaining(share, stream, row))
+        return self._assemble(notices, remaining)
 
     def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
-        """Note all that is derived from a stream, by deriving it once more."""
+        """Collect the projections and blobs that a stream has now, by deriving it once more."""
         events = StreamDerivation(self._driver, self._tenant, stream, share.stream).events()
         rows, before = derived_row_ids(
             share, lambda: self._derive(share.stream, events, self._read_blobs)
         )
         self._dropped_projections |= dict.fromkeys(rows)
+        # `before` is None if the stream is unreadable: then its blobs are found by its events' positions.
         used = (hash_ for hash_, _ in before.blobs) if before else self._used_blobs(stream)
         self._hashes.update(used)
 
     def _used_blobs(self, stream: StreamRow) -> Iterator[bytes]:
-        """Yield the blobs that a stream's events are said to refer to, whatever is in them."""
+        """Yield the blobs that a stream's events refer to, without reading the events' payloads."""
         own = {
-            kept.event.address.position
-            for kept in checked_reads.own_events(self._driver, self._tenant, stream)
+            row.event.address.position
+            for row in checked_reads.own_events(self._driver, self._tenant, stream)
         }
-        after = 0
-        while page := self._driver.blob_uses(self._tenant, after=after):
-            yield from (hash_ for position, hash_ in page if position in own)
-            after = page[-1][0]
+        for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant):
+            if position in own:
+                yield hash_
 
     def _read_blobs(self, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        brought = {hash_: self._new_blobs[hash_] for hash_ in hashes if hash_ in self._new_blobs}
-        others = [hash_ for hash_ in hashes if hash_ not in brought]
-        return brought | checked_reads.read_blobs(self._driver, self._tenant, others)
+        new = {hash_: self._new_blobs[hash_] for hash_ in hashes if hash_ in self._new_blobs}
+        others = [hash_ for hash_ in hashes if hash_ not in new]
+        return new | checked_reads.read_blobs(self._driver, self._tenant, others)
 
     def _erase_stream(
         self, share: StreamErasure, stream: StreamRow, position: int
     ) -> port.StreamWrite:
-        """Take payloads out of one stream; return the write of its notice, which gets that position."""
-        stand_ins = {each.position: each for each in share.redactions}
-        gone: list[tuple[int, bytes]] = []
+        """Erase payloads of one stream; return the write of its notice, which gets that position."""
+        redactions = {each.position: each for each in share.redactions}
+        erased: list[tuple[int, bytes]] = []
         ordinal = 0
-        for kept in checked_reads.own_events(self._driver, self._tenant, stream):
-            at = kept.event.address.position
-            kind, ordinal = chain.kind_and_ordinal(kept.event.header)
-            stand_in = stand_ins.pop(at, None)
-            if is_notice(kind) or not (share.whole or stand_in):
+        for row in checked_reads.own_events(self._driver, self._tenant, stream):
+            at = row.event.address.position
+            kind, ordinal = chain.kind_and_ordinal(row.event.header)
+            redaction = redactions.pop(at, None)
+            if is_notice(kind) or not (share.whole or redaction):
                 continue
-            self._erase_event(kept, position, stand_in)
-            if kept.event.payload is not None:
-                gone.append((at, kept.event.digest))
-        assert not stand_ins, "a stand-in is for an event of its stream"
-        self._erased_count += len(gone)
+            self._erase_event(row, position, redaction)
+            if row.event.payload is not None:
+                erased.append((at, row.event.digest))
+        assert not redactions, "a redaction is of an event of its stream"
+        self._erased_count += len(erased)
         name = erased_stream_name(stream.number) if share.whole else share.stream
         self._builder.streams[name] = msgspec.structs.replace(stream, name=name)
-        told = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
-        return port.StreamWrite(name, share.expected, (told,))
+        notice = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(erased))
+        return port.StreamWrite(name, share.expected, (notice,))
 
-    def _erase_event(self, kept: FeedRow, position: int, stand_in: RedactedPayload | None) -> None:
-        at = kept.event.address.position
-        # One that was erased before keeps the notice that proves it.
-        by = kept.erasure.notice if kept.erasure is not None else position
-        cause, payload = (stand_in.cause, stand_in.payload) if stand_in else (0, None)
-        self._erasures[at] = checked_reads.event_erasure(self._tenant, at, by, cause, payload)
-        for content in stand_in.blobs if stand_in else ():
+    def _erase_event(self, row: FeedRow, position: int, redaction: RedactedPayload | None) -> None:
+        at = row.event.address.position
+        # An event that was erased before keeps its notice, whose hash covers the event.
+        notice = row.erasure.notice if row.erasure is not None else position
+        cause, payload = (redaction.cause, redaction.payload) if redaction else (0, None)
+        self._erasures[at] = checked_reads.event_erasure(self._tenant, at, notice, cause, payload)
+        for content in redaction.blobs if redaction else ():
             self._new_blobs[chain.blob_hash(content)] = content
 
     def _derive_remaining(
         self, share: StreamErasure, stream: StreamRow, notice: FeedRow
     ) -> DerivedRows:
-        deriving = StreamDerivation(self._driver, self._tenant, stream, share.stream)
-        events = deriving.events(self._remaining_events(stream, notice))
-        return deriving.rows(self._derive(share.stream, events, self._read_blobs))
+        derivation = StreamDerivation(self._driver, self._tenant, stream, share.stream)
+        events = derivation.events(self._remaining_events(stream, notice))
+        return derivation.rows(self._derive(share.stream, events, self._read_blobs))
 
     def _remaining_events(self, stream: StreamRow, notice: FeedRow) -> Iterator[FeedRow]:
-        """Yield a stream's own events as they are once the change is made."""
-        for kept in checked_reads.own_events(self._driver, self._tenant, stream):
-            blank = self._erasures.get(kept.event.address.position)
-            if blank is None:
-                yield kept
+        """Yield a stream's own events as they will be after the change."""
+        for row in checked_reads.own_events(self._driver, self._tenant, stream):
+            erasure = self._erasures.get(row.event.address.position)
+            if erasure is None:
+                yield row
             else:
-                row = msgspec.structs.replace(kept.event, payload=None, salt=None)
-                yield FeedRow(kept.stream, row, kept.ordinal, blank)
+                event = msgspec.structs.replace(row.event, payload=None, salt=None)
+                yield FeedRow(row.stream, event, row.ordinal, erasure)
         yield notice
 
     def _erased_name(self, stream: StreamRow) -> tuple[int, str, bytes]:
-        """Return what a stream is called once it is erased, and its mark."""
-        made = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
-        return stream.number, made.name, checked_reads.stream_checksum(self._tenant, made)
+        """Return number, new name and checksum of an erased stream."""
+        renamed = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
+        return stream.number, renamed.name, checked_reads.stream_checksum(self._tenant, renamed)
 
     def _assemble(
-        self, notices: TenantChange, made: DerivedRows
+        self, notices: TenantChange, remaining: DerivedRows
     ) -> tuple[TenantChange, ErasureCounts]:
         driver, tenant, streams = self._driver, self._tenant, self._streams
         numbers = tuple(stream.number for stream in streams)
         stretches = [*numbers, *(base.stretch for stream in streams for base in stream.bases)]
         keys = driver.keys_covering(tenant, list(self._erasures)) if self._erasures else []
-        needed = {hash_ for _, hash_ in made.blob_uses}
+        needed = {hash_ for _, hash_ in remaining.blob_uses}
         unused = (
             driver.unused_blobs(tenant, self._hashes, but=numbers) if self._hashes else set[bytes]()
         )
@@ -582,9 +609,9 @@ class ServerErasure:
         change = msgspec.structs.replace(
             notices,
             after=FeedHead(head.position, head.link, head.epoch + 1),
-            claims=tuple(made.claims),
-            blob_uses=tuple(made.blob_uses),
-            projections=tuple(made.projections),
+            claims=tuple(remaining.claims),
+            blob_uses=tuple(remaining.blob_uses),
+            projections=tuple(remaining.projections),
             blobs=self._new_blobs,
             erasures=tuple(self._erasures.items()),
             renames=tuple(
@@ -600,8 +627,8 @@ class ServerErasure:
             drop_blobs=tuple(unused),
             pending_work=self._erasure.pending_work,
         )
-        gone = ErasureCounts(
+        counts = ErasureCounts(
             events=self._erased_count, blobs=len(unused), keys=len(keys),
             claims=driver.count_claims(tenant, change.drop_claims), rows=len(self._dropped_projections), link=head.link,
         )  # fmt: skip
-        return change, gone
+        return change, counts

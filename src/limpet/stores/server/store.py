@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
@@ -19,7 +18,7 @@ from limpet.stores import port, store_copy, stream_paths
 from limpet.stores.chain import RandomPool
 from limpet.stores.erasure import Erasure, ErasureCounts
 from limpet.stores.port import WriteLockGuard, check_note
-from limpet.stores.server import checked_reads, log_copy, maintenance
+from limpet.stores.server import checked_reads, maintenance
 from limpet.stores.server.changes import ChangeBuilder, ServerPipeline
 from limpet.stores.server.checked_reads import UNBOUNDED
 from limpet.stores.server.driver import (
@@ -32,41 +31,217 @@ from limpet.stores.server.driver import (
     TenantChange,
     contention_error,
 )
-from limpet.stores.server.log_copy import LogCopyReader
+from limpet.stores.server.log_copy import LogCopyReader, ServerCopyTarget
 from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.server.tenant_cache import CachedTenant, LossDetector, TenantCache
 
+CHANGE_TRIES_MAX = 8
+"""How often an erasure or a paste is built again because the head has moved meanwhile."""
 
-class ServerStoreReads:
-    """What a store finds on its server."""
 
-    _driver: Driver
-    _loss_detector: LossDetector
-    _notifications: CommitNotifications
+def duplicate_row_error(tenant: str) -> errors.Corrupt:
+    """Return the error for a server that has rows beyond its head."""
+    return errors.Corrupt(
+        "the server already has a row that a commit adds, although its log does not account for that row.",
+        hint="Nothing was changed. `limpet verify` lists all damage.",
+        facts={"tenant": tenant},
+    )
 
-    @abstractmethod
-    def _check_open(self) -> None: ...
 
-    @abstractmethod
+class ServerStore:
+    """A store over a driver. Thread-safe; other processes may use the same server."""
+
+    def __init__(self, driver: Driver, *, random: Callable[[int], bytes] = os.urandom) -> None:
+        self._driver = driver
+        self._random = RandomPool(random)
+        self._loss_detector = LossDetector(driver)
+        self._notifications = CommitNotifications(driver.listen)
+        self._tenant_cache = TenantCache(driver, self._loss_detector, self._notifications)
+        self._copy_reader = LogCopyReader(driver)
+        self._lock = threading.RLock()
+        self._holder: threading.Thread | None = None
+        self._write_lock_guard = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
+        self._closed = False
+
+    @property
+    def durability(self) -> str:
+        """What the server's settings hold."""
+        return self._driver.durability
+
+    def write_lock(self) -> AbstractContextManager[bool]:
+        """Lock out the other threads of this store object. Writes of other processes are found by comparing heads."""
+        return self._write_lock_guard
+
+    def acquire_write_lock(self) -> bool:
+        """Take the write lock, for `write_lock`. Returns whether cached state may be trusted; raises StoreBusy, EngineClosed.
+
+        After any exception, KeyboardInterrupt included, the lock is free.
+        """
+        me = threading.current_thread()
+        assert self._holder is not me, "this thread holds the write lock already"
+        try:
+            if not self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
+                holder = self._holder.name if self._holder else "unknown"
+                raise errors.StoreBusy(
+                    f"thread {holder} has held the store's write lock for {limits.WRITE_LOCK_WAIT_S:g} s.",
+                    hint="Retry, or look at what that thread waits for.",
+                    facts={"holder": holder},
+                )
+            self._check_open()
+            self._holder = me
+            return self._tenant_cache.begin_batch(self._notifications.take_received())
+        except BaseException:
+            self.release_write_lock()
+            raise
+
+    def release_write_lock(self) -> None:
+        """Free the write lock if this thread holds it."""
+        # An interrupt may come between taking the lock and setting `_holder`, so only the RLock itself knows.
+        if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+            try:
+                if self._holder is not None:
+                    self._tenant_cache.end_batch()
+            finally:
+                self._holder = None
+                self._lock.release()
+
+    @property
+    def contended(self) -> bool:
+        """False: no process waits for another one's write lock here."""
+        return False
+
+    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002 - the port's parameter
+        """Return None: each process commits its own appends."""
+        return None
+
+    def take_handed_off(self) -> list[tuple[str, str]]:
+        """Return nothing: see `hand_off`."""
+        return []
+
+    def is_unchanged(self, tenant: str) -> bool:
+        """Ask the server whether the tenant's head is the cached one. The caller holds the write lock."""
+        assert self._holder is threading.current_thread(), "the caller holds the write lock"
+        return self._tenant_cache.is_current(tenant)
+
+    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
+        """Commit appends in one round trip, as one change a tenant. The caller holds the write lock."""
+        assert self._holder is threading.current_thread(), "the caller holds the write lock"
+        self._check_open()
+        groups: dict[str, list[int]] = {}
+        for at, append in enumerate(appends):
+            groups.setdefault(append.tenant, []).append(at)
+        outcomes: dict[int, port.AppendOutcome] = {}
+        try:
+            again = self._commit_by_tenant(appends, groups, outcomes, careful=False)
+            if again and (left := self._commit_by_tenant(appends, again, outcomes, careful=True)):
+                raise duplicate_row_error(next(iter(left)))
+        except BaseException:
+            # The commit may have been applied or not.
+            self._tenant_cache.invalidate(groups)
+            raise
+        self._notifications.notify(groups)
+        return [outcomes[at] for at in range(len(appends))]
+
+    def _commit_by_tenant(
+        self,
+        appends: Sequence[port.Append],
+        groups: dict[str, list[int]],
+        outcomes: dict[int, port.AppendOutcome],
+        *,
+        careful: bool,
+    ) -> dict[str, list[int]]:
+        """Commit the appends at the indexes of each tenant; return the tenants whose change had a duplicate row."""
+        builders: dict[str, ChangeBuilder] = {}
+        for tenant, indexes in groups.items():
+            cached = self._tenant_cache.get(tenant)
+            builder = builders[tenant] = ChangeBuilder(
+                self._driver, tenant, cached, self._random, careful=careful
+            )
+            if cached.newer_head is None:
+                for at in indexes:
+                    outcomes[at] = builder.append(appends[at])
+        again: dict[str, list[int]] = {}
+        for tenant, result in self._apply_changes(builders).items():
+            if isinstance(result, DuplicateRow):
+                again[tenant] = groups[tenant]
+            elif isinstance(result, HeadMoved):
+                self._tenant_cache.head_moved(tenant)
+                stale = port.Stale("", result.head.position)
+                outcomes |= dict.fromkeys(groups[tenant], stale)
+            else:
+                builders[tenant].update_cache()
+                self._tenant_cache.change_applied(tenant, builders[tenant].head_after, result)
+        return again
+
+    def _apply_changes(self, builders: dict[str, ChangeBuilder]) -> dict[str, ChangeResult]:
+        """Apply changes. An empty one, whose appends were all refused, is checked too: a refusal must not be stale."""
+        results: dict[str, ChangeResult] = {}
+        changes = {
+            t: builder.build_change() for t, builder in builders.items() if not builder.is_empty
+        }
+        if changes:
+            applied = self._driver.apply(list(changes.values()))
+            results = dict(zip(changes, applied, strict=True))
+        for tenant in builders:
+            if tenant not in results:
+                results[tenant] = None
+                if not self._tenant_cache.is_current(tenant):
+                    head = self._tenant_cache.get(tenant).newer_head
+                    results[tenant] = HeadMoved(head) if head is not None else None
+        return results
+
+    def open_pipeline(self) -> ServerPipeline | None:
+        """Return a pipeline of commits; None if the driver has none, or if other processes have written here lately."""
+        pipeline = self._driver.pipeline() if not self._tenant_cache.is_contended else None
+        if pipeline is None:
+            return None
+        return ServerPipeline(
+            self._driver, pipeline, self._tenant_cache, self._notifications, self._random
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.EngineClosed
+
+    def close(self) -> None:
+        """Wait for a commit that is running, then give back every connection. Closing twice is fine."""
+        if self._closed:
+            return
+        waited = self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S)
+        try:
+            self._closed = True
+            self._notifications.close()
+            self._driver.close()
+        finally:
+            if waited:
+                self._lock.release()
+        self._notifications.join()
+
+    # Reads
+
     def _cached_tenant(self, tenant: str) -> CachedTenant | None:
-        """Return what the holder of the turn knows of a tenant; None to anybody else. Raises EngineClosed."""
+        """Return the cached state of a tenant to the holder of the write lock, else None. Raises EngineClosed."""
+        self._check_open()
+        if self._holder is threading.current_thread():
+            return self._tenant_cache.get_current(tenant)
+        return None
 
     def _find_stream(self, tenant: str, name: str) -> StreamRow | None:
-        known = self._cached_tenant(tenant)
-        found = known.streams.get(name) if known is not None else None
-        if found is None:
-            found = checked_reads.find_stream(self._driver, tenant, name)
-            if known is not None and found is not None:
-                known.streams[name] = found
-        return found
+        cached = self._cached_tenant(tenant)
+        stream = cached.streams.get(name) if cached is not None else None
+        if stream is None:
+            stream = checked_reads.find_stream(self._driver, tenant, name)
+            if cached is not None and stream is not None:
+                cached.streams[name] = stream
+        return stream
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
-        if position is None:
-            found = self._find_stream(tenant, stream)
-            return found.version if found is not None else 0
-        if self._find_stream(tenant, stream) is None:
+        row = self._find_stream(tenant, stream)
+        if row is None:
             return 0
+        if position is None:
+            return row.version
         return self._driver.version_at(tenant, stream, min(position, UNBOUNDED))
 
     def read(
@@ -81,15 +256,15 @@ class ServerStoreReads:
         newest: bool = False,
     ) -> list[port.StoredEvent]:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        known = self._cached_tenant(tenant)
+        cached = self._cached_tenant(tenant)
         low, high = max(after, 0) + 1, UNBOUNDED if until is None else min(until, UNBOUNDED)
         if low > high or limit <= 0 or (at is not None and at <= 0):
             return []
-        found, events = checked_reads.read_stream(
+        row, events = checked_reads.read_stream(
             self._driver, tenant, stream, low=low, high=high, limit=limit, at=at, newest=newest
         )
-        if known is not None and found is not None:
-            known.streams[stream] = found
+        if cached is not None and row is not None:
+            cached.streams[stream] = row
         return events
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
@@ -97,9 +272,9 @@ class ServerStoreReads:
         self._cached_tenant(tenant)
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
-        found = self._driver.feed(tenant, after=after, limit=limit)
-        checked_reads.check_positions(found, after)
-        return [checked_reads.checked_event(tenant, kept, kept.stream) for kept in found]
+        rows = self._driver.feed(tenant, after=after, limit=limit)
+        checked_reads.check_positions(rows, after)
+        return [checked_reads.checked_event(tenant, row, row.stream) for row in rows]
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
@@ -109,25 +284,23 @@ class ServerStoreReads:
         return position
 
     def _feed_head(self, tenant: str) -> FeedHead:
-        known = self._cached_tenant(tenant)
-        return known.head if known is not None else self._loss_detector.checked_head(tenant)
+        cached = self._cached_tenant(tenant)
+        return cached.head if cached is not None else self._loss_detector.checked_head(tenant)
 
     def cache_epoch(self, tenant: str) -> int:
-        """Return how often it was rebuilt or erased from; another number, too, once its end was lost."""
+        """Return a number that changes with each rebuild, each erasure and each loss of events."""
         return self._loss_detector.cache_epoch(tenant, self._feed_head(tenant))
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
+        """Return the contents of the tenant's blobs by hash, without those that it lacks."""
         self._cached_tenant(tenant)
         return checked_reads.read_blobs(self._driver, tenant, hashes)
 
     def _stream_path(
         self, tenant: str, stream: str, at: int | None
     ) -> tuple[stream_paths.Span, ...]:
-        found = self._find_stream(tenant, stream)
-        return (
-            checked_reads.stream_path(self._driver, tenant, found, at) if found is not None else ()
-        )
+        row = self._find_stream(tenant, stream)
+        return checked_reads.stream_path(self._driver, tenant, row, at) if row is not None else ()
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
@@ -142,18 +315,16 @@ class ServerStoreReads:
         )
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
-        """Return what an idempotency key was used for."""
+        """Return the use of an idempotency key; None if it is unused."""
         self._cached_tenant(tenant)
-        kept = self._driver.key(tenant, key)
-        return (
-            checked_reads.to_key_record(checked_reads.checked_key(tenant, kept)) if kept else None
-        )
+        row = self._driver.key(tenant, key)
+        return checked_reads.to_key_record(checked_reads.checked_key(tenant, row)) if row else None
 
     def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection."""
+        """Return one projection; None if there is none."""
         self._cached_tenant(tenant)
-        found = self._driver.projection(tenant, kind, id)
-        return checked_reads.checked_projection(tenant, found) if found else None
+        row = self._driver.projection(tenant, kind, id)
+        return checked_reads.checked_projection(tenant, row) if row else None
 
     def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
@@ -166,12 +337,12 @@ class ServerStoreReads:
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
         self._cached_tenant(tenant)
-        kept = self._driver.snapshot(tenant, stream)
-        if kept is None:
+        row = self._driver.snapshot(tenant, stream)
+        if row is None:
             return None
-        snapshot = kept.snapshot
+        snapshot = row.snapshot
         found, link = checked_reads.event_link(self._driver, tenant, stream, snapshot.version)
-        if found is None or kept.checksum != checked_reads.snapshot_checksum(
+        if found is None or row.checksum != checked_reads.snapshot_checksum(
             tenant, found.number, snapshot, link
         ):
             return None
@@ -181,19 +352,35 @@ class ServerStoreReads:
         )
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the other streams that go on from this one, each with the version that it goes on from."""
-        found = self._find_stream(tenant, stream)
-        return self._driver.forks(tenant, found.number) if found is not None else []
+        """Return the streams that were forked from this one, each with the version that it was forked at."""
+        row = self._find_stream(tenant, stream)
+        return self._driver.forks(tenant, row.number) if row is not None else []
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Return True as soon as the feed has a position > after; False after the timeout."""
+
+        def is_reached() -> bool:
+            self._check_open()
+            return self._driver.head(tenant).position > after
+
+        return self._notifications.wait(tenant, is_reached, timeout_s)
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events, sorted."""
+        self._check_open()
+        return self._driver.tenants()
+
+    # Notes
 
     def note(self, tenant: str, name: str) -> port.Note | None:
-        """Return a note, None if it is not there."""
+        """Return a note; None if there is none."""
         self._check_open()
         check_note(name)
-        found = self._driver.note(tenant, name)
-        return checked_reads.checked_note(tenant, found) if found else None
+        row = self._driver.note(tenant, name)
+        return checked_reads.checked_note(tenant, row) if row else None
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Put or drop a note if it is at a version; return whether it was. The server compares: no turn is needed."""
+        """Put or drop a note if it is at a version; return whether it was. Needs no write lock: the server compares."""
         self._check_open()
         check_note(name, value)
         return self._driver.put_note(tenant, name, value, expected=expected)
@@ -201,47 +388,12 @@ class ServerStoreReads:
     def notes(
         self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
     ) -> list[tuple[str, port.Note]]:
-        """Return notes whose names begin with a prefix, those after a name, by name."""
+        """Return notes whose names have a prefix, by name, beginning after `after`."""
         self._check_open()
-        found = self._driver.notes(tenant, prefix, after=after, limit=limit)
-        return [(kept.name, checked_reads.checked_note(tenant, kept)) for kept in found]
+        rows = self._driver.notes(tenant, prefix, after=after, limit=limit)
+        return [(row.name, checked_reads.checked_note(tenant, row)) for row in rows]
 
-    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True as soon as the feed has a position > after; False when the time is up."""
-
-        def there() -> bool:
-            self._check_open()
-            return self._driver.head(tenant).position > after
-
-        return self._notifications.wait(tenant, there, timeout_s)
-
-    def tenants(self) -> list[str]:
-        """Return every tenant that has events."""
-        self._check_open()
-        return self._driver.tenants()
-
-    def pending_erasures(self) -> bytes | None:
-        """Return what erasures had to do, until `scrub` is through."""
-        self._check_open()
-        return self._driver.pending_erasures()
-
-
-CHANGE_TRIES_MAX = 8
-"""How often an erasure is made anew because others have written meanwhile."""
-
-
-class ServerStoreMaintenance(ServerStoreReads):
-    """What is done to a store as a whole."""
-
-    _copy_reader: log_copy.LogCopyReader
-    _tenant_cache: TenantCache
-    _random: Callable[[int], bytes]
-
-    @abstractmethod
-    def write_lock(self) -> AbstractContextManager[bool]: ...
-    @property
-    @abstractmethod
-    def durability(self) -> str: ...
+    # The store as a whole
 
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, blob, note and derived row; yield events checked so far, the report last."""
@@ -249,72 +401,71 @@ class ServerStoreMaintenance(ServerStoreReads):
         yield from maintenance.verify(self._driver)
 
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
-        """Prove all logs and derive from them, then put into place what is derived, tenant by tenant.
+        """Verify all logs and derive all rows again; yield events read so far, the counts last.
 
-        Who writes is held up while it is put into place, and for the last proof of a tenant that was written to every time.
+        Writers wait only while a tenant's rows are replaced, and during the last try for a tenant that other
+        processes wrote to during every try before. Raises Conflict if rows of a tenant could not be replaced.
         """
         self._check_open()
-        done, made = 0, port.Rebuilt()
-        moved: list[str] = []
-        with maintenance.open_spool() as spool:
-            every: list[maintenance.TenantRebuild] = []
-            for tenant in sorted({*self._driver.tenants(), *self._driver.unlisted_tenants()}):
-                every.append(maintenance.TenantRebuild(self._driver, tenant, derive, spool))
-                for count in every[-1].prepare():
-                    done += count
-                    yield done
-            for going in every:
-                for _ in going.install(self.write_lock, self._tenant_cache.invalidate):
-                    yield done
-                made = maintenance.sum_rebuilt(made, going.rebuilt)
-                moved += [] if going.done else [going.tenant]
-        if moved:
-            raise errors.Conflict(
-                f"others wrote to {len(moved):,} tenant(s) every time while they were rebuilt; they are as they were.",
-                hint="Retry when fewer write.",
-                facts={"tenant": moved[0]},
-            )
-        yield made
+        yield from maintenance.rebuild(
+            self._driver, derive, self.write_lock, self._tenant_cache.invalidate
+        )
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
-        """Take payloads out of the log in one change."""
+        """Remove payloads from the log in one change."""
         with self.write_lock():
-            # Told to nobody here: the next turn has to hear of it.
+            # This change tells no cache of the engine: the next batch must report that caches are stale.
             self._tenant_cache.invalidate((erasure.tenant,))
             for _ in range(CHANGE_TRIES_MAX):
-                going = maintenance.ServerErasure(self._driver, erasure, derive, self._random)
-                if (stale := going.find_stale()) is not None:
+                attempt = maintenance.ServerErasure(self._driver, erasure, derive, self._random)
+                if (stale := attempt.find_stale()) is not None:
                     return stale
-                change, gone = going.build_change()
+                change, counts = attempt.build_change()
                 if self._apply_change(change):
-                    return gone
+                    return counts
             return port.Stale("", self._driver.head(erasure.tenant).position)
 
-    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """See to it that the server's files have nothing of what was erased; then nothing is pending.
+    def _apply_change(self, change: TenantChange) -> bool:
+        """Apply one change; return False if the head has moved."""
+        (result,) = self._driver.apply([change])
+        if isinstance(result, DuplicateRow):
+            raise duplicate_row_error(change.tenant)
+        if isinstance(result, HeadMoved):
+            return False
+        self._loss_detector.record(change.tenant, change.after)
+        self._notifications.notify((change.tenant,))
+        return True
 
-        It may wait for long, for readers, and rests on nothing that a commit changes: so the turn is not held.
+    def pending_erasures(self) -> bytes | None:
+        """Return the pending work of erasures; None once `scrub` has completed it."""
+        self._check_open()
+        return self._driver.pending_erasures()
+
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
+        """Remove erased content from the server's files; then no erasure is pending but `left`.
+
+        It may wait long for readers, and depends on nothing that a commit changes, so the write lock is not held.
         """
         self._check_open()
         self._driver.scrub(done, left)
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many."""
+        """Delete idempotency keys used before that moment; return how many."""
         with self.write_lock():
             return self._driver.delete_keys(tenant, before_us=before_us)
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
-        """Return the tenant's events with position > after as they are kept; each is checked."""
+        """Return the tenant's events with position > after as stored; each is checked."""
         self._check_open()
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
         return self._copy_reader.page(tenant, after, limit)
 
     def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
-        """Return the tenant's idempotency keys after one, by their text."""
+        """Return the tenant's idempotency keys by their text, beginning after `after`."""
         self._check_open()
         page = self._driver.keys(tenant, after=after, limit=limit)
-        return [checked_reads.checked_key(tenant, kept) for kept in page]
+        return [checked_reads.checked_key(tenant, row) for row in page]
 
     def paste(
         self,
@@ -324,26 +475,15 @@ class ServerStoreMaintenance(ServerStoreReads):
         blobs: Mapping[bytes, bytes] = {},
         keys: Sequence[port.RawKey] = (),
     ) -> None:
-        """Keep events exactly as they are in one change."""
+        """Store copied events, byte for byte, in one change."""
         with self.write_lock():
             self._tenant_cache.invalidate((tenant,))
             for _ in range(CHANGE_TRIES_MAX):
-                pasting = log_copy.ServerCopyTarget(self._driver, tenant, keys)
-                fit = store_copy.plan_page(pasting, events, blobs, keys)
-                if not fit or self._apply_change(pasting.build_change(fit)):
+                target = ServerCopyTarget(self._driver, tenant, keys)
+                plan = store_copy.plan_page(target, events, blobs, keys)
+                if not plan or self._apply_change(target.build_change(plan)):
                     return
             raise contention_error()
-
-    def _apply_change(self, change: TenantChange) -> bool:
-        """Apply a change; False if others were faster."""
-        (verdict,) = self._driver.apply([change])
-        if isinstance(verdict, DuplicateRow):
-            raise duplicate_row_error(change.tenant)
-        if isinstance(verdict, HeadMoved):
-            return False
-        self._loss_detector.record(change.tenant, change.after)
-        self._notifications.notify((change.tenant,))
-        return True
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: backend, server, versions, durability, counts."""
@@ -351,203 +491,12 @@ class ServerStoreMaintenance(ServerStoreReads):
         return {**self._driver.status(), "durability": self.durability}
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
-        """Refuse: there is no file here that could be copied."""
+        """Raise NoBackup: there is no file to copy."""
         self._check_open()
         raise errors.NoBackup(
             "a store on a server has no file to copy.",
             hint="`limpet backup` copies its log into a new SQLite file.",
         )
-
-
-def duplicate_row_error(tenant: str) -> errors.Corrupt:
-    """Return the error for a server that has something beyond what its head says."""
-    return errors.Corrupt(
-        "something that a commit adds is there already, though nothing that is known of the log says so.",
-        hint="Nothing was changed. `limpet verify` lists all damage.",
-        facts={"tenant": tenant},
-    )
-
-
-class ServerStore(ServerStoreMaintenance):
-    """A store over a driver, for many threads; others may use the same server."""
-
-    def __init__(self, driver: Driver, *, random: Callable[[int], bytes] = os.urandom) -> None:
-        self._driver = driver
-        self._random = RandomPool(random)
-        self._loss_detector = LossDetector(driver)
-        self._tenant_cache = TenantCache(driver, self._loss_detector)
-        self._copy_reader = LogCopyReader(driver)
-        self._notifications = CommitNotifications(driver.listen)
-        self._lock = threading.RLock()
-        self._holder: threading.Thread | None = None
-        self._write_lock_guard = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
-        self._closed = False
-
-    @property
-    def durability(self) -> str:
-        """What the server's settings hold."""
-        return self._driver.durability
-
-    def write_lock(self) -> WriteLockGuard:
-        """Hold the right to decide among the threads of this store object; others are noticed by comparing."""
-        return self._write_lock_guard
-
-    def acquire_write_lock(self) -> bool:
-        """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
-        me = threading.current_thread()
-        assert self._holder is not me, "this thread has the turn already"
-        try:
-            if not self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S):
-                holder = self._holder.name if self._holder else "unknown"
-                raise errors.StoreBusy(
-                    f"thread {holder} has held the store's turn for {limits.WRITE_LOCK_WAIT_S:g} s.",
-                    hint="Retry, or look at what that thread waits for.",
-                    facts={"holder": holder},
-                )
-            self._check_open()
-            self._holder = me
-            return self._tenant_cache.begin_batch(self._notifications.take_received())
-        except BaseException:
-            self.release_write_lock()
-            raise
-
-    def release_write_lock(self) -> None:
-        """Give the turn back if this thread holds it still."""
-        if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-            try:
-                if self._holder is not None:
-                    self._tenant_cache.end_batch()
-            finally:
-                self._holder = None
-                self._lock.release()
-
-    @property
-    def contended(self) -> bool:
-        """Never: nobody waits for another here."""
-        return False
-
-    def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:  # noqa: ARG002
-        """Nobody takes them: each commits for itself."""
-        return None
-
-    def take_handed_off(self) -> list[tuple[str, str]]:
-        """Nobody: see above."""
-        return []
-
-    def is_unchanged(self, tenant: str) -> bool:
-        """Look whether the tenant's head is the one that this turn rests on."""
-        assert self._holder is threading.current_thread(), "held belongs inside turn()"
-        return self._tenant_cache.is_current(tenant)
-
-    def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
-        """Commit appends in one round trip, as one change for each tenant."""
-        assert self._holder is threading.current_thread(), "commit belongs inside turn()"
-        self._check_open()
-        groups: dict[str, list[int]] = {}
-        for at, append in enumerate(appends):
-            groups.setdefault(append.tenant, []).append(at)
-        outcomes: dict[int, port.AppendOutcome] = {}
-        try:
-            again = self._commit_by_tenant(appends, groups, outcomes, careful=False)
-            if again and (left := self._commit_by_tenant(appends, again, outcomes, careful=True)):
-                raise duplicate_row_error(next(iter(left)))
-        except BaseException:
-            # What became of it is not known.
-            self._tenant_cache.invalidate(groups)
-            raise
-        self._notifications.notify(groups)
-        return [outcomes[at] for at in range(len(appends))]
-
-    def open_pipeline(self) -> ServerPipeline | None:
-        """Return a way to send commits ahead of answers, if the driver has one, and nobody else writes here lately."""
-        line = self._driver.pipeline() if not self._tenant_cache.is_contended else None
-        if line is None:
-            return None
-        return ServerPipeline(
-            self._driver,
-            line,
-            known=self._tenant_cache,
-            acknowledged=self._loss_detector,
-            news=self._notifications,
-            random=self._random,
-        )
-
-    def _commit_by_tenant(
-        self,
-        appends: Sequence[port.Append],
-        groups: dict[str, list[int]],
-        outcomes: dict[int, port.AppendOutcome],
-        *,
-        careful: bool,
-    ) -> dict[str, list[int]]:
-        """Commit the appends of tenants, given by their places; return those for which something was taken."""
-        batches: dict[str, ChangeBuilder] = {}
-        for tenant, places in groups.items():
-            known = self._tenant_cache.get(tenant)
-            batch = batches[tenant] = ChangeBuilder(
-                self._driver, tenant, known, self._random, careful=careful
-            )
-            if known.newer_head is None:
-                for at in places:
-                    outcomes[at] = batch.append(appends[at])
-        again: dict[str, list[int]] = {}
-        for tenant, verdict in self._apply_changes(batches).items():
-            if isinstance(verdict, DuplicateRow):
-                again[tenant] = groups[tenant]
-            elif isinstance(verdict, HeadMoved):
-                self._tenant_cache.head_moved(tenant)
-                self._notifications.start_listener()
-                stale = port.Stale("", verdict.head.position)
-                outcomes |= dict.fromkeys(groups[tenant], stale)
-            else:
-                batches[tenant].update_cache()
-                self._loss_detector.record(tenant, batches[tenant].head_after)
-                if verdict is not None:
-                    self._tenant_cache.mark_contended(tenant)
-                    self._notifications.start_listener()
-        return again
-
-    def _apply_changes(self, batches: dict[str, ChangeBuilder]) -> dict[str, ChangeResult]:
-        """Apply what was taken. Where nothing was, what it rests on has to be so as well: refusals are answers, too."""
-        verdicts: dict[str, ChangeResult] = {}
-        changes = {t: batch.build_change() for t, batch in batches.items() if not batch.is_empty}
-        if changes:
-            applied = self._driver.apply(list(changes.values()))
-            verdicts = dict(zip(changes, applied, strict=True))
-        for tenant in batches:
-            if tenant not in verdicts:
-                head = (
-                    None
-                    if self._tenant_cache.is_current(tenant)
-                    else self._tenant_cache.get(tenant).newer_head
-                )
-                verdicts[tenant] = HeadMoved(head) if head is not None else None
-        return verdicts
-
-    def _cached_tenant(self, tenant: str) -> CachedTenant | None:
-        self._check_open()
-        if self._holder is threading.current_thread():
-            return self._tenant_cache.get_current(tenant)
-        return None
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise errors.EngineClosed
-
-    def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
-        if self._closed:
-            return
-        # Whoever commits may end.
-        waited = self._lock.acquire(timeout=limits.WRITE_LOCK_WAIT_S)
-        try:
-            self._closed = True
-            self._notifications.close()
-            self._driver.close()
-        finally:
-            if waited:
-                self._lock.release()
-        self._notifications.join()
 
 
 _conforms: type[port.Store] = ServerStore

@@ -15,18 +15,19 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from limpet import errors
-from limpet.stores.server.driver import Driver, FeedHead, StreamRow
+from limpet.stores.server.driver import AppliedUnderContention, Driver, FeedHead, StreamRow
+from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.stream_paths import Span
 
 HEADS_MAX = 10_000
 """Tenants whose heads are remembered: many more than there are states in an engine's caches."""
 
 _LOSS_STEP = 1 << 40
-"""Beyond all epochs: what is counted by it never comes out as one of them."""
+"""Added to the cache epoch for each loss. More than any epoch, so the sum never equals an earlier epoch."""
 
 
 class LossDetector:
-    """The last head of each tenant that one store object has seen. For any thread."""
+    """The newest head of each tenant that one store object has seen. Thread-safe."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -35,23 +36,23 @@ class LossDetector:
         self._losses: dict[str, int] = {}
 
     def checked_head(self, tenant: str) -> FeedHead:
-        """Return a tenant's head; raise EventsLost, once, if it does not go on from the one that was there before."""
+        """Return a tenant's head; raise EventsLost, once, if it is not a continuation of the newest head seen before."""
         while True:
-            # Read before the server is asked: what is acknowledged meanwhile need not be in its answer.
+            # Read before the server is asked: a commit acknowledged in between need not be in its answer.
             before = self._heads.get(tenant)
             head = self._driver.head(tenant)
             if before is None or self._continues(tenant, before, head):
                 self.record(tenant, head)
                 return head
             with self._mutex:
-                # If it is another one by now, somebody else was told.
+                # If the entry has changed, another thread has raised the error for this loss.
                 if self._heads.get(tenant) is before:
                     self._heads[tenant] = head
                     self._losses[tenant] = self._losses.get(tenant, 0) + 1
                     raise events_lost_error(tenant, before, head)
 
     def record(self, tenant: str, head: FeedHead) -> None:
-        """A head was acknowledged, or seen."""
+        """Remember a head that the server has acknowledged or shown."""
         heads = self._heads
         with self._mutex:
             before = heads.get(tenant)
@@ -62,23 +63,23 @@ class LossDetector:
                 heads.popitem(last=False)
 
     def cache_epoch(self, tenant: str, head: FeedHead) -> int:
-        """Return how often a tenant was rebuilt or erased from, a number that none before a loss was the same as."""
+        """Return the head's epoch, made different from all epochs before each loss of events."""
         return head.epoch + self._losses.get(tenant, 0) * _LOSS_STEP
 
     def _continues(self, tenant: str, before: FeedHead, head: FeedHead) -> bool:
-        """Whether a head has what another one had."""
+        """Whether the log of a head contains the log of an earlier one."""
         if head.position < before.position or head.epoch < before.epoch:
             return False
         if head.position == before.position:
             return head.link == before.link
         if not before.position:
             return True
-        there = self._driver.feed(tenant, after=before.position - 1, limit=1)
-        return bool(there) and there[0].event.link == before.link
+        rows = self._driver.feed(tenant, after=before.position - 1, limit=1)
+        return bool(rows) and rows[0].event.link == before.link
 
 
 def events_lost_error(tenant: str, before: FeedHead, head: FeedHead) -> errors.EventsLost:
-    """Return the error for a server that has less than it had."""
+    """Return the error for a server that has lost events."""
     return errors.EventsLost(
         f"acknowledged events are gone: the log had {before.position:,}, and what the server has now"
         f" ({head.position:,}) does not go on from there.",
@@ -91,28 +92,28 @@ def events_lost_error(tenant: str, before: FeedHead, head: FeedHead) -> errors.E
 
 TENANTS_MAX = 1_000
 STREAMS_MAX = 20_000
-"""Tenants, and streams of all of them, that are remembered from one turn to the next."""
+"""Tenants, and streams of all tenants together, that are cached from one batch to the next."""
 
 CONTENTION_BATCHES = 16
-"""For how many turns it is remembered that others write to a tenant, too."""
+"""For how many batches a tenant counts as written to by other processes."""
 
 ADVISORY_LOCK_WAIT_S = 2.0
-"""How long the guard of a tenant is waited for. It only saves deciding in vain."""
+"""How long an advisory lock is waited for. It only saves retries."""
 
 ADVISORY_LOCK_SKIP_S = 30.0
-"""How long the guard is not asked for after it was waited for in vain."""
+"""How long no advisory lock of a tenant is tried after a wait for it has timed out."""
 
 LOST_RACE_PAUSE_S, LOST_RACE_PAUSE_S_MAX = 0.002, 0.1
-"""How long whoever has the guard waits when it was passed all the same, at first and at most."""
+"""How long the holder of the advisory lock pauses after it has lost a race all the same, at first and at most."""
 
 BATCHES_PER_EVICTION = 64
-"""After how many turns the streams are counted."""
+"""After how many batches the cached streams are counted."""
 
 
 class CachedTenant:
-    """What is known of one tenant: its head, streams by name, and what came before the stretch of those with bases.
+    """Cached state of one tenant: its head, streams by name, and by number the spans before a forked stream's own ones.
 
-    `newer_head` is another head that was met since, if nobody has looked again yet at what follows from it.
+    `newer_head` is set if the server was seen to have another head: the rest is then stale.
     """
 
     __slots__ = ("earlier_spans", "head", "newer_head", "streams")
@@ -125,11 +126,17 @@ class CachedTenant:
 
 
 class TenantCache:
-    """The memory of one store object, and the guard of a tenant that others write to as well."""
+    """Cached tenants of one store object, and the advisory lock of a tenant that other processes write to.
 
-    def __init__(self, driver: Driver, acknowledged: LossDetector) -> None:
+    A batch is one holding of the store's write lock. Every method but `is_contended` is called by its holder.
+    """
+
+    def __init__(
+        self, driver: Driver, loss_detector: LossDetector, notifications: CommitNotifications
+    ) -> None:
         self._driver = driver
-        self._loss_detector = acknowledged
+        self._loss_detector = loss_detector
+        self._notifications = notifications
         self._losses: dict[str, errors.EventsLost] = {}
         self._tenants: dict[str, CachedTenant] = {}
         self._contended: dict[str, int] = {}
@@ -139,71 +146,72 @@ class TenantCache:
         self._batches = 0
         self._pause_s = LOST_RACE_PAUSE_S
 
-    def begin_batch(self, heard: Mapping[str, int]) -> bool:
-        """A turn begins; return whether all that callers have cached may be trusted until a commit says otherwise.
+    def begin_batch(self, received: Mapping[str, int]) -> bool:
+        """Begin a batch; return whether callers may trust their own caches until a commit is refused.
 
-        `heard` are positions that tenants' feeds are said to have reached; 0: others want to write to it.
+        `received` has the positions of notifications by tenant. 0: another store wants the tenant's advisory lock.
         """
-        if "" in heard:
-            # Somebody may have asked for a guard unheard: whoever has it is waited for once.
+        if "" in received:
+            # Notifications were missed, perhaps one of a wanted advisory lock: take the lock of each tenant once.
             self._contended = dict.fromkeys(self._tenants, 1) | self._contended
-        for name, position in heard.items():
-            known = self._tenants.get(name)
-            if known is not None and not 0 < position <= known.head.position:
-                self.mark_contended(name)
+        for name, position in received.items():
+            cached = self._tenants.get(name)
+            if cached is not None and not 0 < position <= cached.head.position:
+                self._mark_contended(name)
         for name in self._contended.keys() & self._tenants.keys():
             if not self._contended[name]:
                 del self._contended[name]
             else:
-                # Others have added to it, as a rule, and it is looked at again once they are held off.
+                # Read again after the advisory lock is taken: other processes have probably written to it.
                 self.invalidate((name,))
                 self._contended[name] -= 1
         if len(self._tenants) > TENANTS_MAX:
-            # What is not known can't be compared: whoever trusts a cache of it would never be told.
+            # All of them: a caller's cache of a tenant is only known to be valid while its head is cached here.
             self.invalidate(list(self._tenants))
         self._batches += 1
         if self._batches % BATCHES_PER_EVICTION == 0:
             self._evict_streams()
         self._pause_s = LOST_RACE_PAUSE_S
         self._losses.clear()
-        alone = not self._invalidated
+        is_valid = not self._invalidated
         self._invalidated = False
-        return alone
+        return is_valid
 
     def end_batch(self) -> None:
-        """The turn ends."""
+        """End the batch: release the advisory lock if one is held."""
         if self._locked_tenant is not None:
-            guarded, self._locked_tenant = self._locked_tenant, None
-            # It ends by itself if it can't be given back.
+            tenant, self._locked_tenant = self._locked_tenant, None
+            # A lock that can't be released expires.
             with contextlib.suppress(errors.Error):
-                self._driver.release_advisory_lock(guarded)
+                self._driver.release_advisory_lock(tenant)
 
     def _evict_streams(self) -> None:
-        """Forget streams if there are many. They are asked for again; that their tenant's head is known is enough."""
-        if sum(len(known.streams) for known in self._tenants.values()) > STREAMS_MAX:
-            for known in self._tenants.values():
-                known.streams.clear()
-                known.earlier_spans.clear()
+        """Drop cached streams if there are many. They can be read again, as long as their tenant's head is cached."""
+        if sum(len(cached.streams) for cached in self._tenants.values()) > STREAMS_MAX:
+            for cached in self._tenants.values():
+                cached.streams.clear()
+                cached.earlier_spans.clear()
 
     def get(self, tenant: str) -> CachedTenant:
-        """Return what is known of a tenant; its head is asked for if it is not, before anything else of it is read."""
-        found = self._tenants.get(tenant)
-        if found is None:
-            # One at a time: two stores that have one each might wait for the other's.
+        """Return the cached state of a tenant. If there is none, its head is read, before anything else of the tenant."""
+        cached = self._tenants.get(tenant)
+        if cached is None:
+            # At most one lock at a time: two stores that hold one each could wait for each other's.
             if (
                 self._locked_tenant is None
                 and tenant in self._contended
                 and not self._skips_lock(tenant)
             ):
+                # Set first: an interrupt in between must not leave a lock that no batch releases.
                 self._locked_tenant = tenant
                 if not self._driver.acquire_advisory_lock(tenant, ADVISORY_LOCK_WAIT_S):
                     self._locked_tenant = None
                     self._skip_lock_until[tenant] = time.monotonic() + ADVISORY_LOCK_SKIP_S
-            found = self._tenants[tenant] = CachedTenant(self._load_head(tenant))
-        return found
+            cached = self._tenants[tenant] = CachedTenant(self._load_head(tenant))
+        return cached
 
     def _skips_lock(self, tenant: str) -> bool:
-        """Whether the guard was waited for in vain lately: whoever has it may stand still for ever."""
+        """Whether a wait for the advisory lock timed out lately: its holder may be suspended for long."""
         until = self._skip_lock_until.get(tenant)
         if until is not None and time.monotonic() > until:
             del self._skip_lock_until[tenant]
@@ -211,67 +219,76 @@ class TenantCache:
         return until is not None
 
     def _load_head(self, tenant: str) -> FeedHead:
-        """Return a tenant's head; in a turn that has found it lost, nothing is decided on what it has now."""
+        """Return a tenant's head. Once events were lost, every later call of the same batch raises EventsLost again."""
         if tenant not in self._losses:
             try:
                 return self._loss_detector.checked_head(tenant)
             except errors.EventsLost as error:
                 self._losses[tenant] = error
                 self._invalidated = True
-        told = self._losses[tenant]
-        raise errors.EventsLost(told.message, hint=told.hint, facts=told.facts)
+        # A new object each time: one exception must not be raised by several callers.
+        error = self._losses[tenant]
+        raise errors.EventsLost(error.message, hint=error.hint, facts=error.facts)
 
     @property
     def is_contended(self) -> bool:
-        """Whether others write to some tenant, too, or wanted to lately."""
+        """Whether other processes write to some tenant, or wanted to lately."""
         return bool(self._contended)
 
     def get_current(self, tenant: str) -> CachedTenant:
-        """Return what is known of a tenant of which something is read now: what is read follows from its last head."""
-        found = self.get(tenant)
-        if found.newer_head is not None:
+        """Return the cached state of a tenant for a read: never one that is known to be stale."""
+        cached = self.get(tenant)
+        if cached.newer_head is not None:
             del self._tenants[tenant]
-            found = self.get(tenant)
-        return found
+            cached = self.get(tenant)
+        return cached
 
     def is_current(self, tenant: str) -> bool:
-        """Look whether a tenant's head is the one that is known."""
+        """Ask the server whether a tenant's head is the cached one."""
         if tenant in self._losses:
-            # That it is lost holds.
+            # A refusal because of lost events holds for the whole batch.
             return True
-        known = self.get(tenant)
-        if known.newer_head is None:
+        cached = self.get(tenant)
+        if cached.newer_head is None:
             head = self._driver.head(tenant)
-            if head == known.head:
+            if head == cached.head:
                 return True
-            known.newer_head = head
+            cached.newer_head = head
             self._other_writer_seen(tenant)
         return False
 
+    def change_applied(
+        self, tenant: str, head: FeedHead, result: AppliedUnderContention | None
+    ) -> None:
+        """Record that the server has applied a change that leads to a head."""
+        self._loss_detector.record(tenant, head)
+        if result is not None:
+            self._mark_contended(tenant)
+            self._notifications.start_listener()
+
     def head_moved(self, tenant: str) -> None:
-        """The server has another head: it is asked for again by whoever decides anew."""
+        """Record that the server has refused a change because of its head. The next `get` reads the head."""
         self._other_writer_seen(tenant)
         self._tenants.pop(tenant, None)
         if self._locked_tenant == tenant:
-            # Somebody writes without the guard, and will hear of it.
+            # The winner writes without the advisory lock and hears of it with its next commit. The pause, with the
+            # write lock held, gives it time to; a retry at once would only lose again.
             time.sleep(self._pause_s)
             self._pause_s = min(2 * self._pause_s, LOST_RACE_PAUSE_S_MAX)
+        self._notifications.start_listener()
 
     def _other_writer_seen(self, tenant: str) -> None:
-        self.mark_contended(tenant)
+        self._mark_contended(tenant)
         self._invalidated = True
 
-    def mark_contended(self, tenant: str) -> None:
-        """Others write to a tenant, or want to: they are waited for from the next turn on.
-
-        One that is forgotten for it costs deciding in vain once.
-        """
+    def _mark_contended(self, tenant: str) -> None:
+        """Take a tenant's advisory lock in the next batches. Forgetting a tenant because of it costs one retry."""
         if len(self._contended) >= TENANTS_MAX and tenant not in self._contended:
             self._contended = {name: self._contended[name] for name in self._contended.keys() & self._tenants.keys()}  # fmt: skip
         self._contended[tenant] = CONTENTION_BATCHES
 
     def invalidate(self, tenants: Iterable[str]) -> None:
-        """Forget tenants: what became of them is not known, or has to be told to whoever has the next turn."""
+        """Drop tenants whose state is unknown. The next batch reports that callers' caches are not to be trusted."""
         for tenant in tenants:
             self._tenants.pop(tenant, None)
         self._invalidated = True
