@@ -386,9 +386,9 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(
 
 
 def test_misuse_is_an_assertion(mine: ServerStore):
-    with pytest.raises(AssertionError, match="inside turn"):
+    with pytest.raises(AssertionError, match="holds the write lock"):
         mine.commit([])
-    with pytest.raises(AssertionError, match="inside turn"):
+    with pytest.raises(AssertionError, match="holds the write lock"):
         mine.is_unchanged(TENANT)
     with mine.write_lock(), pytest.raises(AssertionError, match="already"), mine.write_lock():
         pass
