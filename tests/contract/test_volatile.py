@@ -138,7 +138,7 @@ def test_a_turn_that_is_not_passed_on_names_its_holder(monkeypatch: pytest.Monke
 
 def test_misuse_is_an_assertion():
     store = VolatileStore()
-    with pytest.raises(AssertionError, match="inside turn"):
+    with pytest.raises(AssertionError, match="holds the write lock"):
         store.commit([])
     with store.write_lock(), pytest.raises(AssertionError, match="already"), store.write_lock():
         pass
