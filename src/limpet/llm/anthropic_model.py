@@ -15,7 +15,7 @@ from limpet.llm.port import Reply
 if TYPE_CHECKING:
     import anthropic  # noqa: F401 - named in the base below
 
-API_KEY_VARIABLE: str = "ANTHROPIC_API_KEY"
+ANTHROPIC_KEY_VARIABLE: str = "ANTHROPIC_API_KEY"
 
 
 class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
@@ -49,7 +49,7 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
             status=anthropic.APIStatusError,
             base=anthropic.AnthropicError,
             provider="Anthropic",
-            variable=API_KEY_VARIABLE,
+            variable=ANTHROPIC_KEY_VARIABLE,
         )
         super().__init__(
             model,

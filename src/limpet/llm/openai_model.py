@@ -15,7 +15,7 @@ from limpet.llm.port import Reply
 if TYPE_CHECKING:
     import openai  # noqa: F401 - named in the base below
 
-API_KEY_VARIABLE: str = "OPENAI_API_KEY"
+OPENAI_KEY_VARIABLE: str = "OPENAI_API_KEY"
 TokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
@@ -54,7 +54,7 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
             status=openai.APIStatusError,
             base=openai.OpenAIError,
             provider="OpenAI",
-            variable=API_KEY_VARIABLE,
+            variable=OPENAI_KEY_VARIABLE,
         )
         super().__init__(
             model,
