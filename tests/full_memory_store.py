@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from limpet.core.values.memory_records import History, Said
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 
 
 class Ledger(Scribe):

@@ -19,7 +19,7 @@ from limpet.memory.index_store import (
     prefix_end,
 )
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.wiring.store_schemes import open_index_store
+from limpet.wiring.store_opener import open_index_store
 from tests.servers import postgres, valkey
 
 Open = Callable[[], IndexStore]

@@ -14,7 +14,7 @@ from limpet.memory.index_store import VolatileIndexStore
 from limpet.memory.port import MemoryEngine
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing import memory_contract
-from limpet.testing.memory_server import MemoryServer
+from limpet.testing.memory_fakes import MemoryServer
 
 
 def count(text: str) -> int:

@@ -19,10 +19,10 @@ from limpet.stores.server.redis import serialization
 from limpet.stores.server.redis.connections import RedisCall
 from limpet.stores.server.store import ServerStore
 from limpet.testing import store_contract
-from limpet.testing.store_contract.copy_contract import CopyContract
-from limpet.testing.store_contract.erasure_contract import ErasureContract
+from limpet.testing.store_contract.durability_contract import ConcurrencyContract
+from limpet.testing.store_contract.erasure_contract import CopyContract, ErasureContract
 from limpet.testing.store_contract.harness import TENANT, StoreHarness
-from limpet.testing.store_contract.log_contract import AppendContract, ConcurrencyContract
+from limpet.testing.store_contract.log_contract import AppendContract
 from limpet.testing.store_contract.projection_contract import NoteContract, RebuildContract
 from tests.servers import valkey
 

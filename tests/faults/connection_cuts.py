@@ -18,7 +18,7 @@ from limpet.stores import port
 from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
 from limpet.testing.store_contract import erasure_contract
 from limpet.testing.store_contract.harness import hash_of
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults.proxy import WAYS, Fault, Proxy, Way
 
 KEY = "the key of the first append"
@@ -46,9 +46,7 @@ class Scene:
 
     def play(self) -> None:
         """Play the whole script."""
-        with contextlib.closing(
-            self._answered(lambda: store_schemes.open_store(self.url))
-        ) as store:
+        with contextlib.closing(self._answered(lambda: store_opener.open_store(self.url))) as store:
             first, second = self._first(), self._second()
             self._append(store, first, port.KeyRecord(b"one", 1, 3))
             self._put_note(store)

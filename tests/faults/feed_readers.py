@@ -14,7 +14,7 @@ from typing import Self
 
 from limpet import errors
 from limpet.stores import port
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import broken_stores
 
 _WAIT_S = 0.2
@@ -35,7 +35,7 @@ class Reader:
 
     def follow(self, enough: threading.Event) -> None:
         """Read on and on, until nothing is left once it is enough."""
-        with contextlib.closing(store_schemes.open_store(self.url)) as opened:
+        with contextlib.closing(store_opener.open_store(self.url)) as opened:
             store = broken_stores.bent(self.bent, opened, 1)
             while True:
                 # Asked before the look: what was there by then must be got.
@@ -88,7 +88,7 @@ class Followers:
     def faults(self, url: str) -> list[str]:
         """Compare what each got with what is there; return what is wrong."""
         wrong = [fault for reader in self.readers for fault in reader.faults[:5]]
-        with contextlib.closing(store_schemes.open_store(url)) as store:
+        with contextlib.closing(store_opener.open_store(url)) as store:
             for tenant in {reader.tenant for reader in self.readers}:
                 there = _links(store, tenant)
                 wrong += [

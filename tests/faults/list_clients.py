@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from limpet import errors
 from limpet.stores import port
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import broken_stores, list_sessions_client
 from tests.faults.history import Status, Writer
 from tests.faults.list_sessions_client import SessionClient
@@ -112,7 +112,7 @@ class Shared:
         self.tally = Tally(orders.folder)
         self.notes = Writer(orders.notes)
         self.store = broken_stores.bent(
-            orders.bent, _opened(lambda: store_schemes.open_store(orders.url)), orders.seed
+            orders.bent, _opened(lambda: store_opener.open_store(orders.url)), orders.seed
         )
         self.engine = _opened(
             lambda: list_sessions_client.connected(

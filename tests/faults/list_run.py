@@ -14,7 +14,7 @@ from pathlib import Path
 
 import limpet
 from limpet.stores import port
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import checker, history, list_sessions_client
 from tests.faults.list_clients import PROCESSES, TENANTS, Orders, Tally, work
 from tests.faults.proxy import KINDS, WAYS, Proxy
@@ -135,7 +135,7 @@ class Run:
     def _judge(self) -> None:
         paths = [orders.notes for orders in self._all if orders.notes.exists()]
         names = {name for each in history.read(paths) for name, _ in (*each.appends, *each.reads)}
-        with contextlib.closing(store_schemes.open_store(self.direct or self.url)) as store:
+        with contextlib.closing(store_opener.open_store(self.direct or self.url)) as store:
             own = {name for name in names if not name.startswith(f"{list_sessions_client.TENANT}/")}
             final = {name: lists_of(store, name) for name in own}
             final |= self._sessions(names - own)

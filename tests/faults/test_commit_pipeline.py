@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Message, WindowPolicy, errors
 from limpet.stores.server.changes import ServerPipeline
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults.fault_servers import SERVERS, Served
 from tests.faults.proxy import KINDS, WAYS, Fault, Proxy
 
@@ -113,7 +113,7 @@ def test_cuts_make_nothing_twice_and_lose_nothing(
                 await asyncio.gather(*(talk(lp, task) for task in range(TASKS)))
 
     with SERVERS[backend]() as served, Proxy("127.0.0.1", served.port) as proxy:
-        store_schemes.open_store(served.direct).close()
+        store_opener.open_store(served.direct).close()
         asyncio.run(run(served.url(proxy.port, timeout_s=PATIENCE_S), proxy))
         happened = proxy.faults_happened
         check(served)
@@ -134,7 +134,7 @@ def test_a_server_that_is_killed_loses_nothing_that_was_answered(
             await talking
 
     with SERVERS[backend]() as served:
-        store_schemes.open_store(served.direct).close()
+        store_opener.open_store(served.direct).close()
         asyncio.run(run(served))
         check(served)
     assert counted.ahead

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import connection_cuts, results
 from tests.faults.connection_cuts import Cuts
 from tests.faults.fault_servers import SERVERS
@@ -49,7 +49,7 @@ def cuts(backend: str, *, careless: bool = False) -> Iterator[Cuts]:
     with (
         SERVERS[backend]() as served,
         Proxy("127.0.0.1", served.port) as proxy,
-        contextlib.closing(store_schemes.open_store(served.direct)) as direct,
+        contextlib.closing(store_opener.open_store(served.direct)) as direct,
     ):
         url = served.url(proxy.port, timeout_s=PATIENCE_S)
         yield Cuts(url, direct, proxy, served.forget, careless)

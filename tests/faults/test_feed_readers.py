@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import results
 from tests.faults.fault_servers import SERVERS
 from tests.faults.feed_readers import Followers
@@ -52,7 +52,7 @@ def test_every_event_once_and_in_order_while_transactions_are_held_open(
 ) -> None:
     with SERVERS[backend]() as served:
         # Somebody has to have made the tables.
-        store_schemes.open_store(served.direct).close()
+        store_opener.open_store(served.direct).close()
         run = Run(scratch, served.direct, SEED, 2_500)
         with served.held(), Followers(served.direct, TENANTS, READERS) as followers:
             run.run()

@@ -17,7 +17,7 @@ from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring import backup_restore
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_migrate import kept, kept_at
 from tests.acceptance.marker_words import Canaries, fill, found

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from tests.faults import results
 from tests.faults.fault_servers import SERVERS
 from tests.faults.list_run import Run
@@ -37,7 +37,7 @@ def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
     scratch: Path, backend: str, wanted: int
 ) -> None:
     with SERVERS[backend]() as served:
-        with contextlib.closing(store_schemes.open_store(served.direct)) as store:
+        with contextlib.closing(store_opener.open_store(served.direct)) as store:
             assert store.durability == "power-loss"
         run = Run(
             scratch, served.url(timeout_s=PATIENCE_S), SEED, wanted, direct=served.direct,
@@ -66,10 +66,10 @@ def test_a_level_that_a_server_can_not_hold_is_refused_and_would_have_cost(
     positional, named, culprit = WEAK[backend]
     with SERVERS[backend](*positional, **named) as served:
         with pytest.raises(errors.UnsafeStore, match=culprit):
-            store_schemes.open_store(served.url(durability="power-loss"))
+            store_opener.open_store(served.url(durability="power-loss"))
         # Asked for no more than the server holds, it is opened, and says so; and it is as good as it says.
         weak = served.url(durability="none", timeout_s=PATIENCE_S)
-        with contextlib.closing(store_schemes.open_store(weak)) as store:
+        with contextlib.closing(store_opener.open_store(weak)) as store:
             assert store.durability != "power-loss"
         run = Run(
             scratch, weak, SEED, 1_500, kill_every=0, restart=served.restart, restart_every=300

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.stores.port import Store
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.servers import postgres, valkey
 
 Opener = Callable[[Path], Any]

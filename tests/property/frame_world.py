@@ -25,7 +25,7 @@ from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores import port
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.property.frame_model import Effect, No, Told, Work
 from tests.property.frame_stops import FullModel
 

@@ -100,7 +100,7 @@ def test_every_fact_is_shown_whole(window: int, counter: str):
 
 
 def test_every_fact_reaches_a_real_endpoint():
-    from limpet.llm.openai_model import OpenAIModel
+    from limpet.llm.models import OpenAIModel
 
     with endpoints.serving() as endpoint:
         endpoint.otherwise = endpoints.chat("The summary so far.")

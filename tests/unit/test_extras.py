@@ -15,7 +15,7 @@ import limpet
 from limpet import errors
 from limpet.cli.subcommands import store_commands
 from limpet.memory.vectors import embedder
-from limpet.wiring import store_schemes
+from limpet.wiring import store_opener
 from limpet.wiring.background import BackgroundOptions
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
         ("openai", ("openai",)),
         ("anthropic", ("anthropic",)),
         ("embeddings", embedder.LIBRARIES),
-        *((extra, (package,)) for extra, package in store_schemes._DRIVER_LIBRARIES.items()),
+        *((extra, (package,)) for extra, package in store_opener._DRIVER_LIBRARIES.items()),
     ],
 )
 def test_the_command_that_is_told_installs_what_the_extra_does(extra: str, named: tuple[str, ...]):

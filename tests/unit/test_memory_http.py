@@ -22,7 +22,7 @@ from limpet.memory.builtin import BuiltIn
 from limpet.memory.http import HTTPMemory
 from limpet.memory.index_store import VolatileIndexStore
 from limpet.testing.memory_contract import ADA, conversation, facts_with_word, ingest_texts
-from limpet.testing.memory_server import MemoryServer
+from limpet.testing.memory_fakes import MemoryServer
 
 FACT = {
     "id": "f1",

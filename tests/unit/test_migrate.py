@@ -14,7 +14,7 @@ from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring.session_manager import SessionManager
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 
 
 class Asked(VolatileStore):

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from limpet import errors, limits
-from limpet.llm.anthropic_model import AnthropicModel
 from limpet.llm.client import Backoff
-from limpet.llm.openai_model import OpenAIModel
+from limpet.llm.models import AnthropicModel, OpenAIModel
 from limpet.llm.port import Reply
 from tests.unit import endpoints
 from tests.unit.endpoints import Endpoint, Step

@@ -143,9 +143,9 @@ def tenant_names(lp: Limpet) -> Sequence[str]:
 
 def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Limpet:
     """Open the store, which must exist already unless it may be created. Files of sessions are left unless it `writes`."""
-    from limpet.wiring import store_schemes  # noqa: PLC0415 - as below
+    from limpet.wiring import store_opener  # noqa: PLC0415 - as below
 
-    path = store_schemes.files_folder(url) or store_file(url)
+    path = store_opener.files_folder(url) or store_file(url)
     if not (create and (path is None or (not path.exists() and path.parent.is_dir()))):
         require_store(url)
     from limpet import wiring  # noqa: PLC0415 - the package is loaded by now; this only names it
@@ -166,14 +166,14 @@ def require_store(url: str) -> None:
                 "Name a file: --url path/to/state.db",
             )
         )
-    from limpet.wiring import store_schemes  # noqa: PLC0415 - only who opens a store pays for it
+    from limpet.wiring import store_opener  # noqa: PLC0415 - only who opens a store pays for it
 
-    path = store_schemes.files_folder(url) or store_file(url)
+    path = store_opener.files_folder(url) or store_file(url)
     if path is None:
-        if store_schemes.exists_on_server(url) is False:
+        if store_opener.exists_on_server(url) is False:
             raise exit_codes.CommandFailure(_missing_server_store(url))
         return
-    if (path.is_file() and path.stat().st_size) or store_schemes.is_files_store(path):
+    if (path.is_file() and path.stat().st_size) or store_opener.is_files_store(path):
         return
     raise exit_codes.CommandFailure(_missing_store(path))
 
@@ -187,9 +187,9 @@ def store_file(url: str) -> Path | None:
     """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
     scheme = urls.scheme_of(url)
     if scheme == "sqlite":
-        from limpet.wiring import store_schemes  # noqa: PLC0415 - as above
+        from limpet.wiring import store_opener  # noqa: PLC0415 - as above
 
-        return store_schemes.sqlite_path(url)
+        return store_opener.sqlite_path(url)
     return None if scheme else urls.local_path(url)
 
 

@@ -38,7 +38,7 @@ from limpet.sessions.requests import When
 from limpet.stores.port import StoredEvent
 
 if TYPE_CHECKING:
-    from limpet.memory.vectors.semantic_search import SemanticSearch
+    from limpet.memory.vectors.vector_store import SemanticSearch
 
 
 TOOL_NAME: Final = "search_conversations"

@@ -23,8 +23,7 @@ from limpet.sessions.requests import Settings, Write
 from limpet.sessions.window_requests import Summarizer
 from limpet.wiring.background import Background, BackgroundOptions
 from limpet.wiring.session_manager import SessionManager
-from limpet.wiring.store_handle import StoreHandle
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import StoreHandle, open_store
 
 if TYPE_CHECKING:
     from limpet.jobs.worker import Worker

@@ -14,8 +14,7 @@ from limpet.frames.async_state_index import AsyncStateIndex
 from limpet.sessions.async_sessions import AsyncSessions
 from limpet.sessions.requests import Settings
 from limpet.wiring.background import Background
-from limpet.wiring.store_handle import StoreHandle
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import StoreHandle, open_store
 
 if TYPE_CHECKING:
     from limpet.jobs.worker import Worker

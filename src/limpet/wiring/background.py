@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from limpet.memory.archive import Archive
     from limpet.memory.builtin import BuiltIn
     from limpet.memory.profile import Bootstrap
-    from limpet.memory.vectors.semantic_search import SemanticSearch
+    from limpet.memory.vectors.vector_store import SemanticSearch
 
 
 class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,8 +199,8 @@ class Background:
             return None
         with self._mutex:
             if self._semantic is None:
-                from limpet.memory.vectors.semantic_search import SemanticSearch  # noqa: PLC0415 - only whoever has numpy
-                from limpet.memory.vectors.vector_store import VectorStore  # noqa: PLC0415 - as above
+                # Only a program that searches by meaning needs numpy.
+                from limpet.memory.vectors.vector_store import SemanticSearch, VectorStore  # noqa: PLC0415 - see above
 
                 embedder = (
                     vectors_embedder.installed_embedder() if isinstance(given, bool) else given

@@ -14,7 +14,7 @@ from limpet.admin.migrate import Migrated
 from limpet.memory import index_link
 from limpet.stores import store_copy, urls
 from limpet.stores.port import Store
-from limpet.wiring.store_schemes import open_store, sqlite_path
+from limpet.wiring.store_opener import open_store, sqlite_path
 
 
 def restore(

@@ -22,8 +22,12 @@ from limpet.sessions.requests import Settings, Write
 from limpet.sessions.session import Session
 from limpet.stores import urls
 from limpet.wiring.background import Background, BackgroundOptions
-from limpet.wiring.store_handle import close_engine, open_engine, start_session_files
-from limpet.wiring.store_schemes import open_index_store
+from limpet.wiring.store_opener import (
+    close_engine,
+    open_engine,
+    open_index_store,
+    start_session_files,
+)
 
 if TYPE_CHECKING:
     from limpet.memory.profile import Bootstrap

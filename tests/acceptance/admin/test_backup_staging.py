@@ -13,7 +13,7 @@ from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance.admin.test_copy_into_open_store import said
 from tests.acceptance.admin.test_migrate import kept, kept_at
 

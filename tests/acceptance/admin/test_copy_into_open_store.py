@@ -19,7 +19,7 @@ from limpet.stores import store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring.session_manager import SessionManager
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_migrate import kept, kept_at
 from tests.acceptance.cli.command_runs import run

@@ -13,7 +13,7 @@ import limpet
 from limpet import Limpet, limits
 from limpet.admin import migrate
 from limpet.stores.port import RawEvent, Store
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.marker_words import Canaries, fill, found

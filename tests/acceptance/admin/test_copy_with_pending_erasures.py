@@ -12,9 +12,9 @@ from limpet import Limpet, errors
 from limpet.admin import migrate
 from limpet.admin.erasure.hooks import decode_hook_calls
 from limpet.stores.port import Store
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from limpet.wiring import backup_restore
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.erasure.test_erase_unreachable_engines import Stubborn
 from tests.acceptance.full_store import said

@@ -19,7 +19,7 @@ from limpet.stores import sqlite, store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring import backup_restore
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.marker_words import Canaries, fill, found

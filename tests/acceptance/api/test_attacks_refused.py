@@ -14,10 +14,10 @@ import limpet
 from limpet import Message, WindowPolicy, errors
 from limpet.core.values.memory_records import Said
 from limpet.llm.client import FailedAttempt, decode_answer
-from limpet.llm.openai_model import _Completion
+from limpet.llm.models import _Completion
 from limpet.memory.facts import rules
 from limpet.memory.index import terms
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 
 
 def test_a_summary_that_was_being_written_when_a_message_was_erased_is_not_taken(tmp_path: Path):

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Scope, TokenBudget
-from limpet.wiring.store_schemes import open_index_store
+from limpet.wiring.store_opener import open_index_store
 from tests.acceptance import full_store
 from tests.acceptance.cli.command_runs import on_terminal, run
 from tests.contract.test_redis import client_of

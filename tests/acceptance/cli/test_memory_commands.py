@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance import memory_fixtures
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import Done, on_terminal, run

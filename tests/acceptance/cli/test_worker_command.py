@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet.jobs import leases
-from limpet.wiring.store_schemes import open_store
+from limpet.wiring.store_opener import open_store
 from tests.acceptance import memory_fixtures
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import on_terminal, run

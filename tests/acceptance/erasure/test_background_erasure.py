@@ -11,7 +11,7 @@ from limpet import limits
 from limpet.core.values.memory_records import Who
 from limpet.memory.index_link import PairedIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.full_store import has, known, opened, said, worked
 
 

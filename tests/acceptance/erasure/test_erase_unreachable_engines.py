@@ -10,7 +10,7 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.core.values.memory_records import Who
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.full_store import has, known, said
 
 

@@ -17,7 +17,7 @@ from limpet.admin.erasure.service import ErasureOutcome, ErasureService
 from limpet.admin.retention import Retained
 from limpet.core.values.session_state import SessionState
 from limpet.stores import sqlite
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance import full_store
 from tests.acceptance.cli.command_runs import run
 from tests.acceptance.conversation_steps import engine_of, set_clock

@@ -14,7 +14,7 @@ import limpet
 from limpet import errors, limits
 from limpet.core.values.memory_records import FactKind, Hit, Recalled, Source, Who
 from limpet.memory.api import merge_results
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import Opener, user
 
 ADA = Who("default", "ada")

@@ -19,7 +19,7 @@ from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions
 from limpet.sessions.requests import Settings
 from limpet.testing.faulty import FaultyStore
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import (
     Opener,
     answer,

@@ -15,7 +15,7 @@ from limpet.core.values import messages
 from limpet.core.values.memory_records import Profile, Who
 from limpet.core.windows import profile_prompt
 from limpet.memory.profile import Bootstrap
-from limpet.testing.memory_fake import Scribe
+from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import Opener, engine_of, user
 from tests.unit.job_fixtures import Clock
 

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import WindowPolicy, errors
-from limpet.llm.openai_model import OpenAIModel
+from limpet.llm.models import OpenAIModel
 from limpet.llm.summarizer import ModelSummarizer
 
 pytestmark = pytest.mark.slow

@@ -25,7 +25,7 @@ from limpet.core.values.frame_state import SuspensionStatus
 from limpet.core.values.json_values import Json
 from limpet.stores import urls
 from limpet.stores.port import Report
-from limpet.wiring import Limpet, store_schemes
+from limpet.wiring import Limpet, store_opener
 
 if TYPE_CHECKING:
     from limpet.admin.migrate import Migrated
@@ -305,7 +305,7 @@ def _print_verification(surface: Output, report: Report, url: str, seconds: floa
     if report.ok:
         surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
         what = ", every link and blob"
-        if store_schemes.is_files_store(url):
+        if store_opener.is_files_store(url):
             what = ", every line of the journal and the index"
         elif target.store_file(url):
             what = ", every page and the anchor"
@@ -323,9 +323,7 @@ def _print_verification(surface: Output, report: Report, url: str, seconds: floa
 
 def _print_repair_hints(surface: Output, url: str) -> None:
     shown = urls.without_password(url)
-    if folder := store_schemes.files_folder(url) or (
-        store_schemes.is_files_store(url) and Path(url)
-    ):
+    if folder := store_opener.files_folder(url) or (store_opener.is_files_store(url) and Path(url)):
         index = str(folder / ".index" / "state.db")
         saved = hints.command_line("backup", "--url", index, named="saved.db")
         told = [
@@ -402,7 +400,7 @@ def _connect_accepting_loss(url: str, tenant: str, told: Output | None) -> Limpe
         if (
             told is None
             or error.facts.get("journal") != "cut off"
-            or not store_schemes.accept_journal(url)
+            or not store_opener.accept_journal(url)
         ):
             raise
         told.note(f"Accepted: {error.message}")

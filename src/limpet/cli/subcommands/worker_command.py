@@ -105,10 +105,10 @@ def _language_model(wanted: WorkerCommandOptions) -> Model | None:
     if wanted.model is None:
         return None
     if wanted.provider == "anthropic":
-        from limpet.llm.anthropic_model import AnthropicModel  # noqa: PLC0415 - only whoever asks one
+        from limpet.llm.models import AnthropicModel  # noqa: PLC0415 - only whoever asks one
 
         return AnthropicModel(wanted.model, base_url=wanted.base_url)
-    from limpet.llm.openai_model import OpenAIModel  # noqa: PLC0415 - as above
+    from limpet.llm.models import OpenAIModel  # noqa: PLC0415 - as above
 
     return OpenAIModel(wanted.model, base_url=wanted.base_url)
 

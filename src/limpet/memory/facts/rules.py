@@ -16,10 +16,7 @@ from limpet import limits
 from limpet.core.values.memory_records import Fact, FactKind, Said, Source
 from limpet.core.values.messages import Message
 from limpet.memory.facts import sanitizer
-from limpet.memory.facts.chinese import CHINESE
-from limpet.memory.facts.english import ENGLISH
-from limpet.memory.facts.japanese import JAPANESE
-from limpet.memory.facts.patterns import TOPIC, Language, Rule
+from limpet.memory.facts.languages import CHINESE, ENGLISH, JAPANESE, TOPIC, Language, Rule
 
 _QUOTATION_MARK: Final = "\x1a"
 _BLANKS: Final = re.compile(r"[^\S\n]+")

@@ -1,4 +1,4 @@
-"""Stores vectors of messages in blocks, and caches one index per owner.
+"""Stores vectors of messages in blocks, caches one index per owner, and searches by meaning.
 
 Each write expects two rows unchanged: how far the log is embedded, and how often something was
 deleted. So only one of two concurrent workers succeeds, and a batch read before a deletion cannot
@@ -8,7 +8,7 @@ restore what was deleted.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from limpet import errors, limits
 from limpet.core.values.memory_records import Who
 from limpet.memory.index_store import DropRows, IndexStore, PutRow, encode_key, prefix_end
-from limpet.memory.vectors import vector_index
+from limpet.memory.vectors import fusion, vector_index
 from limpet.memory.vectors.embedder import PROGRESS_TABLE, Embedder
+from limpet.memory.vectors.fusion import Ranking
 from limpet.memory.vectors.vector_index import (
     NO_FILTER,
     MessageVector,
@@ -29,6 +30,7 @@ from limpet.memory.vectors.vector_index import (
     VectorFilter,
     VectorIndex,
     empty_vectors,
+    unit_vectors,
 )
 
 BLOCKS: Final = "vectors"
@@ -251,3 +253,53 @@ def _decode_number(row: bytes | None) -> int:
 
 def _encode_number(number: int) -> bytes:
     return number.to_bytes(8, "big")
+
+
+CANDIDATES: Final = 50
+"""Hits of each way of searching that are put in order. Whoever searches by words asks for as many."""
+
+LoadTexts = Callable[[Sequence[int]], Mapping[int, str]]
+"""From positions of messages to what they say; those that are erased or gone are left out."""
+
+
+class SemanticSearch:
+    """Finds messages of one owner by words that others have looked up, and by meaning."""
+
+    def __init__(self, vectors: VectorStore, embedder: Embedder) -> None:
+        self.vectors = vectors
+        self._embedder = embedder
+
+    def search(
+        self,
+        who: Who,
+        query: str,
+        k: int,
+        *,
+        by_words: Sequence[int],
+        texts: LoadTexts,
+        wanted: VectorFilter = NO_FILTER,
+        others: Sequence[Ranking] = (),
+    ) -> list[int]:
+        """Return positions of an owner's messages that fit a question, the best first, at least k if there are as many.
+
+        `by_words` are the hits of a search by words, the best first; `others` are rankings of more kinds, such as
+        the sources of facts. All of them obey `wanted` already. What `texts` does not have is not found.
+
+        Raises Unavailable if the embedder can't answer; the caller then has its words.
+        """
+        gallery = self.vectors.owner_index(who)
+        wide = max(CANDIDATES, k)
+        near: list[int] = []
+        if len(gallery.vectors):
+            vector = unit_vectors(self._embedder.embed([query]), 1, self._embedder.dimensions)[0]
+            near = [hit.position for hit in gallery.nearest(vector, wide, wanted)]
+        words = list(by_words[:wide])
+        every = [*words, *near, *(one for other in others for one in other.positions)]
+        said = texts(list(dict.fromkeys(every)))
+        words = [position for position in words if position in said]
+        trust = fusion.word_hit_trust(query, [said[position] for position in words])
+        order = fusion.fuse([Ranking(words, trust), Ranking(near), *others])
+        found = [position for position in order if position in said]
+        first = found[:wide]
+        shown = {position: said[position] for position in first}
+        return fusion.newest_first(first, k, shown, gallery.likeness(first)) + found[wide:]

@@ -1,9 +1,17 @@
-"""Contract of durability: what is acknowledged is kept, per tenant, and damage is found."""
+"""Contract of durability: what is acknowledged is kept, per tenant, beside concurrent writers; damage is found.
+
+Blobs are kept once per tenant, by their hash.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from pathlib import Path
+from threading import Barrier
+from time import sleep
 
 import msgspec
 import pytest
@@ -11,6 +19,8 @@ import pytest
 from limpet import errors, limits
 from limpet.stores.port import (
     DURABILITY_LEVELS,
+    Append,
+    Appended,
     BlobLoader,
     DerivedState,
     KeyRecord,
@@ -26,6 +36,7 @@ from limpet.testing.store_contract import harness
 from limpet.testing.store_contract.harness import (
     OTHER,
     TENANT,
+    blobs_of,
     commit,
     commit_all,
     feed_all,
@@ -34,6 +45,7 @@ from limpet.testing.store_contract.harness import (
     project,
     verify_store,
     visible_state,
+    walk,
     write,
 )
 
@@ -328,3 +340,271 @@ def _all_unicode() -> Iterator[str]:
     legal = (*range(0xD800), *range(0xE000, 0x110000))
     for start in range(0, len(legal), each):
         yield "".join(map(chr, legal[start : start + each]))
+
+
+LARGE = bytes(range(256)) * 4096
+
+
+class BlobContract(harness.StoreHarness):
+    """Blobs."""
+
+    def test_blobs_come_back_by_their_hash(self, store: Store) -> None:
+        contents = (b"", b"\x00", b"one", LARGE)
+        commit_all(store, make_append(write("a", 0, b"1", blobs=contents)))
+        assert store.blobs(TENANT, [hash_of(each) for each in contents]) == {
+            hash_of(each): each for each in contents
+        }
+        assert store.blobs(TENANT, [hash_of(b"one")] * 2) == {hash_of(b"one"): b"one"}
+        assert store.blobs(TENANT, []) == {}
+
+    def test_a_blob_that_is_not_there_is_left_out(self, store: Store) -> None:
+        assert store.blobs(TENANT, [hash_of(b"one")]) == {}
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one",))))
+        for other in (hash_of(b"two"), b"", hash_of(b"one")[:-1], hash_of(b"one") + b"\x00"):
+            assert store.blobs(TENANT, [other]) == {}
+        assert blobs_of(store, b"two", b"one") == [b"one"]
+
+    def test_many_blobs_are_read_at_once(self, store: Store) -> None:
+        contents = tuple(b"%d" % number for number in range(3_000))
+        commit_all(store, make_append(write("a", 0, b"1", blobs=contents)))
+        assert blobs_of(store, *contents) == list(contents)
+
+    def test_a_refused_append_leaves_no_blob(self, store: Store) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one",))))
+        refused = make_append(write("b", 0, b"no", blobs=(b"two",)), write("a", 0, b"no"))
+        taken = make_append(write("b", 0, b"2", blobs=(b"three",)))
+        assert commit(store, refused) == [Stale("a", 1)]
+        assert commit(store, refused, taken) == [Stale("a", 1), Appended(2, 2)]
+        assert blobs_of(store, b"one", b"two", b"three") == [b"one", b"three"]
+        assert store.status()["blobs"] == 2
+
+    def test_a_blob_is_kept_once(self, store: Store) -> None:
+        commit_all(
+            store,
+            make_append(
+                write("a", 0, b"1", b"2", blobs=(LARGE, LARGE)), write("b", 0, b"3", blobs=(LARGE,))
+            ),
+        )
+        again = [
+            make_append(write("a", 2, b"4", blobs=(LARGE,))),
+            make_append(write("a", 3, b"5", blobs=(LARGE,))),
+        ]
+        commit_all(store, *again)
+        assert store.status()["blobs"] == 1
+        assert blobs_of(store, LARGE) == [LARGE]
+        assert verify_store(store).faults == ()
+
+    def test_tenants_have_their_blobs_apart(self, store: Store) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one", b"two"))))
+        commit_all(store, make_append(write("a", 0, b"1"), tenant=OTHER))
+        assert blobs_of(store, b"one", b"two", tenant=OTHER) == []
+        commit_all(store, make_append(write("a", 1, b"2", blobs=(b"one",)), tenant=OTHER))
+        assert blobs_of(store, b"one", b"two", tenant=OTHER) == [b"one"]
+        assert store.status()["blobs"] == 3, "each tenant has its own"
+        assert verify_store(store).faults == ()
+
+    def test_blobs_outlast_the_opener(self, store: Store, folder: Path) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(LARGE,))))
+        again = self.reopen(store, folder)
+        commit_all(again, make_append(write("a", 1, b"2", blobs=(LARGE, b"two"))))
+        assert blobs_of(again, LARGE, b"two") == [LARGE, b"two"]
+        assert again.status()["blobs"] == 2
+        again.close()
+
+    def test_a_damaged_blob_is_found(self, store: Store) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one", b"two"))))
+        self.damage_blob(store, hash_of(b"one"))
+        with pytest.raises(errors.Corrupt) as info:
+            blobs_of(store, b"one", b"two")
+        assert info.value.facts["blob"] == hash_of(b"one").hex()
+        assert blobs_of(store, b"two") == [b"two"]
+        (fault,) = verify_store(store).faults
+        assert hash_of(b"one").hex() in fault
+
+    def test_a_blob_that_is_brought_again_is_whole_again(self, store: Store) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one",))))
+        self.damage_blob(store, hash_of(b"one"))
+        commit_all(store, make_append(write("a", 1, b"2", blobs=(b"one",))))
+        assert blobs_of(store, b"one") == [b"one"]
+        assert verify_store(store).ok
+
+    def test_a_lost_blob_is_missed(self, store: Store) -> None:
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one", b"two"))))
+        commit_all(store, make_append(write("a", 0, b"1", blobs=(b"one",)), tenant=OTHER))
+        self.lose_blob(store, hash_of(b"one"))
+        assert blobs_of(store, b"one", b"two") == [b"two"]
+        (fault,) = verify_store(store).faults
+        assert hash_of(b"one").hex() in fault
+        assert "position 1" in fault
+
+
+_WRITERS = 4
+_EACH = 25
+_TRIES_MAX = 1_000
+
+
+class ConcurrencyContract(harness.StoreHarness):
+    """Several at once."""
+
+    def test_threads_leave_no_gap_and_no_reader_is_passed_by(self, store: Store) -> None:
+        start = Barrier(_WRITERS + 1)
+
+        def work(writer: int) -> None:
+            start.wait()
+            for number in range(_EACH):
+                _append_until_done(store, f"s{number % 3}", b"%d/%d" % (writer, number))
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            jobs = [pool.submit(work, writer) for writer in range(_WRITERS)]
+            start.wait()
+            seen = _follow_feed(store, jobs)
+        for job in jobs:
+            job.result()
+        assert [e.position for e in seen] == list(range(1, _WRITERS * _EACH + 1))
+        assert feed_all(store) == seen
+        every = Counter(b"%d/%d" % (w, n) for w in range(_WRITERS) for n in range(_EACH))
+        assert Counter(e.payload for e in seen) == every, "nothing lost, nothing twice"
+        for stream in ("s0", "s1", "s2"):
+            versions = [e.version for e in store.read(TENANT, stream)]
+            assert versions == list(range(1, len(versions) + 1))
+        assert verify_store(store).ok
+
+    def test_verify_finds_no_fault_while_others_write(self, store: Store) -> None:
+        commit_all(store, make_append(write("first", 0, b"1")))
+
+        def work() -> None:
+            for number in range(_EACH * 4):
+                _append_until_done(store, "a", b"%d" % number)
+
+        with ThreadPoolExecutor(1) as pool:
+            job = pool.submit(work)
+            reports = [verify_store(store)]
+            while not job.done():
+                reports.append(verify_store(store))
+        job.result()
+        assert [report.faults for report in reports if not report.ok] == []
+        counts = [report.events for report in reports]
+        assert counts == sorted(counts)
+        assert verify_store(store).events == 1 + _EACH * 4
+
+    def test_of_threads_with_one_key_one_has_the_effect(self, store: Store) -> None:
+        start = Barrier(_WRITERS)
+        once = make_append(write("a", 0, b"once"), key=KeyUse("k1", b"hash"))
+
+        def work(_: int) -> object:
+            start.wait()
+            return commit(store, once)[0]
+
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            outcomes = Counter(map(repr, pool.map(work, range(_WRITERS))))
+        replayed = repr(KeyRecord(b"hash", 1, 1))
+        assert outcomes == {repr(Appended(1, 1)): 1, replayed: _WRITERS - 1}
+
+    def test_a_turn_may_hold_several_commits_each_seen_at_once(self, store: Store) -> None:
+        with ThreadPoolExecutor(1) as pool, store.write_lock():
+            for version in range(3):
+                assert store.commit([make_append(write("a", 9, b"no"))]) == [Stale("a", version)]
+                assert store.version(TENANT, "a") == version
+                taken = store.commit([make_append(write("a", version, b"x"))])
+                assert taken == [Appended(version + 1, version + 1)]
+                assert store.version(TENANT, "a") == version + 1
+                assert pool.submit(store.version, TENANT, "a").result() == version + 1
+
+    def test_a_turn_is_given_back_when_its_body_fails(self, store: Store) -> None:
+        with pytest.raises(ZeroDivisionError), store.write_lock():
+            raise ZeroDivisionError
+        commit_all(store, make_append(write("a", 0, b"1")))
+
+    def test_what_is_decided_in_a_turn_rests_on_what_is_there(self, folder: Path) -> None:
+        """Whoever writes beside it is kept out of the tenant until the turn ends, or is noticed."""
+        self.must_reopen()
+        with (
+            closing(self.open_store(folder)) as mine,
+            closing(self.open_store(folder)) as theirs,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            commit_all(mine, make_append(write("a", 0, b"1")))
+            with mine.write_lock():
+                assert mine.version(TENANT, "a") == 1
+                job = pool.submit(commit, theirs, make_append(write("b", 0, b"between")))
+                wait([job], timeout=0.3)
+                between = job.done()
+                assert mine.is_unchanged(TENANT) is not between
+                (outcome,) = mine.commit([make_append(write("c", 0, b"decided on a"))])
+                assert outcome == (Stale("", 2) if between else Appended(2, 2))
+            assert job.result() == [Appended(2, 2) if between else Appended(3, 3)]
+            with mine.write_lock() as alone:
+                assert not alone or mine.is_unchanged(TENANT)
+                (outcome,) = mine.commit([make_append(write("d", 0, b"decided anew"))])
+            assert outcome == Appended(mine.head(TENANT), 3 if between else 4)
+            assert [e.position for e in feed_all(theirs)] == list(range(1, mine.head(TENANT) + 1))
+
+    def test_what_is_handed_over_is_appended_once(self, folder: Path) -> None:
+        """By whoever holds the turn, or, if nobody takes it, by the one who handed it over."""
+        if not self.reopens:
+            pytest.skip("this store keeps nothing between two openings")
+        given = [make_append(write("b", 0, b"1")), make_append(write("b", 5, b"not yet"))]
+        with (
+            closing(self.open_store(folder)) as mine,
+            closing(self.open_store(folder)) as theirs,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            with mine.write_lock():
+                job = pool.submit(_hand_over_once, theirs, given)
+                passed = 0
+                for version in range(_EACH):
+                    (outcome,) = mine.commit([make_append(write("a", version, b"x"))])
+                    if harness.lost_race(outcome):
+                        passed += 1
+                        (outcome,) = mine.commit([make_append(write("a", version, b"x"))])
+                    assert isinstance(outcome, Appended)
+                    sleep(0.001)
+                assert passed <= 1, "others have appended once"
+            assert job.result()
+            assert [e.payload for e in mine.read(TENANT, "b")] == [b"1"]
+            assert feed_all(theirs) == feed_all(mine)
+            assert verify_store(mine).ok
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_random_walk_agrees_with_a_plain_model(self, folder: Path, seed: int) -> None:
+        reopen_every = 40 if self.reopens else None
+        walk(
+            lambda: self.open_store(folder),
+            steps=self.walk_steps,
+            seed=seed,
+            reopen_every=reopen_every,
+        )
+
+
+def _hand_over_once(store: Store, given: list[Append]) -> bool:
+    """Hand appends over, commit them if nobody did; return whether just the first was appended."""
+    handed = store.hand_off(given)
+    if handed is not None:
+        return isinstance(handed[0], Appended) and handed[1] is None
+    with store.write_lock():
+        first, second = store.commit(given)
+        for _ in range(_TRIES_MAX):
+            if not harness.lost_race(first):
+                break
+            first, second = store.commit(given)
+    return isinstance(first, (Appended, Stale)) and isinstance(second, Stale)
+
+
+def _append_until_done(store: Store, stream: str, payload: bytes) -> None:
+    for _ in range(_TRIES_MAX):
+        with store.write_lock():
+            version = store.version(TENANT, stream)
+            (outcome,) = store.commit([make_append(write(stream, version, payload))])
+        if isinstance(outcome, Appended):
+            return
+    raise AssertionError("a writer is always passed over")
+
+
+def _follow_feed(store: Store, jobs: list[Future[None]]) -> list[StoredEvent]:
+    """Read the feed as it grows; what is read once must never change."""
+    seen: list[StoredEvent] = []
+    while not all(job.done() for job in jobs):
+        seen += store.feed(TENANT, after=len(seen), limit=7)
+    while page := store.feed(TENANT, after=len(seen)):
+        seen += page
+    return seen
