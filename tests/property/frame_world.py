@@ -248,7 +248,12 @@ class FrameWorld:
 
     def _all_rows(self) -> list[port.Projection]:
         kinds = (state_cache.FRAME_KIND, state_cache.TREE_KIND, state_cache.SUSPENSION_KIND)
-        return [row for kind in kinds for row in self.index._rows(kind)]
+        queries = [port.Query(kind=kind) for kind in kinds]
+        return [
+            row
+            for query in queries
+            for row in projections.iter_rows(self.engine.store, TENANT, query)
+        ]
 
     def _events(self, stream: str) -> list[port.StoredEvent]:
         found: list[port.StoredEvent] = []

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 
 from limpet.core.values import ids
-from limpet.jobs.tasks import Heartbeat
+from limpet.jobs.tasks import Heartbeat, Task
 from limpet.runtime.engine import Engine
 from limpet.stores.port import Store
 from limpet.stores.volatile import VolatileStore
@@ -47,17 +47,13 @@ def happen(store: Store, tenant: str = "acme") -> None:
     commit_all(store, make_append(write("a", store.version(tenant, "a"), b"x"), tenant=tenant))
 
 
-class Scripted:
+class Scripted(Task):
     """A task that does one thing after another: a function, an error, or a number of steps."""
 
     def __init__(self, name: str, *script: Callable[[Heartbeat], bool] | Exception | bool) -> None:
-        self._name = name
+        self.name = name
         self._script = list(script)
         self.tenants: list[str] = []
-
-    @property
-    def name(self) -> str:
-        return self._name
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
         self.tenants.append(tenant)

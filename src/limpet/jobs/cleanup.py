@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from limpet.admin.retention import Retention, RetentionPosition
 
 
-class ExpireTask:
+class ExpireTask(Task):
     """Ends sessions that were idle for `idle_s` seconds (None: none), and frames whose time is up.
 
     Sessions that ended are let go after `keep_days` days (None: never), by what `retaining` gives for a tenant.
     """
+
+    name = "expire"
 
     def __init__(
         self,
@@ -39,11 +41,6 @@ class ExpireTask:
         self._looked_us: dict[str, int] = {}
         self._retained_us: dict[str, int] = {}
         self._retention_positions: dict[str, RetentionPosition] = {}
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "expire"
 
     def due(self, tenant: str) -> bool:
         """Whether the last look is a while ago."""
@@ -80,11 +77,10 @@ class ExpireTask:
         return False
 
 
-_: type[Task] = ExpireTask
-
-
-class PurgeTask:
+class PurgeTask(Task):
     """Erases in the background what delete_session has hidden."""
+
+    name = "purge"
 
     def __init__(
         self,
@@ -95,11 +91,6 @@ class PurgeTask:
         self._hooks = hooks
         self._seen: dict[str, int] = {}
         self._waiting: dict[str, set[str]] = {}
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "purge"
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or something is left of an erasure."""

@@ -16,7 +16,7 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.jobs import tasks
-from limpet.jobs.tasks import Heartbeat
+from limpet.jobs.tasks import Heartbeat, Task
 from limpet.memory.index import inverted_index, terms
 from limpet.memory.index.inverted_index import ROW_FORMAT, ArchiveIndex, IndexBatch, IndexCursor
 from limpet.memory.index.terms import count_terms
@@ -44,24 +44,21 @@ _INDEXED_KINDS: Final = frozenset(
 
 
 def no_heartbeat() -> None:
-    """Nobody else does this work."""
+    """Do nothing: for a step that needs no lease."""
 
 
-class IndexTask:
+class IndexTask(Task):
     """Follows the log and keeps the archive up to it. Safe in company: of two that do it, one has the effect.
 
     `notes` says what had to be made anew, and why.
     """
 
+    name = "archive"
+
     def __init__(self, engine: Engine, shelf: IndexStore) -> None:
         self._engine = engine
         self._index_store = shelf
         self.notes: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "archive"
 
     def step(self, tenant: str, beat: Heartbeat = no_heartbeat) -> bool:
         """Take the next events of a tenant's log into the archive; return whether there may be more at once.
@@ -253,18 +250,15 @@ class _EmbeddingInput(msgspec.Struct, frozen=True):
     text: str
 
 
-class EmbedTask:
+class EmbedTask(Task):
     """Follows a tenant's log and keeps vectors of what users and assistants said."""
+
+    name = "embed"
 
     def __init__(self, store: port.Store, vectors: VectorStore, embedder: Embedder) -> None:
         self._store = store
         self._vectors = vectors
         self._embedder = embedder
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "embed"
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
         """Embed what the next events of the log say; return whether there may be more at once.

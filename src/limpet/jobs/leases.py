@@ -23,7 +23,7 @@ LEASE_PREFIX = "lease/"
 
 
 class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who has the work until when, and how it went: how often it has failed in a row, and when it is tried again."""
+    """The holder of a task and the end of its time; the failures in a row, and the time of the next try."""
 
     holder: str = ""
     until_us: int = 0
@@ -44,7 +44,7 @@ def read_lease(store: port.Store, tenant: str, task: str) -> tuple[Lease, int]:
 
 
 class WorkerLeases:
-    """The leases of one worker, which is called `holder`."""
+    """Takes leases for one worker, whose name is `holder`."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class WorkerLeases:
         self._seen_versions: dict[tuple[str, str], tuple[int, float]] = {}
 
     def take(self, tenant: str, task: str) -> HeldLease | None:
-        """Take a lease that nobody has, or whose time is up; None if another has it, or it is too early to retry."""
+        """Take a lease that is free or has expired; None if another worker has it, or a retry is not due."""
         lease, version = read_lease(self.store, tenant, task)
         now = self.now_us()
         if not tasks.retry_is_due(lease.retry_us, now):
@@ -75,18 +75,20 @@ class WorkerLeases:
         held = HeldLease(self, tenant, task, lease, version)
         return held if held.renew() else None
 
-    def _may_take_over(self, place: tuple[str, str], lease: Lease, version: int) -> bool:
+    def _may_take_over(self, key: tuple[str, str], lease: Lease, version: int) -> bool:
         if self.now_us() >= lease.until_us:
             return True
-        known, since = self._seen_versions.get(place, (0, 0.0))
-        if known != version:
-            self._seen_versions[place] = version, self.monotonic()
+        # The holder's clock may be ahead of ours. A lease that was not renewed for its whole time, by our
+        # own monotonic clock, has expired whatever it says.
+        seen, since = self._seen_versions.get(key, (0, 0.0))
+        if seen != version:
+            self._seen_versions[key] = version, self.monotonic()
             return False
         return self.monotonic() - since > self.lease_s
 
 
 class HeldLease:
-    """A lease that was taken."""
+    """A lease that this worker has. Used by the worker's thread and by the thread of its LeaseRenewer."""
 
     def __init__(
         self, leases: WorkerLeases, tenant: str, task: str, lease: Lease, version: int
@@ -97,20 +99,22 @@ class HeldLease:
         self._lease = lease
         self._version = version
         self._renewed = 0.0
+        # Both threads update the note by compare-and-set: without the mutex one would lose to the other,
+        # and take that for a loss of the lease.
         self._mutex = threading.Lock()
 
     def heartbeat(self) -> None:
-        """Say that the work goes on; raise LeaseLost if somebody else has it now."""
+        """Renew the lease if that is due; raise LeaseLost if another worker has it now."""
         if self.renewal_due and not self.renew():
             raise LeaseLost(f"another worker has taken over {self._task}")
 
     @property
     def renewal_due(self) -> bool:
-        """Whether a third of its time is over."""
+        """Whether a third of the lease's time has passed."""
         return self._leases.monotonic() - self._renewed > self._leases.lease_s / 3
 
     def renew(self) -> bool:
-        """Have the lease for its whole time from now on; return whether it is still ours."""
+        """Extend the lease to its whole time from now on; return False if another worker has it."""
         leases = self._leases
         until = leases.now_us() + int(leases.lease_s * 1_000_000)
         began = leases.monotonic()
@@ -120,71 +124,49 @@ class HeldLease:
         return True
 
     def clear_failures(self) -> None:
-        """Forget failures of before."""
+        """Set the number of failures to 0."""
         if self._lease.failures:
             self._update(failures=0, retry_us=0, error="")
 
     def record_failure(self, code: str) -> int:
-        """Give the work back after a failure, to be left alone for a while; return how often it has failed."""
+        """Release the lease with a delay before the next try; return the number of failures in a row."""
         failures = self._lease.failures + 1
         retry = self._leases.now_us() + tasks.backoff_us(failures)
         self._update(holder="", until_us=0, failures=failures, retry_us=retry, error=code)
         return failures
 
     def release(self) -> None:
-        """Give the work back."""
+        """Release the lease."""
         self._update(holder="", until_us=0)
 
-    def _update(
-        self,
-        *,
-        holder: str | None = None,
-        until_us: int | None = None,
-        failures: int | None = None,
-        retry_us: int | None = None,
-        error: str | None = None,
-    ) -> bool:
+    def _update(self, **changes: object) -> bool:
+        """Change fields of the lease; return whether the stored lease has our holder afterwards."""
         with self._mutex:
-            return self._update_locked(holder, until_us, failures, retry_us, error)
-
-    def _update_locked(
-        self,
-        holder: str | None,
-        until_us: int | None,
-        failures: int | None,
-        retry_us: int | None,
-        error: str | None,
-    ) -> bool:
-        lease = self._lease
-        made = Lease(
-            lease.holder if holder is None else holder,
-            lease.until_us if until_us is None else until_us,
-            lease.failures if failures is None else failures,
-            lease.retry_us if retry_us is None else retry_us,
-            lease.error if error is None else error,
-        )
-        store = self._leases.store
-        if not store.put_note(*self._note_key, msgspec.json.encode(made), expected=self._version):
-            return False
-        self._lease, self._version = read_lease(store, self._note_key[0], self._task)
-        return self._lease.holder == made.holder
+            changed = msgspec.structs.replace(self._lease, **changes)
+            store = self._leases.store
+            value = msgspec.json.encode(changed)
+            if not store.put_note(*self._note_key, value, expected=self._version):
+                return False
+            self._lease, self._version = read_lease(store, self._note_key[0], self._task)
+            return self._lease.holder == changed.holder
 
 
 class LeaseRenewer:
-    """Renews the lease of a step that takes long and can't say so itself: a model, or an engine elsewhere.
+    """Renews leases in a thread, for steps that wait long for a model or an external engine.
 
-    For limits.TASK_STEP_S_MAX at most: what hangs is to be taken over some time.
+    A step is renewed for limits.TASK_STEP_S_MAX at most: then another worker may take over.
     """
 
     def __init__(self, lease_s: float) -> None:
         self._every_s = lease_s / 4
         self._stop = threading.Event()
+        # Read by the thread without a lock: the tuple is replaced in one assignment.
         self._current: tuple[HeldLease, float] | None = None
         self._thread: threading.Thread | None = None
 
     @contextlib.contextmanager
     def renewing(self, held: HeldLease) -> Iterator[None]:
-        """Keep a lease for as long as the body takes."""
+        """Renew a lease while the body of the `with` statement runs."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._renew_loop, name="limpet-leases", daemon=True
@@ -204,12 +186,12 @@ class LeaseRenewer:
                 and time.monotonic() - since < limits.TASK_STEP_S_MAX
                 and held.renewal_due
             ):
-                # Whoever has lost it hears of that at its next beat.
+                # A lost lease is reported to the step by its next heartbeat.
                 with contextlib.suppress(errors.Error):
                     held.renew()
 
     def close(self) -> None:
-        """Keep nothing any more."""
+        """Stop the thread. The renewer can be used again."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

@@ -56,8 +56,10 @@ class IngestStatus(Protocol):
         ...
 
 
-class OffloadTask:
+class OffloadTask(Task):
     """The task that hands over every generation that ended of every session that somebody owns."""
+
+    name = OFFLOAD_TASK
 
     def __init__(
         self, engine: Engine, memory: MemoryEngine, kept: IngestStatus | None = None
@@ -67,11 +69,6 @@ class OffloadTask:
         self._memory = memory
         self._ingest_status = kept
         self._feed = FeedFollower(engine.store, self.name)
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return OFFLOAD_TASK
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, a job's time has come, or what was taken is lost."""
@@ -271,9 +268,6 @@ class OffloadTask:
         )  # fmt: skip
 
 
-_OFFLOAD_IS_TASK: type[Task] = OffloadTask
-
-
 class SupportsReextraction(Protocol):
     """A memory that can take a history again."""
 
@@ -282,18 +276,15 @@ class SupportsReextraction(Protocol):
         ...
 
 
-class ReextractionTask:
+class ReextractionTask(Task):
     """The task that has a model find the facts for which rules stand in."""
+
+    name = "redo"
 
     def __init__(self, engine: Engine, memory: SupportsReextraction) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "redo"
 
     def due(self, tenant: str) -> bool:
         """Whether rules stand in somewhere."""
@@ -326,6 +317,3 @@ class ReextractionTask:
         said = memory_queue.read_history(self._store, tenant, state, beat)
         if not self._memory.redo(memory_queue.history_of(tenant, job, state), said):
             raise errors.Unavailable("the model finds no facts now; what rules have found stands.")
-
-
-_REEXTRACTION_IS_TASK: type[Task] = ReextractionTask

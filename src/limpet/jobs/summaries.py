@@ -45,8 +45,10 @@ class PendingSummary(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class SummaryTask:
+class SummaryTask(Task):
     """The task that has summaries written by a summariser, one for each session that needs one."""
+
+    name = "summarize"
 
     def __init__(self, engine: Engine, summarizer: Summarizer) -> None:
         window_requests.checked_summary_language(summarizer, "en")
@@ -54,11 +56,6 @@ class SummaryTask:
         self._store = engine.store
         self._summarizer = summarizer
         self._feed = FeedFollower(engine.store, self.name)
-
-    @property
-    def name(self) -> str:
-        """What it is called."""
-        return "summarize"
 
     def due(self, tenant: str) -> bool:
         """Whether the log has gone on, or a summary's time has come."""
@@ -176,6 +173,3 @@ def _decode_pending(value: bytes) -> PendingSummary:
         return msgspec.json.decode(value, type=PendingSummary)
     except msgspec.MsgspecError as error:
         raise errors.Corrupt("a noted summary can't be read.") from error
-
-
-_: type[Task] = SummaryTask

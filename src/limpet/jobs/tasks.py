@@ -7,89 +7,77 @@ two workers never both advance it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.json_values import EMPTY, Json
 from limpet.stores import port
 
 Heartbeat = Callable[[], None]
-"""Says that the work goes on; raises LeaseLost if somebody else has taken it over meanwhile."""
+"""Renews the worker's lease; raises LeaseLost if another worker has taken over, or the worker is to stop."""
 
 
 class LeaseLost(Exception):
-    """The work is another's now, or is to be left: break it off where it is. Not a failure."""
+    """Another worker has the task now, or the worker is to stop: the step ends at once. Not a failure."""
 
 
 class Task(Protocol):
-    """One kind of background work. Whoever has its lease for a tenant does a step of it."""
+    """One kind of background work. A worker needs the task's lease for a tenant to run a step."""
 
-    @property
-    def name(self) -> str:
-        """What it is called in leases, in status and in the log."""
-        ...
+    name: str
+    """The name in leases, in the status and in the log."""
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Do some of the work that there is; return whether there may be more at once.
+        """Do a part of the work; return whether there may be more at once.
 
-        May be broken off at any point, in any process, and taken up by another: whatever is kept of its
-        progress is kept in one step with its effect, or the effect is the same when it is repeated.
+        A step may be interrupted anywhere and repeated by another process. So progress is stored in one
+        transaction with its effect, or a repetition has the same effect.
         """
         ...
 
+    def due(self, tenant: str) -> bool:  # noqa: ARG002 - a default for tasks that can't tell
+        """Whether a step would find work. Called without a lease; changes nothing."""
+        return True
 
-@runtime_checkable
-class SupportsDue(Protocol):
-    """A task that can tell without a lease whether there is work. One that can't is asked to do some."""
-
-    def due(self, tenant: str) -> bool:
-        """Whether a step would find something to do. Only looks."""
-        ...
-
-
-@runtime_checkable
-class SupportsProgress(Protocol):
-    """A task that can tell how far it is."""
-
-    def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return facts for people: where its cursor is, what waits, what was given up."""
-        ...
+    def progress(self, tenant: str) -> Mapping[str, Json]:  # noqa: ARG002 - a default, as above
+        """Return facts for the status: the cursor, what waits, what was given up."""
+        return EMPTY
 
 
 T = TypeVar("T")
 
 
 class AttemptFailure(msgspec.Struct, frozen=True):
-    """What was raised."""
+    """An exception as a value."""
 
     error: Exception
 
     @property
     def code(self) -> str:
-        """What it is called. Never its text, which may have somebody's words in it."""
+        """The error's code, or its type's name. Never its text, which may quote a user's message."""
         return str(getattr(self.error, "code", "") or type(self.error).__name__)
 
 
 def attempt(work: Callable[[], T]) -> T | AttemptFailure:
-    """Return what work comes to, or its failure. That the lease is lost or the engine closed is none."""
+    """Return the result of `work`, or its exception as a value. Raises if the lease is lost or the engine closed."""
     try:
         return work()
     except (LeaseLost, errors.EngineClosed, errors.ForkedEngine):
         raise
-    except Exception as error:  # noqa: BLE001 - see above
+    except Exception as error:  # noqa: BLE001 - engines and models may raise anything
         return AttemptFailure(error)
 
 
 def backoff_us(failures: int) -> int:
-    """Return how long to leave work alone that has failed so many times in a row."""
+    """Return the delay before the next try, after so many failures in a row."""
     doubled = limits.BACKOFF_S * 2.0 ** min(failures - 1, 30)
     return int(min(doubled, limits.BACKOFF_S_MAX) * 1_000_000)
 
 
 def retry_is_due(retry_us: int, now_us: int) -> bool:
-    """Whether it is time. A moment further off than any backoff was noted by a clock that has been set back since."""
+    """Whether a retry is due. A time further off than any backoff was written before the clock was set back."""
     return not now_us < retry_us <= now_us + int(limits.BACKOFF_S_MAX * 1_000_000)
 
 
@@ -97,7 +85,7 @@ CURSOR_PREFIX = "cursor/"
 
 
 class FeedCursor(msgspec.Struct, frozen=True):
-    """Everything up to a position is done; `version` is that of its note."""
+    """The position up to which a task has read the feed, and the version of the note that stores it."""
 
     position: int = 0
     version: int = 0
@@ -112,16 +100,16 @@ def read_cursor(store: port.Store, tenant: str, task: str) -> FeedCursor:
         return FeedCursor(int(note.value), note.version)
     except ValueError as error:
         raise errors.Corrupt(
-            f"the cursor of {task} is no position.", facts={"task": task}
+            f"the cursor of {task} is not a position.", facts={"task": task}
         ) from error
 
 
 def advance_cursor(
     store: port.Store, tenant: str, task: str, cursor: FeedCursor, position: int
 ) -> None:
-    """Move a cursor on; raise LeaseLost if somebody else has moved it."""
+    """Move a cursor; raise LeaseLost if another worker has moved it since it was read."""
     if not store.put_note(tenant, CURSOR_PREFIX + task, b"%d" % position, expected=cursor.version):
-        raise LeaseLost(f"another worker has read on for {task}")
+        raise LeaseLost(f"another worker has moved the cursor of {task}")
 
 
 def feed_head(store: port.Store, tenant: str, after: int = 0) -> int:
@@ -135,32 +123,35 @@ def feed_lag(store: port.Store, tenant: str, position: int) -> int:
 
 
 class FeedFollower:
-    """Reads every tenant's feed for a task, a part at a time, each once: a part that was not seen to its end comes again."""
+    """Reads the feeds of tenants for a task, page by page. A page whose processing fails is read again."""
 
     def __init__(self, store: port.Store, task: str) -> None:
         self._store = store
         self._task = task
 
     def has_news(self, tenant: str) -> bool:
-        """Whether the feed has gone on."""
+        """Whether the feed has events behind the cursor."""
         return self._store.wait(tenant, read_cursor(self._store, tenant, self._task).position, 0)
 
     def progress(self, tenant: str) -> dict[str, Json]:
-        """Return how far the feed was read, for people."""
+        """Return the cursor and the number of events behind it."""
         at = read_cursor(self._store, tenant, self._task).position
         return {"cursor": at, "lag": feed_lag(self._store, tenant, at)}
 
-    def process_next(self, tenant: str, see: Callable[[Sequence[port.StoredEvent]], None]) -> bool:
-        """Have the next part seen, then move on behind it; return whether there was one."""
+    def process_next(
+        self, tenant: str, process: Callable[[Sequence[port.StoredEvent]], None]
+    ) -> bool:
+        """Process the next page, then move the cursor; return whether there was a page."""
         cursor = read_cursor(self._store, tenant, self._task)
         page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)
         if not page:
             return False
-        see(page)
+        # The cursor moves last: a crash repeats the page, and loses none.
+        process(page)
         advance_cursor(self._store, tenant, self._task, cursor, page[-1].position)
         return True
 
     def restart(self, tenant: str) -> None:
-        """Read the feed from its beginning."""
+        """Move the cursor to the beginning of the feed."""
         cursor = read_cursor(self._store, tenant, self._task)
         advance_cursor(self._store, tenant, self._task, cursor, 0)

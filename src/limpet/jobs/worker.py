@@ -21,8 +21,6 @@ from limpet.jobs.leases import HeldLease, LeaseRenewer, WorkerLeases
 from limpet.jobs.tasks import (
     AttemptFailure,
     LeaseLost,
-    SupportsDue,
-    SupportsProgress,
     Task,
     attempt,
     backoff_us,
@@ -34,7 +32,7 @@ _log = logging.getLogger("limpet.worker")
 
 
 class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task of a tenant stands: who works on it, how often it has failed in a row, and what it tells itself."""
+    """The state of a task of a tenant: its lease's holder, its failures in a row, and its own progress (`told`)."""
 
     tenant: str
     task: str
@@ -47,7 +45,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
-    """What a worker did: how many steps it took, how many more failed, and how many tasks another worker has."""
+    """What a worker did: successful steps, failed steps, and tasks whose leases other workers hold."""
 
     steps: int = 0
     failures: int = 0
@@ -55,7 +53,7 @@ class Done(msgspec.Struct, frozen=True):
 
 
 class Worker:
-    """Works on tasks until it is told to stop. `tenants`: whose; None: everybody's."""
+    """Runs tasks until it is stopped, for the named tenants; None: for all."""
 
     def __init__(
         self,
@@ -89,11 +87,11 @@ class Worker:
 
     @property
     def holder(self) -> str:
-        """What it is called in leases."""
+        """The worker's name in leases."""
         return self._leases.holder
 
     def run_once(self) -> Done:
-        """Do all the work that there is now, then give every lease back."""
+        """Do all the work that there is now, then release every lease."""
         self._stop = self._abandon = threading.Event()
         self._held_elsewhere.clear()
         done = Done()
@@ -109,7 +107,7 @@ class Worker:
             self._release()
 
     def _heads(self) -> dict[str, int]:
-        """Return where each tenant's feed ends: what one task has done may be work for another."""
+        """Return the end of each tenant's feed: events of one task may be work for another."""
         return {
             tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._tenant_names()
         }
@@ -131,7 +129,7 @@ class Worker:
     ) -> None:
         """Work until `stop` is set, or the engine is closed.
 
-        What is due then of the tasks named in `last` is seen through first, until `abandon` is set.
+        Then the due work of the tasks named in `last` is finished, unless `abandon` is set before.
         """
         self._stop, self._abandon = stop, abandon or stop
         self._last_tasks = tuple(task for task in self._tasks if task.name in last)
@@ -152,26 +150,24 @@ class Worker:
             self._release()
 
     def _log_failure(self, failed: AttemptFailure) -> None:
-        told = {"action": "worker.failed", "worker": self.holder, "error": failed.code}
-        _log.warning("the store can't be worked on", extra=told)
+        facts = {"action": "worker.failed", "worker": self.holder, "error": failed.code}
+        _log.warning("the worker can't use the store", extra=facts)
 
     def _work_or_wait(self) -> None:
         if not self._round():
             self._wait()
 
     def _finish_last_tasks(self) -> None:
-        """Do what is due of the last tasks, in turns: none of them takes all the time that there is."""
-        whose = (
-            [tenant for tenant in self._tenant_names() if self._may_have_work(tenant)]
-            if self._last_tasks
-            else []
-        )
-        places = [(tenant, task) for tenant in whose for task in self._last_tasks]
+        """Finish the last tasks, one step each in rotation, so that none uses up the time of the others."""
+        if not self._last_tasks:
+            return
+        tenants = [tenant for tenant in self._tenant_names() if self._may_have_work(tenant)]
+        places = [(tenant, task) for tenant in tenants for task in self._last_tasks]
         while places and not self._abandon.is_set():
             places = [place for place in places if self._step(*place) is True]
 
     def status(self) -> list[TaskStatus]:
-        """Return how every task of every tenant stands, whichever worker does it."""
+        """Return the status of every task of every tenant, whichever worker holds it."""
         return [
             self._status(tenant, task) for tenant in self._tenant_names() for task in self._tasks
         ]
@@ -186,7 +182,7 @@ class Worker:
             failures=lease.failures,
             error=lease.error or None,
             retry_us=lease.retry_us or None,
-            told=task.progress(tenant) if isinstance(task, SupportsProgress) else EMPTY,
+            told=task.progress(tenant),
         )
 
     def _tenant_names(self) -> Sequence[str]:
@@ -215,14 +211,14 @@ class Worker:
         return self._engine.store.wait(tenant, self._seen_heads.get(tenant, 0), 0)
 
     def _step(self, tenant: str, task: Task) -> bool | AttemptFailure | None:
-        """Do a step of a task; return whether there may be more, or its failure; None if there is nothing to do."""
+        """Run a step; return whether there may be more, or the failure; None if there was no work, or no lease."""
         outcome = attempt(lambda: self._leased_step(tenant, task))
         if not isinstance(outcome, AttemptFailure):
             return outcome
         held, failures = self._held_leases.pop((tenant, task.name), None), 1
         if held is not None:
-            told = attempt(lambda: held.record_failure(outcome.code))
-            failures = failures if isinstance(told, AttemptFailure) else told
+            recorded = attempt(lambda: held.record_failure(outcome.code))
+            failures = failures if isinstance(recorded, AttemptFailure) else recorded
         _log.warning(
             "task failed",
             extra={
@@ -233,9 +229,10 @@ class Worker:
         return outcome
 
     def _leased_step(self, tenant: str, task: Task) -> bool | None:
-        if isinstance(task, SupportsDue) and not task.due(tenant):
+        if not task.due(tenant):
             return None
         place = (tenant, task.name)
+        # A running task is not interrupted by a copy that begins; no task starts on a copy that is incomplete.
         if place not in self._held_leases and store_copy.is_copy_incomplete(
             self._engine.store, tenant
         ):
@@ -251,7 +248,7 @@ class Worker:
 
         def beat() -> None:
             if self._must_stop(task):
-                raise LeaseLost("the worker is to stop")
+                raise LeaseLost("the worker stops")
             held.heartbeat()
 
         try:
@@ -270,19 +267,19 @@ class Worker:
         return (self._abandon if task in self._last_tasks else self._stop).is_set()
 
     def _wait(self) -> None:
-        """Wait until something has happened, or it is time to look."""
+        """Wait until a feed has grown, or until the next look is due."""
         self._stop.wait(limits.WORKER_BATCH_DELAY_S)
-        whose = self._tenant_names()
+        tenants = self._tenant_names()
         pause = limits.WORKER_STOP_CHECK_S / 2
-        while not self._stop.is_set() and not any(map(self._may_have_work, whose)):
-            if len(whose) == 1:
+        while not self._stop.is_set() and not any(map(self._may_have_work, tenants)):
+            if len(tenants) == 1:
                 self._engine.store.wait(
-                    whose[0], self._seen_heads.get(whose[0], 0), limits.WORKER_STOP_CHECK_S
+                    tenants[0], self._seen_heads.get(tenants[0], 0), limits.WORKER_STOP_CHECK_S
                 )
                 continue
             self._stop.wait(pause)
             pause = min(pause * 2, 1.0)
-            whose = self._tenant_names()
+            tenants = self._tenant_names()
 
     def _release(self) -> None:
         self._renewer.close()
