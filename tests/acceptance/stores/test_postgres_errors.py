@@ -311,7 +311,7 @@ def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureF
         assert not store.wait(TENANT, 0, 0.1), "from now on it listens"
         until(lambda: bool(postgres.run(url, "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")))  # fmt: skip
         cut(url)
-        until(lambda: "news of the store can't be heard" in caplog.text)
+        until(lambda: "notifications of the store can't be received" in caplog.text)
         assert {record.__dict__["error"] for record in caplog.records} == {"unavailable"}
 
 

@@ -4,6 +4,10 @@ A driver reads rows, and applies one change to one tenant, completely or not at 
 names the feed head it was made for; if that differs, or a row that must be new exists, nothing is
 changed. So positions are gapless without a lock that is held across a round trip. Forks, erasures,
 checksums and damage are handled above the driver, once for all servers.
+
+Words: an event is a stream's own unless it comes from one of its bases. A base is a version of a
+stream that another stream, or the same one after a rewind, continues from. A stretch is a run of
+own events after one base; its number is the position of its first event.
 """
 
 from __future__ import annotations
@@ -19,16 +23,16 @@ from limpet.core.values.json_values import Json
 from limpet.stores import chain, port, stream_paths
 
 NOTE_TRIES_MAX = 100
-"""How often a note is counted again because others have put one meanwhile."""
+"""How often `put_note` tries again because other writers have put a note of the tenant meanwhile."""
 
 
 def contention_error() -> errors.Conflict:
-    """Return the error for whoever was passed by others every time."""
-    return errors.Conflict("other writers were faster every time.", hint="Retry.")
+    """Return the error for a change whose every try came after another writer's."""
+    return errors.Conflict("other writers were faster in every try.", hint="Retry.")
 
 
 class FeedHead(msgspec.Struct, frozen=True, gc=False):
-    """The end of a tenant's feed: position and link of its last event, and how often it was rebuilt or erased from."""
+    """The end of a tenant's feed: position and link of its last event, and the number of its rebuilds and erasures."""
 
     position: int = 0
     link: bytes = chain.GENESIS_LINK
@@ -38,7 +42,7 @@ class FeedHead(msgspec.Struct, frozen=True, gc=False):
 class StreamRow(msgspec.Struct, frozen=True, gc=False):
     """A stream: its number (the position of its first event), its own first and last version, and its bases.
 
-    The mark is a checksum over all of it but the last version: kept as it comes.
+    `checksum` is computed above the driver and stored unchanged.
     """
 
     number: int
@@ -50,7 +54,7 @@ class StreamRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventErasure(msgspec.Struct, frozen=True, gc=False):
-    """What became of an erased event: the position of its notice, that of its cause, and what is read in its place."""
+    """The erasure of an event: the positions of its notice and of its cause, and the payload to read instead, if any."""
 
     notice: int
     cause: int
@@ -58,7 +62,7 @@ class EventErasure(msgspec.Struct, frozen=True, gc=False):
 
 
 class FeedRow(msgspec.Struct, frozen=True, gc=False):
-    """An event as it is kept, and the name of the stream that it belongs to."""
+    """A stored event and the name of its stream."""
 
     stream: str
     event: chain.EventRow
@@ -67,7 +71,7 @@ class FeedRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRow(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key's use, as it is kept: the command's hash stands behind a checksum over all of it."""
+    """A stored use of an idempotency key. The command's hash is prefixed with a checksum over all fields."""
 
     key: str
     command_hash: bytes
@@ -99,102 +103,105 @@ class NoteRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class TenantChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One change to one tenant, applied whole on condition that its head is `before`, else not at all.
+    """One change to one tenant, applied completely if the tenant's head is `before`, else not at all.
 
-    What is added must not be there: `streams`, `bases`, `rows`, `claims` and `keys`. What is put takes the place of
-    what is there. Drops of something that is not there do nothing. In this order: drops, renames and blanks, then the
-    rest: a name, a claim or a key that they give back may be taken by what is added.
-    Positions in `blanks` and `rows` are the tenant's; a stretch is named by the position of its first event.
-    The head may stay as it is, if only keys are added.
+    Added rows must be new: `streams`, `bases`, `rows`, `claims` and `keys`. Put rows replace existing ones:
+    `blobs`, `blob_uses`, `projections` and `snapshots`. Dropping a row that does not exist does nothing. Drops, renames
+    and erasures come first, so that a name, claim or key which they free can be added. The head may stay the same if
+    only keys are added.
     """
 
     tenant: str
     before: FeedHead
     after: FeedHead
     streams: tuple[StreamRow, ...] = ()
-    """New ones. Their `first` and `version` are those after this change; their bases come with `bases`, not here."""
+    """New streams, with `first` and `version` as after this change and without their bases."""
     bases: tuple[tuple[int, stream_paths.StreamBase], ...] = ()
-    """By the number of the stream that gets them."""
+    """Number of a stream, and a base that it gets."""
     rows: tuple[FeedRow, ...] = ()
-    """In the order of their positions, without a gap. One of a copied log may come with its blank: that is kept too."""
+    """New events, by position, without a gap. An event of a copied log may come with its erasure."""
     claims: tuple[tuple[int, str, int], ...] = ()
     """Stretch, text, version."""
     keys: tuple[KeyRow, ...] = ()
     blobs: Mapping[bytes, bytes] = msgspec.field(default_factory=dict[bytes, bytes])
-    """Put if they are not there, or are damaged."""
+    """By hash. Put if they are missing or damaged."""
     blob_uses: tuple[tuple[int, bytes], ...] = ()
-    """Position of an event, hash of a blob that it refers to. Repeated ones are fine."""
+    """Position of an event, and hash of a blob that it refers to. May repeat."""
     projections: tuple[ProjectionRow, ...] = ()
     snapshots: tuple[SnapshotRow, ...] = ()
 
     erasures: tuple[tuple[int, EventErasure], ...] = ()
-    """Events whose payload and salt go, and what becomes of them; a blank that is there is replaced."""
+    """Positions of events that lose payload and salt, and the new erasure of each, which replaces an earlier one."""
     renames: tuple[tuple[int, str, bytes], ...] = ()
-    """Streams by number, what they are called from now on, and their mark. One that gets a base may keep its name."""
+    """Number, new name and new checksum of existing streams. A stream that gets a base is listed with its old name."""
     drop_projections: tuple[tuple[str, str], ...] = ()
-    """Kind and id, before projections are put."""
+    """Kind and id."""
     drop_claims: tuple[int, ...] = ()
-    """Stretches all of whose claims go."""
+    """Stretches that lose all claims."""
     drop_snapshots: tuple[int, ...] = ()
     """Streams by number."""
     drop_blob_uses: tuple[int, ...] = ()
-    """Streams by number, all of whose events' uses of blobs go."""
+    """Streams, by number, whose events lose all uses of blobs."""
     drop_keys: tuple[str, ...] = ()
     drop_blobs: tuple[bytes, ...] = ()
     pending_work: bytes | None = None
-    """Added to what is pending of the store; None: this is no erasure."""
+    """Appended to the pending work of the store's erasures; None: the change is no erasure."""
 
 
 class HeadMoved(msgspec.Struct, frozen=True, gc=False):
-    """Nothing was changed: the tenant's head is this one."""
+    """Nothing was changed: the tenant's head is `head`, not the expected one."""
 
     head: FeedHead
 
 
 class DuplicateRow(msgspec.Struct, frozen=True, gc=False):
-    """Nothing was changed: the head is as expected, but something that had to be new is there already."""
+    """Nothing was changed: the head is the expected one, but a row that must be new exists."""
 
 
 class AppliedUnderContention(msgspec.Struct, frozen=True, gc=False):
-    """It was applied, and others have or want the tenant's guard: who wins every time hears of nobody otherwise."""
+    """The change was applied, and another store has or wants the tenant's advisory lock.
+
+    A writer that wins every race learns of the others only by this.
+    """
 
 
 ChangeResult = HeadMoved | DuplicateRow | AppliedUnderContention | None
-"""What became of a change; None: it was applied."""
+"""The result of a change; None: it was applied."""
 
 
 class ChangePipeline(AbstractContextManager["ChangePipeline"], Protocol):
-    """One connection over which changes are sent before the answers to those before have come. Used in a `with`, by one thread.
+    """A connection on which changes are sent before earlier ones are answered. Used in a `with`, by one thread.
 
-    At its end the connection goes back, or is thrown away if something is still on its way.
+    At its end the connection returns to its pool, or is closed if an answer is outstanding.
     """
 
     def send(self, changes: Sequence[TenantChange]) -> bool:
-        """Send changes of different tenants; False: nothing was sent, `apply` has to do it."""
+        """Send changes of different tenants; return False, with nothing sent, if they need `apply`."""
         ...
 
     def receive(self) -> list[ChangeResult]:
-        """Wait for what became of those that were sent first. Taken also means: nothing was done, and `apply` has to do it."""
+        """Wait for the results of the oldest unanswered `send`. DuplicateRow may also mean that the change needs `apply`."""
         ...
 
     def has_answer(self) -> bool:
-        """Whether something of an answer is there."""
+        """Whether part of an answer has arrived."""
         ...
 
     def fileno(self) -> int:
-        """Return what can be polled for an answer."""
+        """Return the file descriptor that becomes readable with an answer."""
         ...
 
 
 class Driver(Protocol):
-    """One server as one store sees it. Safe for threads. Every error that comes out is one of `limpet.errors`.
+    """One store's connection to its server. Thread-safe. Raises errors of `limpet.errors` only.
 
-    Unavailable means that it is not known whether a change was applied. Only `listen` keeps anything going.
+    After Unavailable, a change may have been applied or not. Values come back unchecked. No verb but `listen` leaves
+    anything running.
     """
 
     @property
     def durability(self) -> str:
-        """What survives once `apply` has returned, as the server's settings say: see the port."""
+        """Which failures an applied change survives, by the server's settings: a level of the port."""
         ...
 
     def head(self, tenant: str) -> FeedHead:
@@ -206,9 +213,9 @@ class Driver(Protocol):
         ...
 
     def unlisted_tenants(self) -> list[str]:
-        """Return tenants that have events and are not among `tenants`, sorted: what named them was lost.
+        """Return tenants that have events but are missing from `tenants`, because a list was damaged; sorted.
 
-        May look through everything that the server has. A driver that finds tenants by their events has none.
+        May scan the whole server. A driver that finds tenants by their events returns none.
         """
         ...
 
@@ -221,7 +228,7 @@ class Driver(Protocol):
         ...
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
-        """Return streams by number, those after one."""
+        """Return streams with number > after, by number."""
         ...
 
     def own_events(
@@ -234,9 +241,9 @@ class Driver(Protocol):
         limit: int,
         newest: bool = False,
     ) -> tuple[StreamRow | None, list[FeedRow]]:
-        """Return a stream, and its own events with low <= version <= high by version; one look.
+        """Return a stream, and its own events with low <= version <= high by version, as of one moment.
 
-        Of more than `limit` the first, or the `newest`. What its bases bring is not among them.
+        Of more than `limit` events the first, or the `newest`. A stream that does not exist is None.
         """
         ...
 
@@ -245,55 +252,55 @@ class Driver(Protocol):
         ...
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
-        """Return the version of a stream's last own event up to a position; 0 if it had none."""
+        """Return the version of a stream's last own event with a position up to `position`; 0 if there is none."""
         ...
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
+        """Return the lowest own version, low <= version <= high, whose event has at least this ordinal; 0 if there is none."""
         ...
 
     def claims(
         self, tenant: str, claims: Collection[str], stretches: Collection[int]
     ) -> list[tuple[int, str, int]]:
-        """Return stretch, text and version of those of these claims that these stretches have."""
+        """Return stretch, text and version of those of the claims that exist in one of the stretches."""
         ...
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        """Return how many claims stretches have."""
+        """Return the number of claims in the stretches."""
         ...
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        """Return the names of other streams that have a base in one, and the base's version, in their order."""
+        """Return names of other streams with a base in stream `number`, each with the base's version, by the base's stretch."""
         ...
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
-        """Return what an idempotency key was used for."""
+        """Return the use of an idempotency key."""
         ...
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
-        """Return keys by their text, those after one."""
+        """Return uses of keys whose text is > after, by text."""
         ...
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
-        """Return keys whose first … last has one of these positions."""
+        """Return keys whose use, first … last, includes one of the positions."""
         ...
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop keys used before that moment; return how many."""
+        """Delete keys used before that moment; return how many."""
         ...
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
-        """Return one row."""
+        """Return one projection."""
         ...
 
     def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
-        """Return one page of rows, as the port says."""
+        """Return one page of projections; see `Query` of the port."""
         ...
 
     def projections(
         self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
     ) -> list[ProjectionRow]:
-        """Return rows of all kinds by (kind, id), those after one."""
+        """Return projections of all kinds with (kind, id) > after, in that order."""
         ...
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
@@ -301,25 +308,25 @@ class Driver(Protocol):
         ...
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return contents by hash, those that are there; unchecked."""
+        """Return the contents of those of the blobs that exist, by hash."""
         ...
 
     def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
-        """Return blobs by hash, those after one."""
+        """Return blobs with a hash > after, by hash."""
         ...
 
     def blob_uses(
         self, tenant: str, *, after: int = 0, limit: int = 500
     ) -> list[tuple[int, bytes]]:
-        """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
+        """Return uses of blobs with position > after, by position: about `limit`, never part of a position's uses."""
         ...
 
     def unused_blobs(
         self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
     ) -> set[bytes]:
-        """Return those of the blobs that are there and that no event but those of these streams refers to."""
+        """Return those of the blobs that exist and that no event outside the streams `but` refers to."""
         ...
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
@@ -327,60 +334,60 @@ class Driver(Protocol):
         ...
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set, as the port says. The mark is `remote.marks.note(tenant, name, note)`."""
+        """Compare and set, as in the port. The stored checksum is `checked_reads.note_checksum(tenant, name, note)`."""
         ...
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
-        """Return notes by name, in the order of their UTF-8 bytes, as the port says."""
+        """Return notes whose name has the prefix and is > after, in the order of the names' UTF-8 bytes."""
         ...
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
-        """Apply changes of different tenants, each by itself, in as few round trips as can be; None: it was applied."""
+        """Apply changes of different tenants, each on its own, in as few round trips as possible; return the result of each."""
         ...
 
     def pipeline(self) -> ChangePipeline | None:
-        """Return a line for changes that are sent ahead of answers; None if there is none, and `apply` does all."""
+        """Return a pipeline; None if the driver has none."""
         ...
 
     def replace_derived(
         self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
     ) -> bool:
-        """Drop all that is derived (claims, uses, projections, snapshots) of tenants, and put what changes bring.
+        """Replace all derived rows (claims, blob uses, projections, snapshots) of the tenants in `before` by those of the changes.
 
-        Each tenant's head gets the next epoch. Changes bring only what is derived, each claim of a stretch once; their
-        heads do not matter. Whole or not at all (a server that holds tenants apart: each of them): nothing that is
-        brought is left out. False if a tenant's head is another by now.
+        Each tenant's head gets the next epoch. The changes have derived rows only, each claim of a stretch once; their
+        heads are ignored. Returns False, with nothing changed, if a tenant's head is not that of `before`. All or
+        nothing; on a server that keeps tenants apart, all or nothing for each tenant.
         """
         ...
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
-        """Try to be the only one among all stores that has a tenant's guard; return whether it is had within a time.
+        """Wait for a tenant's advisory lock; return False after the timeout.
 
-        Asked for only while several stores write to one tenant, so that they wait for one another instead of
-        deciding in vain again and again. Nothing rests on it: `apply` does not ask for it. A store has one at a
-        time. It ends by itself soon after its holder died. First of all, also if it is free, all others that listen
-        are told, by (tenant, 0); those who do not are told by Wanted when they next apply something. Who waits looks
-        every few milliseconds at least, or is woken. A driver without all this returns True at once.
+        Used only while several stores write to one tenant, so that they take turns instead of losing races. No data
+        depends on it, and `apply` does not check it. A store holds at most one. The lock expires soon after its holder
+        has died. Before the wait, even if the lock is free, all other stores are notified: those that listen with
+        (tenant, 0), the others with AppliedUnderContention at their next change. A waiter polls every few
+        milliseconds or is woken. A driver without such locks returns True at once.
         """
         ...
 
     def release_advisory_lock(self, tenant: str) -> None:
-        """Give the guard back, if it is had."""
+        """Release the tenant's advisory lock if this store holds it."""
         ...
 
     def pending_erasures(self) -> bytes | None:
-        """Return what erasures left to do, as the port says."""
+        """Return the pending work of erasures, as in the port."""
         ...
 
     def scrub(self, done: bytes, left: bytes) -> None:
-        """Do what can be done so that no file has what was erased; then set what is pending, as the port says."""
+        """Remove erased content from the server's files as far as possible; then set the pending work, as in the port."""
         ...
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position whenever a tenant's feed has gone on, by anybody. Ends when the driver is closed.
+        """Yield tenant and new position after each change, by any store. Ends when the driver is closed.
 
-        Run by one thread. After news may have been missed it yields ("", 0); (tenant, 0) if another asks for a guard.
-        May raise when the server can't be heard: it is called again then, and begins with ("", 0).
+        Run by one thread. Yields ("", 0) if notifications may have been missed, and (tenant, 0) if another store wants
+        the tenant's advisory lock. May raise if the connection fails; a new call begins with ("", 0).
         """
         ...
 

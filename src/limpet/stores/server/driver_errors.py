@@ -11,7 +11,7 @@ RETRY_HINT: Final = errors.RETRY_HINT
 
 
 class ErrorCase:
-    """An error of ours, what is said of the server, and the fix."""
+    """An error class, the message's text about the server, and the hint."""
 
     __slots__ = ("hint", "kind", "what")
 
@@ -22,16 +22,18 @@ class ErrorCase:
 
 
 def error_text(error: Exception) -> str:
-    """Return what a driver's error says, in one line."""
+    """Return the text of a client library's error in one line."""
     return " ".join(str(error).split())
 
 
 def to_error(
     case: ErrorCase | None, shown: str, text: str, facts: Mapping[str, object], hint: str = ""
 ) -> errors.Error:
-    """Return our error for what a server said; without a case it is Unavailable. `hint` is in the place of the case's."""
+    """Return the error for a server's error text. Without a case it is Unavailable. `hint` replaces the case's."""
     text = text.rstrip(".")
-    told = text if text.endswith(("?", "!")) else f"{text}."
+    detail = text if text.endswith(("?", "!")) else f"{text}."
     if case is None:
-        return errors.Unavailable(f"{shown} could not do it: {told}", hint=RETRY_HINT, facts=facts)
-    return case.kind(f"{shown} {case.what}: {told}", hint=hint or case.hint, facts=facts)
+        return errors.Unavailable(
+            f"{shown} could not do it: {detail}", hint=RETRY_HINT, facts=facts
+        )
+    return case.kind(f"{shown} {case.what}: {detail}", hint=hint or case.hint, facts=facts)

@@ -17,20 +17,20 @@ _log = logging.getLogger("limpet.store")
 
 POLL_S = 0.005
 POLL_S_MAX = 0.25
-"""How long somebody who waits does not look at first, and at most. Twice as long after each look in vain."""
+"""The time between two polls of a waiter, at first and at most. It doubles after each poll."""
 
 LISTEN_RETRY_S = 0.2
-"""How long after a failure the server is listened to again."""
+"""The pause before the server is listened to again after a failure."""
 
 NOTIFIED_TENANTS_MAX = 10_000
-"""Tenants that were heard of between two turns. Beyond, it is only known that news was missed."""
+"""Tenants whose notifications are held between two batches. Beyond, only the fact that some were missed is kept."""
 
 JOIN_TIMEOUT_S = 5.0
-"""How long closing waits for the thread that listens."""
+"""How long `join` waits for the listener thread."""
 
 
 class _TenantWaiters:
-    """Where those wait who wait for one tenant."""
+    """The waiters for one tenant. `notified` counts notifications: it shows one that came before the wait began."""
 
     __slots__ = ("changed", "notified", "waiting")
 
@@ -45,7 +45,7 @@ class _TenantWaiters:
 
 
 class CommitNotifications:
-    """Those who wait, and those who have something to tell. Telling costs nothing while nobody waits."""
+    """Wakes waiters after commits, and collects the server's notifications for the next batch. Thread-safe."""
 
     def __init__(self, listen: Callable[[], Iterator[tuple[str, int]]]) -> None:
         self._listen = listen
@@ -57,32 +57,33 @@ class CommitNotifications:
         self._closed = False
 
     def notify(self, tenants: Iterable[str]) -> None:
-        """Wake those who wait for tenants. Whoever begins to wait later looks first, so nothing is missed."""
+        """Wake the waiters for tenants."""
+        # Read without the lock: a waiter that is added just now polls once before it sleeps, so it misses nothing.
         if self._waiters:
             with self._lock:
                 for tenant in tenants:
                     self._wake(tenant)
 
     def _wake(self, tenant: str) -> None:
-        for place in self._waiters.values() if not tenant else [self._waiters.get(tenant)]:
-            if place is not None:
-                place.wake()
+        for waiters in self._waiters.values() if not tenant else [self._waiters.get(tenant)]:
+            if waiters is not None:
+                waiters.wake()
 
     def take_received(self) -> dict[str, int]:
-        """Return the positions that tenants are said to have reached since this was asked; 0: others want them.
+        """Return the positions by tenant that were notified since the last call; 0: another store wants the advisory lock.
 
-        Without a name: news may have been missed.
+        The key "" means that notifications may have been missed.
         """
         if not self._received:
             return {}
-        # Nothing is heard before somebody attends: if nobody does now, the thread has ended by a fault.
+        # Something was received, so a listener was started. If it has ended, by an error, it is started again.
         self.start_listener()
         with self._changed:
-            heard, self._received = self._received, {}
-            return heard
+            received, self._received = self._received, {}
+            return received
 
     def start_listener(self) -> None:
-        """Listen from now on."""
+        """Start the listener thread unless it runs."""
         if self._thread is None:
             with self._changed:
                 if self._thread is None and not self._closed:
@@ -91,40 +92,41 @@ class CommitNotifications:
                     )
                     self._thread.start()
 
-    def wait(self, tenant: str, there: Callable[[], bool], timeout_s: float) -> bool:
-        """Return True as soon as a look finds it there; False after a time. Looks when there is news of a tenant."""
+    def wait(self, tenant: str, is_reached: Callable[[], bool], timeout_s: float) -> bool:
+        """Return True as soon as `is_reached` does; False after the timeout. Calls it after each notification of the tenant."""
         until, pause = time.monotonic() + timeout_s, POLL_S
         with self._lock:
-            place = self._waiters.setdefault(tenant, _TenantWaiters(self._lock))
-            place.waiting += 1
+            waiters = self._waiters.setdefault(tenant, _TenantWaiters(self._lock))
+            waiters.waiting += 1
         try:
             while True:
-                told = place.notified
-                if there():
+                # Read before the poll: a notification during the poll is then not slept through.
+                notified = waiters.notified
+                if is_reached():
                     return True
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
                 self.start_listener()
                 with self._lock:
-                    if place.notified == told:
-                        place.changed.wait(min(pause, left))
+                    if waiters.notified == notified:
+                        waiters.changed.wait(min(pause, left))
                     pause = min(pause * 2, POLL_S_MAX)
         finally:
             with self._lock:
-                place.waiting -= 1
-                if not place.waiting:
+                waiters.waiting -= 1
+                if not waiters.waiting:
                     del self._waiters[tenant]
 
     def close(self) -> None:
-        """Wake everybody, and listen no more."""
+        """Wake all waiters and let the listener thread end."""
         with self._changed:
             self._closed = True
             self._wake("")
             self._changed.notify_all()
 
     def join(self) -> None:
-        """Wait for the thread that listens. The driver is closed by now, so that it has nothing to wait for."""
+        """Wait for the listener thread. The driver must be closed: that ends its `listen`."""
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(JOIN_TIMEOUT_S)
 
@@ -132,31 +134,33 @@ class CommitNotifications:
         try:
             self._listen_with_retries()
         except BaseException as error:
-            told = {"action": "store.not_heard", "error": type(error).__name__}
-            _log.error("listening to the news of the store has failed", extra=told)
+            extra = {"action": "store.not_heard", "error": type(error).__name__}
+            _log.error("the listener for notifications of the store has failed", extra=extra)
             with self._changed:
-                # Whoever waits next, or takes the turn, has it listened to anew. Until then news is missed.
+                # The next `wait` or `take_received` starts it again. Until then notifications are missed.
                 self._thread = None
                 self._received[""] = 0
             raise
 
     def _listen_with_retries(self) -> None:
-        silent = False
+        is_reported = False
         while not self._closed:
             try:
                 for tenant, position in self._listen():
-                    silent = False
+                    is_reported = False
                     self._receive(tenant, position)
                     if self._closed:
                         return
             except errors.Error as error:
-                # It is told again as soon as the server can be reached; until then those who wait look.
-                if not (silent or self._closed):
-                    told = {"action": "store.not_heard", "error": error.code}
+                # Logged once for each outage. Waiters poll until the server can be reached again.
+                if not (is_reported or self._closed):
+                    extra = {"action": "store.not_heard", "error": error.code}
                     _log.warning(
-                        "news of the store can't be heard now: %s", error.message, extra=told
+                        "notifications of the store can't be received: %s",
+                        error.message,
+                        extra=extra,
                     )
-                silent = True
+                is_reported = True
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, LISTEN_RETRY_S)
 
@@ -165,9 +169,9 @@ class CommitNotifications:
             if len(self._received) >= NOTIFIED_TENANTS_MAX:
                 self._received.clear()
                 tenant = ""
-            # Who wants it has more to say than whoever has added to it.
+            # A wanted advisory lock (0) outweighs any position.
             before = self._received.get(tenant, position)
             self._received[tenant] = max(position, before) if position and before else 0
-            # Somebody who wants a tenant has added nothing to it yet.
+            # A wanted advisory lock is no commit: nothing to wake for.
             if position or not tenant:
                 self._wake(tenant)

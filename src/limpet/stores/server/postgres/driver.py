@@ -47,14 +47,225 @@ _STREAM_COLUMNS = 6
 _BIGINT_MAX = 2**63 - 1
 
 
-class PostgresReads:
-    """Everything that is looked up. Row-level security lets a look see the one tenant that it names."""
+class PostgresDriver:
+    """A schema of a database as one store sees it. Thread-safe."""
 
-    _connections: PostgresConnectionPool
-    _sql: Mapping[str, str]
+    def __init__(self, place: PostgresDsn) -> None:
+        self._dsn = place
+        self._sql: Mapping[str, str] = sql_files.sql_statements("queries.sql")
+        self._channel = place.channel
+        self._server = schema.prepare_schema(place)
+        self._connections = PostgresConnectionPool(place, self._check_server)
+        self._advisory_lock = notifications.PostgresAdvisoryLock(place)
+        self._listener = notifications.PostgresListener(place, self._advisory_lock)
+
+    def _check_server(self, connection: PostgresConnection) -> None:
+        # The settings may have changed: the server was restarted, or a replica was promoted.
+        server = schema.inspect_server(connection)
+        schema.check_server(server, self._dsn)
+        self._server = server
+
+    @property
+    def durability(self) -> str:
+        return self._server.durability
+
+    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+        with self._connections.borrow() as connection:
+            pipeline.send_calls(
+                connection, [self._prepared_call(connection, change) for change in changes]
+            )
+            answers = pipeline.receive_answers(connection, len(changes))
+        return [self._change_result(*each) for each in zip(changes, answers, strict=True)]
+
+    def pipeline(self) -> PostgresPipeline:
+        return PostgresPipeline(
+            self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result
+        )
+
+    def _prepared_call(
+        self, connection: PostgresConnection, change: TenantChange
+    ) -> pipeline.PreparedCall:
+        name = _statement_name(change)
+        if name == _APPEND:
+            if connection.record_type_oids is None:
+                connection.record_type_oids = self._record_type_oids(connection)
+                pipeline.prepare_statement(connection, name, self._sql["append"].encode())
+            return name, serialization.append_arguments(
+                change, self._channel, connection.record_type_oids
+            )
+        arguments = serialization.apply_arguments(change, self._channel)
+        if name not in connection.prepared:
+            placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
+            statement = self._sql["apply"].format(arguments=placeholders)
+            pipeline.prepare_statement(connection, name, statement.encode())
+        return name, arguments
+
+    def _record_type_oids(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
+        row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
+        assert row is not None, "a row always comes"
+        return serialization.RecordTypeOids(*row)
+
+    def _change_result(self, change: TenantChange, answer: bytes) -> ChangeResult:
+        if answer == _APPLIED:
+            return None
+        if answer == _APPLIED_UNDER_CONTENTION:
+            # The server can't tell this store's own lock from another store's.
+            return None if self._advisory_lock.is_held(change.tenant) else AppliedUnderContention()
+        if answer == pipeline.DUPLICATE:
+            return DuplicateRow()
+        position, link, epoch = answer.decode().split()
+        return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
+
+    def replace_derived(
+        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+    ) -> bool:
+        with self._connections.borrow() as connection:
+            with without_timeout(connection):
+                replaced = self._replace_in_transaction(connection, before, derived)
+            if not replaced:
+                # After a rollback the client library drops all prepared statements, including ours.
+                connection.close()
+            return replaced
+
+    def _replace_in_transaction(
+        self,
+        connection: PostgresConnection,
+        before: Mapping[str, FeedHead],
+        derived: Iterable[TenantChange],
+    ) -> bool:
+        with connection.transaction() as transaction:
+            for tenant, head in sorted(before.items()):
+                if not self._clear_derived(connection, tenant, head):
+                    raise psycopg.Rollback(transaction)
+            for change in derived:
+                self._put_derived(connection, change, before[change.tenant])
+            for tenant, head in before.items():
+                self._run_for_tenant(connection, tenant, "next_epoch")
+                news = f"{head.position} {sql_files.encode_tenant(tenant)}"
+                values = {"channel": self._channel, "news": news}
+                connection.execute(self._sql["notify"].encode(), values)
+            return True
+        return False
+
+    def _put_derived(
+        self, connection: PostgresConnection, change: TenantChange, head: FeedHead
+    ) -> None:
+        pipeline.send_calls(
+            connection, [self._prepared_call(connection, serialization.with_head(change, head))]
+        )
+        (answer,) = pipeline.receive_answers(connection, 1)
+        if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
+            # The function has undone this change. The error rolls back the whole rebuild.
+            raise errors.Corrupt(
+                "the log derives one row twice.",
+                hint="Nothing was changed. `limpet verify` lists all damage; a backup can replace it.",
+                facts={"tenant": change.tenant},
+            )
+
+    def _clear_derived(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
+        values = {"position": head.position, "link": head.link, "epoch": head.epoch}
+        if self._run_for_tenant(connection, tenant, "hold", **values):
+            return False
+        for part in ("claims", "uses", "terms", "projections", "snapshots"):
+            self._run_for_tenant(connection, tenant, f"clear_{part}")
+        return True
+
+    def _run_for_tenant(
+        self, connection: PostgresConnection, tenant: str, name: str, **values: object
+    ) -> Rows:
+        values["tenant"] = encoded = sql_files.encode_tenant(tenant)
+        return execute_for_tenant(connection, self._sql["tenant"], encoded, self._sql[name], values)
+
+    def delete_keys(self, tenant: str, *, before_us: int) -> int:
+        (row,) = self._query_once(tenant, self._sql["forget_keys"], before=before_us)
+        return int(row[0])
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Compare and set. The checksum covers the new version, so that is read first and compared again."""
+        for _ in range(NOTE_TRIES_MAX):
+            count = int(self._query_with_retry(tenant, self._sql["noted"])[0][0])
+            checksum = (
+                b""
+                if value is None
+                else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
+            )
+            rows = self._query_once(
+                tenant, self._sql["put_note"],
+                name=name.encode(), expected=expected, noted=count, value=value, mark=checksum,
+            )  # fmt: skip
+            if rows[0][0] != "counted":
+                return bool(rows[0][0] == "put")
+        raise contention_error()
+
+    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
+        return self._advisory_lock.acquire(tenant, timeout_s)
+
+    def release_advisory_lock(self, tenant: str) -> None:
+        self._advisory_lock.release(tenant)
+
+    def pending_erasures(self) -> bytes | None:
+        with self._connections.borrow() as connection:
+            row = connection.execute(self._sql["pending"].encode()).fetchone()
+        return bytes(row[0]) if row else None
+
+    def scrub(self, done: bytes, left: bytes) -> None:
+        if self._connections.closed:
+            raise errors.EngineClosed
+        if self.pending_erasures() is None:
+            self._set_pending(done, left)
+            return
+        schema.scrub_erased(self._dsn)
+        # The pending work names erased users. An empty line stays pending until no file has that text either.
+        self._set_pending(done, left + b"\n")
+        schema.scrub_table(self._dsn, "store")
+        self._set_pending(left + b"\n", left)
+
+    def _set_pending(self, done: bytes, left: bytes) -> None:
+        with self._connections.borrow() as connection, connection.transaction():
+            row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
+            rest = left + (bytes(row[0]) if row else b"").removeprefix(done)
+            name = "clear_pending" if not rest else "set_pending" if row else "add_pending"
+            connection.execute(self._sql[name].encode(), {"value": rest} if rest else None)
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        return self._listener.listen()
+
+    def status(self) -> Mapping[str, Json]:
+        with self._connections.borrow() as connection, connection.transaction():
+            connection.execute(self._sql["register"].encode())
+            rows = connection.execute(self._sql["heads"].encode()).fetchall()
+            size = connection.execute(self._sql["size"].encode()).fetchone()
+            counts = connection.execute(self._sql["census"].encode()).fetchall()
+            self._server = server = schema.inspect_server(connection)
+        return {
+            "backend": "postgres",
+            "store": f"{self._dsn.shown}?schema={self._dsn.schema}",
+            "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
+            "schema": len(schema.MIGRATIONS),
+            "durability": server.durability,
+            "fsync": server.fsync,
+            "full_page_writes": server.full_page_writes,
+            "synchronous_commit": server.synchronous_commit,
+            "bytes": int(size[0]) if size else 0,
+            "tenants": len(rows),
+            "events": sum(position for _, position, _ in rows),
+            "blobs": sum(count for kind, _, count in counts if not kind),
+            "holds": _count_by_status(counts),
+            "heads": {
+                sql_files.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
+                for tenant, position, link in rows
+            },
+        }
+
+    def close(self) -> None:
+        self._listener.close()
+        self._advisory_lock.close()
+        self._connections.close()
+
+    # Reads
 
     def _query_with_retry(self, tenant: str, statement: str, **values: object) -> Rows:
-        """Return the rows of one look. One that was cut off is made again: it changes nothing."""
+        """Return the rows of a query. A query changes nothing, so it is repeated once if the connection breaks."""
         try:
             return self._query_once(tenant, statement, **values)
         except errors.Unavailable as error:
@@ -64,21 +275,18 @@ class PostgresReads:
 
     def _query_once(self, tenant: str, statement: str, **values: object) -> Rows:
         """Return the rows of one statement, in a transaction that is the tenant's."""
-        values["tenant"] = kept = sql_files.encode_tenant(tenant)
+        values["tenant"] = encoded = sql_files.encode_tenant(tenant)
         with self._connections.borrow() as connection:
-            return execute_for_tenant(connection, self._sql["tenant"], kept, statement, values)
+            return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
 
     def head(self, tenant: str) -> FeedHead:
-        """Return a tenant's head."""
         rows = self._query_with_retry(tenant, self._sql["head"])
         return FeedHead(*rows[0]) if rows else FeedHead()
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has events, sorted."""
         return self._list_tenants("tenants")
 
     def unlisted_tenants(self) -> list[str]:
-        """Return tenants whose head says that they have no events, and who have some. None is without a head."""
         return [
             tenant
             for tenant in self._list_tenants("eventless")
@@ -86,7 +294,6 @@ class PostgresReads:
         ]
 
     def tenants_with_notes(self) -> list[str]:
-        """Return every tenant that has or had notes, sorted."""
         return self._list_tenants("noting")
 
     def _list_tenants(self, name: str) -> list[str]:
@@ -96,7 +303,6 @@ class PostgresReads:
         return sorted(sql_files.decode_tenant(tenant) for (tenant,) in rows)
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
-        """Return a stream by name or number."""
         rows = self._query_with_retry(tenant, self._stream_sql(stream), **_stream_parameter(stream))
         return _stream_row(rows[0]) if rows else None
 
@@ -105,7 +311,6 @@ class PostgresReads:
         return f"{self._sql['stream']} {self._sql[which]}"
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
-        """Return streams by number, those after one."""
         statement = f"{self._sql['stream']} {self._sql['streams']}"
         return [
             _stream_row(row)
@@ -122,7 +327,6 @@ class PostgresReads:
         limit: int,
         newest: bool = False,
     ) -> tuple[StreamRow | None, list[FeedRow]]:
-        """Return a stream, and its own events with low <= version <= high by version; one look."""
         statement = self._sql["own"].format(
             stream=self._stream_sql(stream), direction="DESC" if newest else "ASC"
         )
@@ -141,12 +345,10 @@ class PostgresReads:
         return _stream_row(rows[0]), kept
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
-        """Return events with position > after, in order."""
         rows = self._query_with_retry(tenant, self._sql["feed"], after=after, limit=limit)
         return [_feed_row(row) for row in rows]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
-        """Return the version of a stream's last own event up to a position; 0 if it had none."""
         rows = self._query_with_retry(
             tenant,
             self._sql["version_at"],
@@ -156,7 +358,6 @@ class PostgresReads:
         return int(rows[0][0])
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
         rows = self._query_with_retry(
             tenant,
             self._sql["seek"],
@@ -170,7 +371,6 @@ class PostgresReads:
     def claims(
         self, tenant: str, claims: Collection[str], stretches: Collection[int]
     ) -> list[tuple[int, str, int]]:
-        """Return stretch, text and version of those of these claims that these stretches have."""
         if not claims or not stretches:
             return []
         rows = self._query_with_retry(
@@ -182,27 +382,22 @@ class PostgresReads:
         return [(stretch, _decode_text(claim), version) for stretch, claim, version in rows]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        """Return how many claims stretches have."""
         found = serialization.bigint_array(list(stretches))
         return int(self._query_with_retry(tenant, self._sql["claims_of"], stretches=found)[0][0])
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        """Return the names of other streams that have a base in one, and the base's version."""
         rows = self._query_with_retry(tenant, self._sql["forks"], number=number)
         return [(_decode_text(name), version) for name, version in rows]
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
-        """Return what an idempotency key was used for."""
         rows = self._query_with_retry(tenant, self._sql["key"], key=key.encode())
         return _key_row(rows[0]) if rows else None
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
-        """Return keys by their text, those after one."""
         rows = self._query_with_retry(tenant, self._sql["keys"], after=after.encode(), limit=limit)
         return [_key_row(row) for row in rows]
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
-        """Return keys whose first … last has one of these positions."""
         if not positions:
             return []
         found = serialization.bigint_array(sorted(positions))
@@ -212,13 +407,11 @@ class PostgresReads:
         ]
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
-        """Return one row."""
         values = {"kind": kind.encode(), "id": id.encode()}
         rows = self._query_with_retry(tenant, self._sql["projection"], **values)
         return _projection_row(rows[0]) if rows else None
 
     def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
-        """Return one page of rows."""
         values: dict[str, object] = {
             "kind": query.kind.encode(),
             "limit": min(query.limit, _BIGINT_MAX),
@@ -252,7 +445,6 @@ class PostgresReads:
     def projections(
         self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
     ) -> list[ProjectionRow]:
-        """Return rows of all kinds by (kind, id), those after one."""
         values = {"kind": after[0].encode(), "id": after[1].encode(), "limit": limit}
         return [
             _projection_row(row)
@@ -260,7 +452,6 @@ class PostgresReads:
         ]
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
-        """Return the newest snapshot of a stream."""
         for version, fold, state, mark in self._query_with_retry(
             tenant, self._sql["snapshot"], name=stream.encode()
         ):
@@ -268,7 +459,6 @@ class PostgresReads:
         return None
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return contents by hash, those that are there; unchecked."""
         if not hashes:
             return {}
         return dict(
@@ -280,21 +470,18 @@ class PostgresReads:
     def list_blobs(
         self, tenant: str, *, after: bytes = b"", limit: int = 100
     ) -> list[tuple[bytes, bytes]]:
-        """Return blobs by hash, those after one."""
         rows = self._query_with_retry(tenant, self._sql["every_blob"], after=after, limit=limit)
         return [(hash_, content) for hash_, content in rows]
 
     def blob_uses(
         self, tenant: str, *, after: int = 0, limit: int = 500
     ) -> list[tuple[int, bytes]]:
-        """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
         rows = self._query_with_retry(tenant, self._sql["uses"], after=after, limit=limit)
         return [(position, hash_) for position, hash_ in rows]
 
     def unused_blobs(
         self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
     ) -> set[bytes]:
-        """Return those of the blobs that are there and that no event but those of these streams refers to."""
         if not hashes:
             return set()
         found = serialization.bytea_array(list(hashes))
@@ -303,12 +490,10 @@ class PostgresReads:
         return {hash_ for (hash_,) in rows}
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
-        """Return a note."""
         rows = self._query_with_retry(tenant, self._sql["note"], name=name.encode())
         return _note_row(rows[0]) if rows else None
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
-        """Return notes by name, in the order of their UTF-8 bytes."""
         values = {"prefix": prefix.encode(), "after": after.encode(), "limit": limit}
         return [
             _note_row(row) for row in self._query_with_retry(tenant, self._sql["notes"], **values)
@@ -322,7 +507,7 @@ def execute_for_tenant(
     statement: str,
     values: Mapping[str, object],
 ) -> Rows:
-    """Run one statement of one tenant. Sent together with the tenant's name, so both are one transaction."""
+    """Run one statement for one tenant, pipelined with the setting of the tenant: both are one transaction."""
     with connection.pipeline():
         connection.execute(tenant_statement.encode(), {"tenant": tenant})
         cursor = connection.cursor(binary=True)
@@ -331,7 +516,7 @@ def execute_for_tenant(
 
 
 def _decode_text(kept: bytes) -> str:
-    """Return a text. Bytes that are none any more are damage, which marks and digests tell of."""
+    """Return a text. Invalid UTF-8 is replaced: it is damage, which checksums and digests detect."""
     return str(kept, "utf-8", "replace")
 
 
@@ -344,20 +529,20 @@ def _clamp_bigint(number: int) -> int:
 
 
 def _stream_row(row: Sequence[Any]) -> StreamRow:
-    number, name, first, version, flat, mark = row[:_STREAM_COLUMNS]
+    number, name, first, version, flat, checksum = row[:_STREAM_COLUMNS]
     parts = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
     bases = tuple(stream_paths.StreamBase(*part) for part in parts)
-    return StreamRow(number, _decode_text(name), first, version, bases, mark)
+    return StreamRow(number, _decode_text(name), first, version, bases, checksum)
 
 
 def _feed_row(row: Sequence[Any]) -> FeedRow:
     position, stream, version, header, payload, salt, digest, link, name, ordinal, notice = row[:11]
-    found = chain.EventRow(
+    event = chain.EventRow(
         chain.EventAddress(position, stream, version), header, payload, salt, digest, link
     )
-    blank = None if notice is None else EventErasure(notice, row[11] or 0, row[12])
-    # A stream that lost its name is damage, which whoever reads finds by the number.
-    return FeedRow(_decode_text(name) if name is not None else "", found, ordinal, blank)
+    erasure = None if notice is None else EventErasure(notice, row[11] or 0, row[12])
+    # A stream without a name is damage, which the caller detects by the number.
+    return FeedRow(_decode_text(name) if name is not None else "", event, ordinal, erasure)
 
 
 def _key_row(row: Sequence[Any]) -> KeyRow:
@@ -365,8 +550,8 @@ def _key_row(row: Sequence[Any]) -> KeyRow:
 
 
 def _projection_row(row: Sequence[Any]) -> ProjectionRow:
-    kind, id_, owner, status, time_us, lookup, terms, document, mark = row
-    found = port.Projection(
+    kind, id_, owner, status, time_us, lookup, terms, document, checksum = row
+    projection = port.Projection(
         kind=_decode_text(kind),
         id=_decode_text(id_),
         owner=_decode_text(owner),
@@ -376,260 +561,33 @@ def _projection_row(row: Sequence[Any]) -> ProjectionRow:
         terms=tuple(_decode_text(term) for term in terms),
         document=document,
     )
-    return ProjectionRow(found, mark)
+    return ProjectionRow(projection, checksum)
 
 
 def _note_row(row: Sequence[Any]) -> NoteRow:
-    name, value, version, mark = row
-    return NoteRow(_decode_text(name), port.Note(value, version), mark)
+    name, value, version, checksum = row
+    return NoteRow(_decode_text(name), port.Note(value, version), checksum)
 
 
 _APPEND, _APPLY, _APPLY_REMOVALS = b"limpet_append", b"limpet_apply", b"limpet_take_away"
 _APPLIED, _APPLIED_UNDER_CONTENTION = b"ok", b"wanted"
 
 
-class PostgresDriver(PostgresReads):
-    """A database, or a schema of one. Safe for threads."""
-
-    def __init__(self, place: PostgresDsn) -> None:
-        self._dsn = place
-        self._sql: Mapping[str, str] = sql_files.sql_statements("queries.sql")
-        self._channel = place.channel
-        self._server = schema.prepare_schema(place)
-        self._connections = PostgresConnectionPool(place, self._check_server)
-        self._advisory_lock = notifications.PostgresAdvisoryLock(place)
-        self._listener = notifications.PostgresListener(place, self._advisory_lock)
-
-    def _check_server(self, connection: PostgresConnection) -> None:
-        # A server that was restarted, or promoted, may be another one now.
-        server = schema.inspect_server(connection)
-        schema.check_server(server, self._dsn)
-        self._server = server
-
-    @property
-    def durability(self) -> str:
-        """What survives once `apply` has returned, as the server's settings say."""
-        return self._server.durability
-
-    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
-        """Apply changes of different tenants, each in its own transaction; None: it was applied."""
-        with self._connections.borrow() as connection:
-            pipeline.send_calls(
-                connection, [self._prepared_call(connection, change) for change in changes]
-            )
-            said = pipeline.receive_answers(connection, len(changes))
-        return [self._change_result(*one) for one in zip(changes, said, strict=True)]
-
-    def pipeline(self) -> PostgresPipeline:
-        """Return a connection for changes that are sent ahead of answers."""
-        return PostgresPipeline(
-            self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result
-        )
-
-    def _prepared_call(
-        self, connection: PostgresConnection, change: TenantChange
-    ) -> pipeline.PreparedCall:
-        name = _statement_name(change)
-        if name == _APPEND:
-            if connection.record_type_oids is None:
-                connection.record_type_oids = self._record_type_oids(connection)
-                pipeline.prepare_statement(connection, name, self._sql["append"].encode())
-            return name, serialization.append_arguments(
-                change, self._channel, connection.record_type_oids
-            )
-        arguments = serialization.apply_arguments(change, self._channel)
-        if name not in connection.prepared:
-            placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
-            statement = self._sql["apply"].format(arguments=placeholders)
-            pipeline.prepare_statement(connection, name, statement.encode())
-        return name, arguments
-
-    def _record_type_oids(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
-        row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
-        assert row is not None, "a row always comes"
-        return serialization.RecordTypeOids(*row)
-
-    def _change_result(self, change: TenantChange, said: bytes) -> ChangeResult:
-        if said == _APPLIED:
-            return None
-        if said == _APPLIED_UNDER_CONTENTION:
-            return None if self._advisory_lock.is_held(change.tenant) else AppliedUnderContention()
-        if said == pipeline.DUPLICATE:
-            return DuplicateRow()
-        position, link, epoch = said.decode().split()
-        return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
-
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
-        """Drop all that is derived of tenants and put what changes bring, in one transaction."""
-        with self._connections.borrow() as connection:
-            with without_timeout(connection):
-                replaced = self._replace_in_transaction(connection, before, derived)
-            if not replaced:
-                # What rolls back makes the client drop every statement that was prepared, ours with its own.
-                connection.close()
-            return replaced
-
-    def _replace_in_transaction(
-        self,
-        connection: PostgresConnection,
-        before: Mapping[str, FeedHead],
-        derived: Iterable[TenantChange],
-    ) -> bool:
-        with connection.transaction() as transaction:
-            for tenant, head in sorted(before.items()):
-                if not self._clear_derived(connection, tenant, head):
-                    raise psycopg.Rollback(transaction)
-            for change in derived:
-                self._put_derived(connection, change, before[change.tenant])
-            for tenant, head in before.items():
-                self._run_for_tenant(connection, tenant, "next_epoch")
-                news = f"{head.position} {sql_files.encode_tenant(tenant)}"
-                values = {"channel": self._channel, "news": news}
-                connection.execute(self._sql["notify"].encode(), values)
-            return True
-        return False
-
-    def _put_derived(
-        self, connection: PostgresConnection, change: TenantChange, head: FeedHead
-    ) -> None:
-        pipeline.send_calls(
-            connection, [self._prepared_call(connection, serialization.with_head(change, head))]
-        )
-        (said,) = pipeline.receive_answers(connection, 1)
-        if isinstance(self._change_result(change, said), HeadMoved | DuplicateRow):
-            # It was undone whole, with all that it brought. Raised, everything is as it was before the rebuild.
-            raise errors.Corrupt(
-                "something that is derived from the log is there twice.",
-                hint="Nothing was changed. `limpet verify` lists all damage; a backup can replace it.",
-                facts={"tenant": change.tenant},
-            )
-
-    def _clear_derived(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
-        values = {"position": head.position, "link": head.link, "epoch": head.epoch}
-        if self._run_for_tenant(connection, tenant, "hold", **values):
-            return False
-        for part in ("claims", "uses", "terms", "projections", "snapshots"):
-            self._run_for_tenant(connection, tenant, f"clear_{part}")
-        return True
-
-    def _run_for_tenant(
-        self, connection: PostgresConnection, tenant: str, name: str, **values: object
-    ) -> Rows:
-        values["tenant"] = kept = sql_files.encode_tenant(tenant)
-        return execute_for_tenant(connection, self._sql["tenant"], kept, self._sql[name], values)
-
-    def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop keys used before that moment; return how many."""
-        (row,) = self._query_once(tenant, self._sql["forget_keys"], before=before_us)
-        return int(row[0])
-
-    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set. The mark covers the version, so that one is counted first and compared again."""
-        for _ in range(NOTE_TRIES_MAX):
-            noted = int(self._query_with_retry(tenant, self._sql["noted"])[0][0])
-            mark = (
-                b""
-                if value is None
-                else checked_reads.note_checksum(tenant, name, port.Note(value, noted + 1))
-            )
-            rows = self._query_once(
-                tenant, self._sql["put_note"],
-                name=name.encode(), expected=expected, noted=noted, value=value, mark=mark,
-            )  # fmt: skip
-            if rows[0][0] != "counted":
-                return bool(rows[0][0] == "put")
-        raise contention_error()
-
-    def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
-        """Try to be the only one that has a tenant's guard; return whether it is had within a time."""
-        return self._advisory_lock.acquire(tenant, timeout_s)
-
-    def release_advisory_lock(self, tenant: str) -> None:
-        """Give the guard back, if it is had."""
-        self._advisory_lock.release(tenant)
-
-    def pending_erasures(self) -> bytes | None:
-        """Return what erasures left to do."""
-        with self._connections.borrow() as connection:
-            row = connection.execute(self._sql["pending"].encode()).fetchone()
-        return bytes(row[0]) if row else None
-
-    def scrub(self, done: bytes, left: bytes) -> None:
-        """Write anew what held something that was erased; then set what is pending."""
-        if self._connections.closed:
-            raise errors.EngineClosed
-        if self.pending_erasures() is None:
-            self._set_pending(done, left)
-            return
-        schema.scrub_erased(self._dsn)
-        # What was pending names whom it was about. An empty line stays until no file has that either.
-        self._set_pending(done, left + b"\n")
-        schema.scrub_table(self._dsn, "store")
-        self._set_pending(left + b"\n", left)
-
-    def _set_pending(self, done: bytes, left: bytes) -> None:
-        with self._connections.borrow() as connection, connection.transaction():
-            row = connection.execute(self._sql["lock_pending"].encode()).fetchone()
-            rest = left + (bytes(row[0]) if row else b"").removeprefix(done)
-            name = "clear_pending" if not rest else "set_pending" if row else "add_pending"
-            connection.execute(self._sql[name].encode(), {"value": rest} if rest else None)
-
-    def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position whenever a tenant's feed has gone on; ("", 0) if any may have."""
-        return self._listener.listen()
-
-    def status(self) -> Mapping[str, Json]:
-        """Return facts for people."""
-        with self._connections.borrow() as connection, connection.transaction():
-            connection.execute(self._sql["register"].encode())
-            rows = connection.execute(self._sql["heads"].encode()).fetchall()
-            size = connection.execute(self._sql["size"].encode()).fetchone()
-            counts = connection.execute(self._sql["census"].encode()).fetchall()
-            self._server = server = schema.inspect_server(connection)
-        return {
-            "backend": "postgres",
-            "store": f"{self._dsn.shown}?schema={self._dsn.schema}",
-            "postgres": f"{server.version // 10_000}.{server.version % 10_000}",
-            "schema": len(schema.MIGRATIONS),
-            "durability": server.durability,
-            "fsync": server.fsync,
-            "full_page_writes": server.full_page_writes,
-            "synchronous_commit": server.synchronous_commit,
-            "bytes": int(size[0]) if size else 0,
-            "tenants": len(rows),
-            "events": sum(position for _, position, _ in rows),
-            "blobs": sum(count for kind, _, count in counts if not kind),
-            "holds": _count_by_status(counts),
-            "heads": {
-                sql_files.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
-                for tenant, position, link in rows
-            },
-        }
-
-    def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
-        self._listener.close()
-        self._advisory_lock.close()
-        self._connections.close()
-
-
 def _statement_name(change: TenantChange) -> bytes:
-    """Return the name of the statement that makes a change. Each has one number of arguments, whatever the change brings."""
+    """Return the name of the prepared statement for a change. Each name has a fixed number of arguments."""
     if serialization.is_plain_append(change):
         return _APPEND
     return _APPLY_REMOVALS if serialization.has_removals(change) else _APPLY
 
 
 def _is_prepared(connection: PostgresConnection, change: TenantChange) -> bool:
-    """Whether a change needs nothing to be prepared, which takes an answer of its own."""
+    """Whether the change's statement is prepared. Preparing one needs an answer, so it can't be pipelined."""
     return _statement_name(change) in connection.prepared
 
 
 def _count_by_status(counts: Rows) -> dict[str, Json]:
-    held: dict[str, dict[str, int]] = {}
+    counts_by_kind: dict[str, dict[str, int]] = {}
     for kind, status, count in counts:
         if kind:
-            held.setdefault(kind.decode(), {})[status.decode()] = count
-    return dict(held)
+            counts_by_kind.setdefault(kind.decode(), {})[status.decode()] = count
+    return dict(counts_by_kind)

@@ -32,267 +32,18 @@ from limpet.stores.server.redis.serialization import RedisKeys, decode_name
 from limpet.stores.server.redis.settings import RedisSettings
 
 _SCAN_ROWS: Final = 1_000
-"""Rows that one script counts."""
-
-
-class RedisReads:
-    """Looking rows up."""
-
-    _servers: RedisServers
-    _names: RedisKeys
-
-    def _script(self, name: str, tenant: str, *words: bytes | str | int) -> RedisAnswer:
-        return self._servers.script(name, self._names.head(tenant), *words)
-
-    def head(self, tenant: str) -> driver.FeedHead:
-        """Return a tenant's head."""
-        key = self._names.head(tenant)
-        return serialization.unpack_head(
-            self._servers.command(key, b"HMGET", key, b"p", b"l", b"e")
-        )
-
-    def tenants(self) -> list[str]:
-        """Return every tenant that has events, sorted."""
-        # One is listed before its first event is there, and may have come to none.
-        return self._tenants_with(self._names.tenants, b"log")
-
-    def tenants_with_notes(self) -> list[str]:
-        """Return every tenant that has notes, with or without events, sorted."""
-        return self._tenants_with(self._names.tenants_with_notes, b"notes")
-
-    def _tenants_with(self, listed: bytes, part: bytes) -> list[str]:
-        """Return the tenants of a list that have a certain key."""
-        named = self._listed_names(listed)
-        keys = [self._names.tenant_prefix(name) + part for name in named]
-        there = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
-        return sorted(name for name, is_there in zip(named, there, strict=True) if is_there)
-
-    def unlisted_tenants(self) -> list[str]:
-        """Return tenants that have a log and are in no list, out of all keys that there are."""
-        listed = set(self._listed_names(self._names.tenants))
-        return sorted(set(self._scan_logs()) - listed)
-
-    def _scan_logs(self) -> Iterator[str]:
-        for link in self._servers.primary_pools():
-            at = b"0"
-            while True:
-                (answer,) = link.run(
-                    [(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)]
-                )
-                if isinstance(answer, Exception):
-                    raise error_mapping.to_error(answer, self._servers.dsn) from answer
-                at, keys = cast("tuple[bytes, list[bytes]]", answer)
-                yield from map(self._names.tenant_of, keys)
-                if at == b"0":
-                    break
-
-    def _listed_names(self, key: bytes) -> list[str]:
-        return [serialization.unpack_text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip
-
-    def _read_heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
-        keys = [self._names.head(tenant) for tenant in tenants]
-        answers = self._servers.run(
-            [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
-        )
-        return [serialization.unpack_head(answer) for answer in answers]
-
-    def _count_by_status(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
-        """Return how many rows there are, by kind and status; nobody is kept waiting for long."""
-        held: dict[str, dict[str, int]] = {}
-        for tenant in tenants:
-            at = b""
-            while at != b"0":
-                answer = self._script("count_by_status", tenant, at or b"0", _SCAN_ROWS)
-                at, rows = cast("tuple[bytes, list[list[object]]]", answer)
-                for row in rows:
-                    kind, status = (
-                        serialization.unpack_text(row[0]),
-                        decode_name(serialization.unpack_text(row[1])),
-                    )
-                    counts = held.setdefault(kind, {})
-                    counts[status] = counts.get(status, 0) + serialization.unpack_number(row[2])
-        return held
-
-    def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
-        """Return a stream by name or number."""
-        return self.own_events(tenant, stream, low=1, high=0, limit=0)[0]
-
-    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
-        """Return streams by number, those after one."""
-        answer = cast("list[object]", self._script("streams", tenant, after, limit))
-        return [serialization.unpack_stream(each) for each in answer]
-
-    def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
-    ) -> tuple[driver.StreamRow | None, list[driver.FeedRow]]:
-        """Return a stream, and its own events of some versions."""
-        by = "name" if isinstance(stream, str) else "number"
-        end = "newest" if newest else "first"
-        answer = self._script("own_events", tenant, by, stream, low, high, limit, end)
-        if answer is None:
-            return None, []
-        told, rows = cast("list[object]", answer)
-        if isinstance(rows, bytes):
-            place = chain.EventAddress(serialization.unpack_number(rows), 0, 0)
-            raise chain.damaged_event_error(place, "it is not in the log any more")
-        return serialization.unpack_stream(told), serialization.unpack_events(rows)
-
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[driver.FeedRow]:
-        """Return events with position > after, in order."""
-        return serialization.unpack_events(self._script("feed", tenant, after, limit))
-
-    def version_at(self, tenant: str, stream: str, position: int) -> int:
-        """Return the version of a stream's last own event up to a position; 0 if it had none."""
-        return serialization.unpack_number(self._script("version_at", tenant, stream, position))
-
-    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        """Return the lowest own version within low … high whose event has at least this ordinal; 0: none."""
-        return serialization.unpack_number(
-            self._script("find_ordinal", tenant, number, low, high, ordinal)
-        )
-
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
-        """Return stretch, text and version of those of these claims that these stretches have."""
-        asked = serialization.pack(list(claims)), serialization.pack(list(stretches))
-        answer = cast("list[list[object]]", self._script("claims", tenant, *asked, "find"))
-        return [
-            (
-                serialization.unpack_number(stretch),
-                serialization.unpack_text(claim),
-                serialization.unpack_number(version),
-            )
-            for stretch, claim, version in answer
-        ]
-
-    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        """Return how many claims stretches have."""
-        asked = serialization.pack([]), serialization.pack(list(stretches))
-        return serialization.unpack_number(self._script("claims", tenant, *asked, "count"))
-
-    def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        """Return the names of other streams that have a base in one, and the base's version, in their order."""
-        answer = cast("list[list[object]]", self._script("forks", tenant, number))
-        return [
-            (serialization.unpack_text(name), serialization.unpack_number(version))
-            for name, version in answer
-        ]
-
-    def key(self, tenant: str, key: str) -> driver.KeyRow | None:
-        """Return what an idempotency key was used for."""
-        where = self._names.tenant_prefix(tenant) + b"keys"
-        answer = self._servers.command(where, b"HGET", where, key)
-        return None if answer is None else serialization.unpack_key(key.encode(), answer)
-
-    def _read_page(
-        self, tenant: str, book: str, order: str, span: tuple[bytes, bytes], limit: int
-    ) -> list[list[object]]:
-        """Return names and values of a hash in the order of its names; `derived/` names one that is derived."""
-        where, _, hash_ = book.rpartition("/")
-        answer = self._script("sorted_page", tenant, hash_, order, *span, limit, where)
-        return cast("list[list[object]]", answer)
-
-    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
-        """Return keys by their text, those after one."""
-        page = self._read_page(tenant, "keys", "keys:text", (b"(" + after.encode(), b"+"), limit)
-        return [serialization.unpack_key(*each) for each in page]
-
-    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
-        """Return keys whose first … last has one of these positions."""
-        answer = self._script("keys_covering", tenant, serialization.pack(list(positions)))
-        return [serialization.unpack_text(each) for each in cast("list[bytes]", answer)]
-
-    def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
-        """Return one row."""
-        answer = self._script("projection", tenant, "rows", serialization.projection_key(kind, id))
-        return None if answer is None else serialization.unpack_projection(answer)
-
-    def query_projections(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
-        """Return one page of rows."""
-        if query.limit <= 0:
-            return []
-        answer = self._script("query", tenant, serialization.pack_query(query))
-        return [serialization.unpack_projection(each) for each in cast("list[bytes]", answer)]
-
-    def projections(
-        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[driver.ProjectionRow]:
-        """Return rows of all kinds by (kind, id), those after one."""
-        first = b"-" if after == ("", "") else b"(" + serialization.projection_key(*after)
-        page = self._read_page(tenant, "derived/rows", "rows:id", (first, b"+"), limit)
-        return [serialization.unpack_projection(row) for _, row in page if row is not None]
-
-    def snapshot(self, tenant: str, stream: str) -> driver.SnapshotRow | None:
-        """Return the newest snapshot of a stream."""
-        answer = self._script("snapshot", tenant, stream)
-        return None if answer is None else serialization.unpack_snapshot(stream, answer)
-
-    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return contents by hash, those that are there; unchecked."""
-        if not hashes:
-            return {}
-        asked, key = list(hashes), self._names.tenant_prefix(tenant) + b"blobs"
-        answer = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, *asked))
-        found = zip(asked, answer, strict=True)
-        return {hash_: content for hash_, content in found if content is not None}
-
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
-        """Return blobs by hash, those after one."""
-        page = self._read_page(tenant, "blobs", "blobs:hash", (b"(" + after, b"+"), limit)
-        # One that was taken away beneath the store has nothing left to be read.
-        return [cast("tuple[bytes, bytes]", (hash_, content or b"")) for hash_, content in page]
-
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
-        """Return uses of blobs by position: of those after one, whole positions, about `limit` of them."""
-        found = cast("list[bytes]", self._script("blob_uses", tenant, after, limit))
-        return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
-
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
-        """Return those of the blobs that are there and that no event but those of these streams refers to."""
-        asked = (
-            serialization.pack([serialization.raw_bytes(each) for each in hashes]),
-            serialization.pack(list(but)),
-        )
-        return set(cast("list[bytes]", self._script("unused_blobs", tenant, *asked)))
-
-    def note(self, tenant: str, name: str) -> driver.NoteRow | None:
-        """Return a note."""
-        key = self._names.tenant_prefix(tenant) + b"notes"
-        answer = self._servers.command(key, b"HGET", key, name)
-        return None if answer is None else serialization.unpack_note(name.encode(), answer)
-
-    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[driver.NoteRow]:
-        """Return notes by name, in the order of their UTF-8 bytes."""
-        first, last = prefix.encode(), after.encode()
-        # No name has the byte 0xff.
-        span = (b"(" + last if last >= first else b"[" + first, b"(" + first + b"\xff")
-        page = self._read_page(tenant, "notes", "notes:name", span, limit)
-        return [serialization.unpack_note(*each) for each in page]
+"""Rows that one script counts. While it runs, the server answers no other client."""
 
 
 _ROWS_PER_SCRIPT: Final = 500
-"""Rows that one script writes or cleans away: nobody else is served meanwhile."""
+"""Rows that one script writes or deletes. While it runs, the server answers no other client."""
 
 _ABANDONED_AFTER_S: Final = 600
-"""A rebuild that was not heard of for so long was left by a process that died; the next one cleans it away."""
+"""A rebuild without progress for so long was left by a process that died. The next one deletes its rows."""
 
 
 class RedisRebuild:
-    """One rebuild of some tenants, each under a number of its own."""
+    """One rebuild of some tenants. New rows are written under a generation number, then the tenant switches to it."""
 
     def __init__(
         self, servers: RedisServers, names: RedisKeys, before: Mapping[str, driver.FeedHead]
@@ -303,7 +54,7 @@ class RedisRebuild:
         self._numbers: dict[str, int] = {}
 
     def replace(self, derived: Iterable[driver.TenantChange]) -> bool:
-        """Make it, and put it into place if no tenant has gone on; False, and nothing is changed, otherwise."""
+        """Write and install the derived rows; return False, with nothing changed, if a tenant's head has moved."""
         try:
             for tenant, head in self._before.items():
                 self._clean_leftovers(tenant)
@@ -319,7 +70,7 @@ class RedisRebuild:
                         return False
             return self._heads_unchanged() and self._swap()
         finally:
-            # What was replaced is cleaned away, and so is what was not put into place.
+            # Delete the rows of generations that were not installed.
             for tenant, number in self._numbers.items():
                 self._clean(tenant, number)
 
@@ -339,7 +90,7 @@ class RedisRebuild:
         for tenant in done:
             del self._numbers[tenant]
             with contextlib.suppress(errors.Unavailable):
-                # What is not cleaned away now is by the next rebuild, or the next erasure.
+                # Rows that are not deleted now are deleted by the next rebuild or erasure.
                 self._clean_leftovers(tenant)
         return len(done) == len(answers)
 
@@ -361,7 +112,7 @@ class RedisRebuild:
 
 
 def clean_all_rebuilds(servers: RedisServers, head: bytes) -> None:
-    """Clean away whatever rebuilds of a tenant, by its head's key, have left or are still making: those stop."""
+    """Delete the rows of all rebuilds of a tenant, given by its head's key. A rebuild in progress then fails."""
     builds = head.removesuffix(b"head") + b"builds"
     for number in cast("list[bytes]", servers.command(builds, b"ZRANGE", builds, 0, -1)):
         _clean_rebuild(servers, head, int(number))
@@ -373,7 +124,7 @@ def _clean_rebuild(servers: RedisServers, head: bytes, number: int) -> None:
 
 
 def _split_change(change: driver.TenantChange) -> Iterator[driver.TenantChange]:
-    """Yield what is derived of a change in parts that do not keep others waiting."""
+    """Yield a change's derived rows in changes of at most `_ROWS_PER_SCRIPT` rows a kind."""
     size = _ROWS_PER_SCRIPT
     fields = ("claims", "blob_uses", "projections", "snapshots")
     longest = max(len(getattr(change, name)) for name in fields)
@@ -383,19 +134,23 @@ def _split_change(change: driver.TenantChange) -> Iterator[driver.TenantChange]:
 
 
 class RedisPendingErasures:
-    """The list of what is pending."""
+    """The pending work of a store's erasures.
+
+    The script of an erasure can only write keys of its tenant. So the tenant is announced first, the script leaves the
+    work with the tenant, and `_collect` moves it to the list of the store. Collecting twice is harmless.
+    """
 
     def __init__(self, servers: RedisServers, names: RedisKeys) -> None:
         self._servers = servers
         self._names = names
 
     def announce(self, tenant: str, position: int) -> None:
-        """Say that an erasure will be at a position of a tenant, before it is."""
+        """Announce an erasure at a position of a tenant. Must precede the erasure, or its work could be overlooked."""
         key = self._names.announced_erasures
         self._servers.command(key, b"SADD", key, _announcement(tenant, position), write=True)
 
     def pending(self) -> bytes | None:
-        """Return what erasures left to do, one after the other; None: nothing."""
+        """Return the pending work of all erasures in order; None if there is none."""
         entries = self._collect_all()
         return b"".join(_entry_work(entry) for entry in entries) if entries else None
 
@@ -432,25 +187,25 @@ class RedisPendingErasures:
         )
 
     def scrub(self, done: bytes, left: bytes, rewrite: Callable[[], None]) -> None:
-        """Have files rewritten, then take what was done off the list, but for what is left; what came since stays."""
+        """Rewrite the server's files, then replace the work `done` by `left`. Work added meanwhile stays."""
         before = self._collect_all()
         if not before:
             self._replace_entries([], [b"left " + left] if left else [])
             return
-        # Until it is through, an empty line more is pending.
+        # Until the scrub has ended, an additional empty line is pending.
         begun = [b"scrub \n", *(entry for entry in before if entry != b"scrub \n")]
         self._replace_entries(before, begun)
         for head in {head: None for entry in before if (head := _entry_head_key(entry))}:
-            # It may have rows from before the erasure, and is not where that looks.
+            # A rebuild in progress may have rows from before the erasure, where the erasure does not look.
             clean_all_rebuilds(self._servers, head)
         rewrite()
-        # What was done may have been looked at before or after another one was broken off, which left the line.
+        # An interrupted scrub leaves the empty line. `done` may have been read with or without it.
         pending = b"".join(map(_entry_work, before)).removeprefix(b"\n")
         rest = left + pending.removeprefix(done.removeprefix(b"\n"))
         self._replace_entries(begun, [b"left " + rest] if rest else [])
 
     def _replace_entries(self, before: list[bytes], after: list[bytes]) -> None:
-        # If somebody else has set it meanwhile, what they left is right.
+        # If another process has replaced them meanwhile, its entries are right.
         seen, rest = ([serialization.raw_bytes(each) for each in some] for some in (before, after))
         self._servers.script("set_pending", self._names.pending_erasures, serialization.pack(seen), serialization.pack(rest))  # fmt: skip
 
@@ -465,7 +220,7 @@ def _announcement_order(member: bytes) -> tuple[bytes, int]:
 
 
 def _entry_head_key(entry: bytes) -> bytes:
-    """Return the key of the head of the tenant that an entry came from; empty if it is of no one tenant."""
+    """Return the key of the head of an entry's tenant; empty if the entry belongs to no single tenant."""
     base = entry.partition(b" ")[0].partition(b"/")[2]
     return base + b"head" if base else b""
 
@@ -476,11 +231,15 @@ def _entry_work(entry: bytes) -> bytes:
 
 _CACHED_NAMES_MAX: Final = 10_000
 _KEYS_PER_SCRIPT: Final = 1_000
-"""Keys that one script forgets: nobody else is served meanwhile."""
+"""Idempotency keys that one script deletes. While it runs, the server answers no other client."""
 
 
-class RedisDriver(RedisReads):
-    """One server or cluster as one store sees it."""
+class RedisDriver:
+    """A server or cluster as one store sees it. Thread-safe.
+
+    `_listed_tenants` and `_note_counts` are used without a lock: single operations of a set and a dict are atomic, and
+    a lost entry costs one more command.
+    """
 
     def __init__(self, place: RedisDsn, *, random: Callable[[int], bytes] = os.urandom) -> None:
         self._servers = RedisServers(place)
@@ -493,12 +252,12 @@ class RedisDriver(RedisReads):
         self._listener = RedisListener(self._servers, self._names)
 
     def check(self) -> None:
-        """Refuse a server that can't keep a store, or not as durably as the URL asks, and name the fix."""
+        """Raise an error that names the fix if the server can't hold a store, or not as durably as the URL asks."""
         self._settings.check()
         self._settings.check_format(self._names.format)
 
     def exists(self) -> bool:
-        """Whether a store was begun here; refuses a server as `check` does, and writes nothing."""
+        """Whether the server has a store. Raises as `check` does, and writes nothing."""
         self._settings.check()
         keys = (self._names.format, self._names.tenants)
         found = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
@@ -506,18 +265,16 @@ class RedisDriver(RedisReads):
 
     @property
     def durability(self) -> str:
-        """What survives once `apply` has returned, as the server's settings are now."""
         return self._settings.durability()
 
     def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
-        """Apply changes of different tenants, each by itself; None: it was applied."""
         self._prepare_changes(changes)
         answers = self._servers.run([self._apply_call(change) for change in changes])
         self._recheck_durability()
         return [_change_result(answer) for answer in answers]
 
     def pipeline(self) -> RedisPipeline | None:
-        """Return a connection for changes that are sent ahead of answers; none to a cluster, or where a sync is waited for."""
+        """Return a pipeline; None on a cluster, or if each change waits for a sync (WAITAOF)."""
         link = self._servers.single_pool()
         if link is None:
             return None
@@ -533,35 +290,36 @@ class RedisDriver(RedisReads):
                 self._pending_erasures.announce(change.tenant, change.after.position)
 
     def _recheck_durability(self) -> None:
-        """It may have gone over a new connection: nothing is acknowledged that is held by less than was asked for.
+        """Raise Unavailable if the server no longer has the durability that the URL asks for.
 
-        Nor is it refused: it is there.
+        The change may have gone over a new connection, to a server with other settings. It is applied, so it can be
+        neither acknowledged nor refused.
         """
         try:
             self._settings.recheck()
         except errors.Error as error:
             raise errors.Unavailable(
-                f"it may be done, but not as durably as was asked: {error.message}",
+                f"the change may be applied, but not as durably as the URL asks: {error.message}",
                 hint=f"{error.hint} Then retry; with the same key it has one effect.".lstrip(),
                 facts=error.facts,
             ) from error
 
     def _apply_call(self, change: driver.TenantChange) -> RedisCall:
-        told = serialization.pack_notification(
+        notification = serialization.pack_notification(
             change.tenant, change.after.position, self._names.sender
         )
         words = (
             serialization.pack_change(change),
             self._names.channel,
-            told,
+            notification,
             self._advisory_lock.token,
         )
         return RedisCall(self._names.head(change.tenant), words, load_script("apply"))
 
     def _list_tenant(self, key: bytes, tenant: str) -> None:
-        """Have a tenant listed before it has anything, so that none that has something is ever missing.
+        """List a tenant before it has rows, so that no tenant with rows is ever missing from the list.
 
-        Once by each store, whatever the tenant has: a list that was lost comes back with whoever comes new.
+        Each store object does so once a tenant, even if the tenant has rows: this restores a list that was lost.
         """
         if (key, tenant) not in self._listed_tenants:
             self._servers.command(key, b"SADD", key, tenant, write=True)
@@ -570,7 +328,6 @@ class RedisDriver(RedisReads):
             self._listed_tenants.add((key, tenant))
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop keys used before that moment; return how many."""
         count = 0
         while some := serialization.unpack_number(
             self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)
@@ -579,7 +336,7 @@ class RedisDriver(RedisReads):
         return count
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set. The version is part of the mark, so it is guessed, and guessed again if it was another."""
+        """Compare and set. The checksum covers the new version, so that is guessed, and guessed again if it was wrong."""
         if value is None:
             answer = self._script("put_note", tenant, name, expected, "drop")
             return cast("list[bytes]", answer)[0] == b"yes"
@@ -587,9 +344,9 @@ class RedisDriver(RedisReads):
         self._list_tenant(self._names.tenants_with_notes, tenant)
         for _ in range(driver.NOTE_TRIES_MAX):
             version = self._note_counts.get(tenant, 0) + 1
-            mark = checked_reads.note_checksum(tenant, name, port.Note(value, version))
-            kept = serialization.pack_note(version, value, mark)
-            answer = self._script("put_note", tenant, name, expected, "put", version, kept)
+            checksum = checked_reads.note_checksum(tenant, name, port.Note(value, version))
+            packed = serialization.pack_note(version, value, checksum)
+            answer = self._script("put_note", tenant, name, expected, "put", version, packed)
             word, *count = cast("list[bytes]", answer)
             if word != b"count":
                 if word == b"yes":
@@ -606,28 +363,23 @@ class RedisDriver(RedisReads):
     def replace_derived(
         self, before: Mapping[str, driver.FeedHead], derived: Iterable[driver.TenantChange]
     ) -> bool:
-        """Put what changes bring in the place of all that is derived; each tenant whole or not at all."""
         for tenant in before:
-            # One that has lost its place in the list gets it back.
+            # Restores the entry of a tenant that a damaged list has lost.
             self._servers.command(
                 self._names.tenants, b"SADD", self._names.tenants, tenant, write=True
             )
         return RedisRebuild(self._servers, self._names, before).replace(derived)
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
-        """Try to be the only one among all stores that has a tenant's guard."""
         return self._advisory_lock.acquire(tenant, timeout_s)
 
     def release_advisory_lock(self, tenant: str) -> None:
-        """Give the guard back, if it is had."""
         self._advisory_lock.release(tenant)
 
     def pending_erasures(self) -> bytes | None:
-        """Return what erasures left to do."""
         return self._pending_erasures.pending()
 
     def scrub(self, done: bytes, left: bytes) -> None:
-        """Have every server write its files anew; then set what is pending."""
         self._pending_erasures.scrub(done, left, self._settings.rewrite)
 
     def listen(self) -> Iterator[tuple[str, int]]:
@@ -635,22 +387,21 @@ class RedisDriver(RedisReads):
         return self._listener.listen()
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people."""
-        named_ = self.tenants()
-        heads = dict(zip(named_, self._read_heads(named_), strict=True))
-        place = self._servers.dsn
-        keys = [self._names.tenant_prefix(tenant) + b"blobs" for tenant in named_]
+        tenants = self.tenants()
+        heads = dict(zip(tenants, self._read_heads(tenants), strict=True))
+        dsn = self._servers.dsn
+        keys = [self._names.tenant_prefix(tenant) + b"blobs" for tenant in tenants]
         blobs = self._servers.run([RedisCall(key, (b"HLEN", key)) for key in keys])
         return {
             "backend": "redis",
-            "store": f"{place.shown}?prefix={place.prefix}",
-            "server": place.shown,
+            "store": f"{dsn.shown}?prefix={dsn.prefix}",
+            "server": dsn.shown,
             "prefix": self._names.prefix,
             **self._settings.facts(),
-            "tenants": len(named_),
+            "tenants": len(tenants),
             "events": sum(head.position for head in heads.values()),
             "blobs": sum(serialization.unpack_number(count) for count in blobs),
-            "holds": cast("Json", self._count_by_status(named_)),
+            "holds": cast("Json", self._count_by_status(tenants)),
             "heads": {
                 name: {"position": head.position, "link": head.link.hex()}
                 for name, head in heads.items()
@@ -658,9 +409,226 @@ class RedisDriver(RedisReads):
         }
 
     def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
         self._listener.close()
         self._servers.close()
+
+    # Reads
+
+    def _script(self, name: str, tenant: str, *words: bytes | str | int) -> RedisAnswer:
+        return self._servers.script(name, self._names.head(tenant), *words)
+
+    def head(self, tenant: str) -> driver.FeedHead:
+        key = self._names.head(tenant)
+        return serialization.unpack_head(
+            self._servers.command(key, b"HMGET", key, b"p", b"l", b"e")
+        )
+
+    def tenants(self) -> list[str]:
+        # A tenant is listed before its first event, and may never have got one.
+        return self._tenants_with(self._names.tenants, b"log")
+
+    def tenants_with_notes(self) -> list[str]:
+        return self._tenants_with(self._names.tenants_with_notes, b"notes")
+
+    def _tenants_with(self, listed: bytes, part: bytes) -> list[str]:
+        """Return the tenants of a list for which a key exists."""
+        names = self._listed_names(listed)
+        keys = [self._names.tenant_prefix(name) + part for name in names]
+        exist = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
+        return sorted(name for name, exists in zip(names, exist, strict=True) if exists)
+
+    def unlisted_tenants(self) -> list[str]:
+        listed = set(self._listed_names(self._names.tenants))
+        return sorted(set(self._scan_logs()) - listed)
+
+    def _scan_logs(self) -> Iterator[str]:
+        for link in self._servers.primary_pools():
+            at = b"0"
+            while True:
+                (answer,) = link.run(
+                    [(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)]
+                )
+                if isinstance(answer, Exception):
+                    raise error_mapping.to_error(answer, self._servers.dsn) from answer
+                at, keys = cast("tuple[bytes, list[bytes]]", answer)
+                yield from map(self._names.tenant_of, keys)
+                if at == b"0":
+                    break
+
+    def _listed_names(self, key: bytes) -> list[str]:
+        return [serialization.unpack_text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip
+
+    def _read_heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
+        keys = [self._names.head(tenant) for tenant in tenants]
+        answers = self._servers.run(
+            [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
+        )
+        return [serialization.unpack_head(answer) for answer in answers]
+
+    def _count_by_status(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
+        """Return the number of projections by kind and status, counted by many short scripts."""
+        counts_by_kind: dict[str, dict[str, int]] = {}
+        for tenant in tenants:
+            at = b""
+            while at != b"0":
+                answer = self._script("count_by_status", tenant, at or b"0", _SCAN_ROWS)
+                at, rows = cast("tuple[bytes, list[list[object]]]", answer)
+                for row in rows:
+                    kind, status = (
+                        serialization.unpack_text(row[0]),
+                        decode_name(serialization.unpack_text(row[1])),
+                    )
+                    counts = counts_by_kind.setdefault(kind, {})
+                    counts[status] = counts.get(status, 0) + serialization.unpack_number(row[2])
+        return counts_by_kind
+
+    def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
+        return self.own_events(tenant, stream, low=1, high=0, limit=0)[0]
+
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
+        answer = cast("list[object]", self._script("streams", tenant, after, limit))
+        return [serialization.unpack_stream(each) for each in answer]
+
+    def own_events(
+        self,
+        tenant: str,
+        stream: str | int,
+        *,
+        low: int,
+        high: int,
+        limit: int,
+        newest: bool = False,
+    ) -> tuple[driver.StreamRow | None, list[driver.FeedRow]]:
+        by = "name" if isinstance(stream, str) else "number"
+        end = "newest" if newest else "first"
+        answer = self._script("own_events", tenant, by, stream, low, high, limit, end)
+        if answer is None:
+            return None, []
+        row, rows = cast("list[object]", answer)
+        if isinstance(rows, bytes):
+            place = chain.EventAddress(serialization.unpack_number(rows), 0, 0)
+            raise chain.damaged_event_error(place, "it is missing from the log")
+        return serialization.unpack_stream(row), serialization.unpack_events(rows)
+
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[driver.FeedRow]:
+        return serialization.unpack_events(self._script("feed", tenant, after, limit))
+
+    def version_at(self, tenant: str, stream: str, position: int) -> int:
+        return serialization.unpack_number(self._script("version_at", tenant, stream, position))
+
+    def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
+        return serialization.unpack_number(
+            self._script("find_ordinal", tenant, number, low, high, ordinal)
+        )
+
+    def claims(
+        self, tenant: str, claims: Collection[str], stretches: Collection[int]
+    ) -> list[tuple[int, str, int]]:
+        asked = serialization.pack(list(claims)), serialization.pack(list(stretches))
+        answer = cast("list[list[object]]", self._script("claims", tenant, *asked, "find"))
+        return [
+            (
+                serialization.unpack_number(stretch),
+                serialization.unpack_text(claim),
+                serialization.unpack_number(version),
+            )
+            for stretch, claim, version in answer
+        ]
+
+    def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
+        asked = serialization.pack([]), serialization.pack(list(stretches))
+        return serialization.unpack_number(self._script("claims", tenant, *asked, "count"))
+
+    def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
+        answer = cast("list[list[object]]", self._script("forks", tenant, number))
+        return [
+            (serialization.unpack_text(name), serialization.unpack_number(version))
+            for name, version in answer
+        ]
+
+    def key(self, tenant: str, key: str) -> driver.KeyRow | None:
+        hash_key = self._names.tenant_prefix(tenant) + b"keys"
+        answer = self._servers.command(hash_key, b"HGET", hash_key, key)
+        return None if answer is None else serialization.unpack_key(key.encode(), answer)
+
+    def _read_page(
+        self, tenant: str, hash_key: str, order: str, span: tuple[bytes, bytes], limit: int
+    ) -> list[list[object]]:
+        """Return fields and values of a hash in a sorted set's order. `derived/` in front means a hash of derived rows."""
+        where, _, hash_ = hash_key.rpartition("/")
+        answer = self._script("sorted_page", tenant, hash_, order, *span, limit, where)
+        return cast("list[list[object]]", answer)
+
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
+        page = self._read_page(tenant, "keys", "keys:text", (b"(" + after.encode(), b"+"), limit)
+        return [serialization.unpack_key(*each) for each in page]
+
+    def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
+        answer = self._script("keys_covering", tenant, serialization.pack(list(positions)))
+        return [serialization.unpack_text(each) for each in cast("list[bytes]", answer)]
+
+    def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
+        answer = self._script("projection", tenant, "rows", serialization.projection_key(kind, id))
+        return None if answer is None else serialization.unpack_projection(answer)
+
+    def query_projections(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
+        if query.limit <= 0:
+            return []
+        answer = self._script("query", tenant, serialization.pack_query(query))
+        return [serialization.unpack_projection(each) for each in cast("list[bytes]", answer)]
+
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[driver.ProjectionRow]:
+        first = b"-" if after == ("", "") else b"(" + serialization.projection_key(*after)
+        page = self._read_page(tenant, "derived/rows", "rows:id", (first, b"+"), limit)
+        return [serialization.unpack_projection(row) for _, row in page if row is not None]
+
+    def snapshot(self, tenant: str, stream: str) -> driver.SnapshotRow | None:
+        answer = self._script("snapshot", tenant, stream)
+        return None if answer is None else serialization.unpack_snapshot(stream, answer)
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        if not hashes:
+            return {}
+        asked, key = list(hashes), self._names.tenant_prefix(tenant) + b"blobs"
+        answer = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, *asked))
+        found = zip(asked, answer, strict=True)
+        return {hash_: content for hash_, content in found if content is not None}
+
+    def list_blobs(
+        self, tenant: str, *, after: bytes = b"", limit: int = 100
+    ) -> list[tuple[bytes, bytes]]:
+        page = self._read_page(tenant, "blobs", "blobs:hash", (b"(" + after, b"+"), limit)
+        # A blob that was deleted behind the store's back reads as empty, which no checksum accepts.
+        return [cast("tuple[bytes, bytes]", (hash_, content or b"")) for hash_, content in page]
+
+    def blob_uses(
+        self, tenant: str, *, after: int = 0, limit: int = 500
+    ) -> list[tuple[int, bytes]]:
+        found = cast("list[bytes]", self._script("blob_uses", tenant, after, limit))
+        return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
+
+    def unused_blobs(
+        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
+    ) -> set[bytes]:
+        asked = (
+            serialization.pack([serialization.raw_bytes(each) for each in hashes]),
+            serialization.pack(list(but)),
+        )
+        return set(cast("list[bytes]", self._script("unused_blobs", tenant, *asked)))
+
+    def note(self, tenant: str, name: str) -> driver.NoteRow | None:
+        key = self._names.tenant_prefix(tenant) + b"notes"
+        answer = self._servers.command(key, b"HGET", key, name)
+        return None if answer is None else serialization.unpack_note(name.encode(), answer)
+
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[driver.NoteRow]:
+        first, last = prefix.encode(), after.encode()
+        # UTF-8 has no byte 0xff, so every name with the prefix is below prefix + 0xff.
+        span = (b"(" + last if last >= first else b"[" + first, b"(" + first + b"\xff")
+        page = self._read_page(tenant, "notes", "notes:name", span, limit)
+        return [serialization.unpack_note(*each) for each in page]
 
 
 def _change_result(answer: RedisAnswer) -> driver.ChangeResult:
