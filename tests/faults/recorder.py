@@ -104,7 +104,7 @@ class RecordingFiles(StoreFiles):
         self._root = root
         self._inodes: dict[int, int] = {}
 
-    def open_here(self, path: Path) -> int:
+    def open_or_create(self, path: Path) -> int:
         """Open, and log it if that made the file."""
         existed = path.exists()
         return self._opened(super().open_or_create(path), path, existed=existed)
@@ -116,7 +116,7 @@ class RecordingFiles(StoreFiles):
                 self._log.add(Kind.CREATE, inode=inode, data=named(path, self._root))
         return fd
 
-    def fresh(self, path: Path) -> Path:
+    def create_temporary(self, path: Path) -> Path:
         """Make the file, then log it."""
         made = super().create_temporary(path)
         self._log.add(Kind.CREATE, inode=made.stat().st_ino, data=named(made, self._root))

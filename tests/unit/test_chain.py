@@ -100,7 +100,7 @@ def test_every_flipped_bit_breaks_the_chain(column: str):
 )
 def test_a_row_in_another_place_is_found(place: chain.EventAddress):
     with pytest.raises(errors.Corrupt, match="not where it was written"):
-        chain.decode_event(msgspec.structs.replace(row(PLAIN, FIRST), place=place), "stream")
+        chain.decode_event(msgspec.structs.replace(row(PLAIN, FIRST), address=place), "stream")
 
 
 def test_a_lost_salt_is_found():

@@ -211,7 +211,7 @@ def test_where_there_are_no_such_locks_processes_only_take_turns(
 def test_whoever_can_not_be_rung_looks_by_itself(
     holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(holder.post, "_ring", lambda _: None)
+    monkeypatch.setattr(holder.post, "_wake_owner", lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(other.post.hand_off, [APPEND])
         holder.post.answer([collected(holder)], [DONE])

@@ -22,11 +22,11 @@ class Watched(StoreFiles):
         self.looked: list[str] = []
         self.stopped: tuple[int, int, int] | None = None
 
-    def identity(self, path: str) -> tuple[int, int] | None:
+    def inode_at(self, path: str) -> tuple[int, int] | None:
         self.looked.append(path)
         return super().inode_at(path)
 
-    def stamp(self, folder: str) -> tuple[int, int, int] | None:
+    def folder_stamp(self, folder: str) -> tuple[int, int, int] | None:
         return self.stopped or super().folder_stamp(folder)
 
 

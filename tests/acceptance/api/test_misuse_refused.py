@@ -119,7 +119,7 @@ def test_a_store_that_a_newer_version_has_taken_over_is_not_written_any_more(tmp
 
 def test_a_ram_disk_is_not_called_safe_from_power_loss(tmp_path: Path):
     class InMemory(StoreFiles):
-        def kind(self, path: Path) -> str:
+        def file_system_type(self, path: Path) -> str:
             return "tmpfs"
 
     store = sqlite.open_store(tmp_path / "state.db", files=InMemory())

@@ -232,7 +232,7 @@ def test_saving_after_each_message_does_not_write_the_whole_session_each_time(
         written.append(len(data))
         sound(self, path, data)
 
-    monkeypatch.setattr(StoreFiles, "put", put)
+    monkeypatch.setattr(StoreFiles, "replace_content", put)
     monkeypatch.setattr(StoreFiles, "datasync", lambda _self, _fd: None)
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("long")
@@ -414,7 +414,7 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
         session = manager.create_session("tides")
         session.add_message(say("kept"))
         with monkeypatch.context() as patched:
-            patched.setattr(StoreFiles, "put", full)
+            patched.setattr(StoreFiles, "replace_content", full)
             with pytest.raises(limpet.errors.StoreFull):
                 manager.save_session(session)
         assert manager.save_session(session)

@@ -86,7 +86,7 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
 ) -> None:
     manager = SessionManager(base_path=folder, auto_save_interval=0.05)
     with monkeypatch.context() as patched:
-        patched.setattr(StoreFiles, "put", full)
+        patched.setattr(StoreFiles, "replace_content", full)
         session = manager.create_session("tides")
         session.add_message(say("kept"))
         until = time.monotonic() + 20

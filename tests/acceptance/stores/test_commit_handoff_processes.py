@@ -24,7 +24,7 @@ HOLDER = """
 import os, signal, sys, time
 import limpet
 from limpet import errors
-from limpet.stores.sqlite.shared_file.commit_handoff import Parcel, Post
+from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff
 from limpet.stores.sqlite.store import SQLiteStore
 
 path, fate = sys.argv[1:]
@@ -32,22 +32,22 @@ path, fate = sys.argv[1:]
 def die(*_): os.kill(os.getpid(), signal.SIGKILL)
 def fail(*_): raise errors.Unavailable("no more room")
 
-collect = Post.collect
-def wait_for_parcels(post):
+collect = CommitHandoff.collect
+def wait_for_parcels(handoff):
     print("collecting", flush=True)
-    while not (parcels := collect(post)):
+    while not (parcels := collect(handoff)):
         time.sleep(0.001)
     return parcels
 
 lp = limpet.connect(path)
 session = lp.sessions.create_session("own")
-Post.collect = wait_for_parcels
+CommitHandoff.collect = wait_for_parcels
 if fate == "dies before the commit":
-    SQLiteStore._committed = die
+    SQLiteStore._append_all = die
 elif fate == "dies before it can tell":
-    Post.answer = die
+    CommitHandoff.answer = die
 elif fate == "fails to commit":
-    SQLiteStore._committed = fail
+    SQLiteStore._append_all = fail
 try:
     session.add_message({"role": "user", "content": "own"})
 except errors.Unavailable:

@@ -112,14 +112,14 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
 
 DYING = """
 import os, sys, limpet
-from limpet.stores.files.journal_commit_hook import Following
-real = Following.commit
+from limpet.stores.files.journal_commit_hook import JournalCommitHook
+real = JournalCommitHook.commit
 def commit(self, connection):
     real(self, connection)
     os.kill(os.getpid(), 9)
 with limpet.connect(sys.argv[1]) as lp:
     session = lp.sessions.get_session("tides")
-    Following.commit = commit
+    JournalCommitHook.commit = commit
     session.add_message({"role": "user", "content": "another's"})
 """
 
@@ -209,7 +209,7 @@ def test_in_a_turn_verify_reads_only_what_came_since_it_began(
             read.append(in_turn)
             return sound(self, name)
 
-        monkeypatch.setattr(StoreFolder, "blob", noted)
+        monkeypatch.setattr(StoreFolder, "read_blob", noted)
         assert lp.admin.verify().ok
         assert read == [False, False, False, True]
 

@@ -244,7 +244,7 @@ def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
             return step
 
         with monkeypatch.context() as patched:
-            for verb in ("rename", "remove", "put"):
+            for verb in ("rename", "remove", "replace_content"):
                 patched.setattr(journal_index.StoreFiles, verb, dying(getattr(StoreFiles, verb)))
             with contextlib.suppress(KeyboardInterrupt, limpet.Error):
                 lp.admin.erase(session_id=session_id)

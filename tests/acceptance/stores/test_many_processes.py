@@ -107,7 +107,7 @@ import sys
 import limpet
 lp = limpet.connect(sys.argv[1])
 session = lp.sessions.get_session("s")
-with lp._opened.engine.store.turn():
+with lp._opened.engine.store.write_lock():
     print("mine", flush=True)
     sys.stdin.readline()
 session.add_message({"role": "user", "content": "holder"})

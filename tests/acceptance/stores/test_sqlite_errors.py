@@ -111,7 +111,7 @@ class Elsewhere(store_files.StoreFiles):
     def __init__(self, kind: str) -> None:
         self._kind = kind
 
-    def kind(self, path: Path) -> str:
+    def file_system_type(self, path: Path) -> str:
         return self._kind
 
 
