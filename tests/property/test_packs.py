@@ -154,6 +154,6 @@ def test_every_pack_is_right(wanted: PackInput):
 def test_a_smaller_budget_never_has_a_lower_level(wanted: PackInput):
     levels: list[int] = []
     for budget in (20_000, 3_000, 1_200, 800, 500):
-        pack = made(msgspec.structs.replace(wanted, budget=budget, flag=False))
+        pack = made(msgspec.structs.replace(wanted, budget=budget, allow_overflow=False))
         levels.append(9 if pack is None else int(pack.token_summary.compaction_level))
     assert levels == sorted(levels)

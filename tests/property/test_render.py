@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+import limpet.render
 from limpet import Message, ToolCallRequest, ToolCallResult
-from limpet.core import formats
 from limpet.core.formats import codec, intake
 from limpet.testing import corpus, providers
 from tests.property import conversations as talks
 from tests.property import sdk_types
+
+render: Any = limpet.render
+"""The renderers without the types of the clients: these tests look into requests as plain dicts."""
 
 Pairs = Iterator[tuple[int, Any]]
 
@@ -57,15 +60,15 @@ def gemini_pairs(request: Any) -> Pairs:
 
 Render = Callable[[list[Message]], Any]
 FORMATS: dict[str, tuple[Render, Callable[..., Any], Callable[..., None], Callable[..., Pairs]]] = {
-    "chat": (formats.to_chat, providers.check_openai_chat, sdk_types.parse_chat, chat_pairs),
+    "chat": (render.to_chat, providers.check_openai_chat, sdk_types.parse_chat, chat_pairs),
     "responses": (
-        formats.to_responses, providers.check_openai_responses, sdk_types.parse_responses,
+        render.to_responses, providers.check_openai_responses, sdk_types.parse_responses,
         responses_pairs,
     ),
     "anthropic": (
-        formats.to_anthropic, providers.check_anthropic, sdk_types.parse_anthropic, anthropic_pairs
+        render.to_anthropic, providers.check_anthropic, sdk_types.parse_anthropic, anthropic_pairs
     ),
-    "gemini": (formats.to_gemini, providers.check_gemini, sdk_types.parse_gemini, gemini_pairs),
+    "gemini": (render.to_gemini, providers.check_gemini, sdk_types.parse_gemini, gemini_pairs),
 }  # fmt: skip
 
 each_format = pytest.mark.parametrize("name", FORMATS)
@@ -131,26 +134,26 @@ def test_content_that_only_looks_like_parts_is_rendered_too(name: str, content: 
 @given(messages=talks.conversations())
 def test_a_request_that_grows_begins_as_it_was(messages: list[Message]):
     """Otherwise a provider's prompt cache would be of no use."""
-    whole, input_ = formats.to_chat(messages), formats.to_responses(messages)["input"]
+    whole, input_ = render.to_chat(messages), render.to_responses(messages)["input"]
     for end in range(len(messages)):
         if end and messages[end].role != "tool":
-            part = formats.to_chat(messages[:end])
+            part = render.to_chat(messages[:end])
             assert part == whole[: len(part)]
-            items = formats.to_responses(messages[:end])["input"]
+            items = render.to_responses(messages[:end])["input"]
             assert items == input_[: len(items)] or "begins" in items[0]["content"]
 
 
 @some
 @given(chats=talks.openai_chats())
 def test_openai_to_openai_is_verbatim(chats: list[dict[str, Any]]):
-    out = formats.to_chat([intake.accept(chat) for chat in chats])
+    out = render.to_chat([intake.accept(chat) for chat in chats])
     assert json.dumps(out) == json.dumps(chats)
 
 
 @some
 @given(chats=talks.anthropic_messages())
 def test_anthropic_to_anthropic_is_verbatim(chats: list[dict[str, Any]]):
-    out = formats.to_anthropic([intake.accept(chat) for chat in chats])
+    out = render.to_anthropic([intake.accept(chat) for chat in chats])
     assert json.dumps(out) == json.dumps({"messages": chats})
 
 

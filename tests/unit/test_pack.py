@@ -66,7 +66,9 @@ def test_the_hole_of_fifty_tokens_is_closed():
 @pytest.mark.req("C-12")
 def test_whoever_asks_for_it_gets_the_pack_that_does_not_fit():
     pack = assemble(
-        wanted(1_000, [handle("a", 460, "critical"), handle("b", 1)], brief=500, flag=True)
+        wanted(
+            1_000, [handle("a", 460, "critical"), handle("b", 1)], brief=500, allow_overflow=True
+        )
     )
     assert pack.token_summary.overflow
     assert pack.token_summary.used == 1_010
@@ -173,7 +175,7 @@ def test_a_level_that_is_asked_for_holds_even_if_everything_fits(least: Compacti
     long = "The ferry leaves§. " * 400
     priorities = ["critical", "medium", "low", *["medium"] * 12, "background", "high"]
     handles = [handle(f"h{n}", 400, p, content=f"{n} {long}") for n, p in enumerate(priorities)]
-    pack = assemble(wanted(100_000, handles, least=least))
+    pack = assemble(wanted(100_000, handles, level_min=least))
     assert level(pack) is least
     fates = {entry.handle_id: entry.fate for entry in pack.ledger}
     assert fates["h0"] is Fate.KEPT, "what is critical is never altered"

@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+import limpet.render
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
-from limpet.core import formats
 from limpet.core.formats import content_parts, intake
 from limpet.testing import providers
+
+render: Any = limpet.render
+"""The renderers without the types of the clients: these tests look into requests as plain dicts."""
 
 DATA = "aGVsbG8="
 URL = "https://example.com/a.png"
@@ -62,19 +65,19 @@ def told(id_: str, result: Any = "42", *, failed: bool = False) -> Message:
 
 
 def chat_part(part: Any) -> Any:
-    return formats.to_chat([user(part)])[0]["content"][0]
+    return render.to_chat([user(part)])[0]["content"][0]
 
 
 def responses_part(part: Any) -> Any:
-    return formats.to_responses([user(part)])["input"][0]["content"][0]
+    return render.to_responses([user(part)])["input"][0]["content"][0]
 
 
 def anthropic_part(part: Any) -> Any:
-    return formats.to_anthropic([user(part)])["messages"][0]["content"][0]
+    return render.to_anthropic([user(part)])["messages"][0]["content"][0]
 
 
 def gemini_part(part: Any) -> Any:
-    return formats.to_gemini([user(part)])["contents"][0]["parts"][0]
+    return render.to_gemini([user(part)])["contents"][0]["parts"][0]
 
 
 @pytest.mark.parametrize(
@@ -123,17 +126,17 @@ def test_a_text_file_becomes_text():
 
 def test_reasoning_goes_back_to_its_own_provider_only():
     messages = [user(text("q")), Message("assistant", [SIGNED, REASONING, THOUGHT, text("a")])]
-    assert formats.to_chat(messages)[1]["content"] == [text("a")]
-    assert formats.to_responses(messages)["input"][1:] == [
+    assert render.to_chat(messages)[1]["content"] == [text("a")]
+    assert render.to_responses(messages)["input"][1:] == [
         REASONING,
         {"role": "assistant", "content": "a"},
     ]
-    assert formats.to_anthropic(messages)["messages"][1]["content"] == [SIGNED, text("a")]
-    assert formats.to_gemini(messages)["contents"][1]["parts"] == [THOUGHT, {"text": "a"}]
+    assert render.to_anthropic(messages)["messages"][1]["content"] == [SIGNED, text("a")]
+    assert render.to_gemini(messages)["contents"][1]["parts"] == [THOUGHT, {"text": "a"}]
 
 
 def test_reasoning_that_leads_to_nothing_is_left_out():
-    items = formats.to_responses([user(text("q")), Message("assistant", [REASONING])])["input"]
+    items = render.to_responses([user(text("q")), Message("assistant", [REASONING])])["input"]
     assert [item.get("type") for item in items] == [None]
 
 
@@ -142,8 +145,8 @@ def test_a_refusal_is_text_elsewhere():
         Message("user", "q"),
         intake.accept({"role": "assistant", "content": None, "refusal": "I can't."}),
     ]
-    assert formats.to_anthropic(messages)["messages"][1]["content"] == [text("I can't.")]
-    assert formats.to_gemini(messages)["contents"][1]["parts"] == [{"text": "I can't."}]
+    assert render.to_anthropic(messages)["messages"][1]["content"] == [text("I can't.")]
+    assert render.to_gemini(messages)["contents"][1]["parts"] == [{"text": "I can't."}]
 
 
 @pytest.mark.req("A-7")
@@ -164,30 +167,30 @@ def test_a_refusal_is_text_elsewhere():
 )  # fmt: skip
 def test_results(result: Any, failed: bool, chat: str, anthropic: Any, gemini: Any):
     messages = [Message("user", "q"), calling("c"), told("c", result, failed=failed)]
-    assert formats.to_chat(messages)[2]["content"] == chat
-    assert formats.to_responses(messages)["input"][2]["output"] == chat
-    (block,) = formats.to_anthropic(messages)["messages"][2]["content"]
+    assert render.to_chat(messages)[2]["content"] == chat
+    assert render.to_responses(messages)["input"][2]["output"] == chat
+    (block,) = render.to_anthropic(messages)["messages"][2]["content"]
     assert block.get("content") == anthropic and block.get("is_error", False) is failed
-    (part,) = formats.to_gemini(messages)["contents"][2]["parts"]
+    (part,) = render.to_gemini(messages)["contents"][2]["parts"]
     assert part["function_response"]["response"] == gemini
 
 
 def test_a_tool_messages_content_stands_for_a_result_that_is_not_given():
     told_so = Message("tool", "42", tool_results=[ToolCallResult("c")])
-    assert formats.to_chat([calling("c"), told_so])[1]["content"] == "42"
+    assert render.to_chat([calling("c"), told_so])[1]["content"] == "42"
     again = Message("tool", "42", tool_results=[ToolCallResult("c", "43")])
-    assert [m["content"] for m in formats.to_chat([calling("c"), again])] == [None, "43"]
+    assert [m["content"] for m in render.to_chat([calling("c"), again])] == [None, "43"]
 
 
 def test_a_picture_in_a_result_reaches_every_provider():
     messages = [Message("user", "q"), calling("c"), told("c", [text("Here:"), CLAUDE_PNG])]
-    chat = formats.to_chat(messages)
+    chat = render.to_chat(messages)
     assert chat[2]["content"] == "Here:\n[image: shown below]"
     assert chat[3] == {"role": "user", "content": [CHAT_PNG]}
-    assert formats.to_responses(messages)["input"][2]["output"][1] == INPUT_PNG
-    (block,) = formats.to_anthropic(messages)["messages"][2]["content"]
+    assert render.to_responses(messages)["input"][2]["output"][1] == INPUT_PNG
+    (block,) = render.to_anthropic(messages)["messages"][2]["content"]
     assert block["content"] == [text("Here:"), CLAUDE_PNG]
-    assert formats.to_gemini(messages)["contents"][3]["parts"] == [GEMINI_PNG]
+    assert render.to_gemini(messages)["contents"][3]["parts"] == [GEMINI_PNG]
 
 
 @pytest.mark.req("A-6")
@@ -196,12 +199,12 @@ def test_results_stand_where_each_provider_wants_them():
         Message("user", "q"), calling("a", "b", "c"), told("c"), told("a"), told("b"),
         Message("user", "And?"),
     ]  # fmt: skip
-    chat = formats.to_chat(messages)
+    chat = render.to_chat(messages)
     assert [m.get("tool_call_id") for m in chat] == [None, None, "c", "a", "b", None]
-    turns = formats.to_anthropic(messages)["messages"]
+    turns = render.to_anthropic(messages)["messages"]
     assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
     assert [b.get("tool_use_id", b["type"]) for b in turns[2]["content"]] == ["c", "a", "b", "text"]
-    contents = formats.to_gemini(messages)["contents"]
+    contents = render.to_gemini(messages)["contents"]
     responses = [part["function_response"]["id"] for part in contents[2]["parts"]]
     assert responses == ["a", "b", "c"]
     assert contents[3] == {"role": "user", "parts": [{"text": "And?"}]}
@@ -213,10 +216,10 @@ def test_what_the_user_said_beside_results_comes_after_all_of_them():
         "content": [{"type": "tool_result", "tool_use_id": "a", "content": "1"}, text("Hurry!")],
     }
     messages = [Message("user", "q"), calling("a", "b"), intake.accept(beside), told("b", "2")]
-    blocks = formats.to_anthropic(messages)["messages"][2]["content"]
+    blocks = render.to_anthropic(messages)["messages"][2]["content"]
     assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]
-    assert formats.to_chat(messages)[-1] == {"role": "user", "content": [text("Hurry!")]}
-    assert formats.to_gemini(messages)["contents"][3]["parts"] == [{"text": "Hurry!"}]
+    assert render.to_chat(messages)[-1] == {"role": "user", "content": [text("Hurry!")]}
+    assert render.to_gemini(messages)["contents"][3]["parts"] == [{"text": "Hurry!"}]
 
 
 def test_system_messages_at_the_start_and_later():
@@ -224,32 +227,32 @@ def test_system_messages_at_the_start_and_later():
         Message("system", "Be brief."), Message("system", "So far: nothing."),
         Message("user", "q"), Message("system", "It is noon."), Message("assistant", "a"),
     ]  # fmt: skip
-    anthropic, gemini = formats.to_anthropic(messages), formats.to_gemini(messages)
+    anthropic, gemini = render.to_anthropic(messages), render.to_gemini(messages)
     assert anthropic["system"] == [text("Be brief."), text("So far: nothing.")]
     later = "<system>\nIt is noon.\n</system>"
     assert anthropic["messages"][0]["content"] == [text("q"), text(later)]
     assert gemini["system_instruction"]["parts"][0] == {"text": "Be brief."}
     assert gemini["contents"][0]["parts"] == [{"text": "q"}, {"text": later}]
-    responses = formats.to_responses(messages)
+    responses = render.to_responses(messages)
     assert responses["instructions"] == "Be brief.\n\nSo far: nothing."
     assert responses["input"][1] == {"role": "system", "content": "It is noon."}
-    assert [m["role"] for m in formats.to_chat(messages)][:2] == ["system", "system"]
+    assert [m["role"] for m in render.to_chat(messages)][:2] == ["system", "system"]
 
 
 def test_without_a_system_prompt_there_is_no_key_for_it():
     messages = [Message("system", " "), Message("user", "q")]
-    assert formats.to_anthropic(messages).keys() == {"messages"}
-    assert formats.to_gemini(messages).keys() == {"contents"}
-    assert formats.to_responses(messages).keys() == {"input"}
+    assert render.to_anthropic(messages).keys() == {"messages"}
+    assert render.to_gemini(messages).keys() == {"contents"}
+    assert render.to_responses(messages).keys() == {"input"}
 
 
 @pytest.mark.parametrize("messages", [[], [Message("assistant", "Welcome.")]])
 def test_the_user_begins(messages: list[Message]):
-    assert formats.to_anthropic(messages)["messages"][0] == {
+    assert render.to_anthropic(messages)["messages"][0] == {
         "role": "user",
         "content": content_parts.OPENING_USER_TEXT,
     }
-    assert formats.to_gemini(messages)["contents"][0]["parts"] == [
+    assert render.to_gemini(messages)["contents"][0]["parts"] == [
         {"text": content_parts.OPENING_USER_TEXT}
     ]
 
@@ -259,10 +262,10 @@ def test_blank_text_is_left_out_and_neighbours_become_one():
         Message("user", "a"), Message("assistant", " "), Message("user", [text(""), text("b")]),
         Message("assistant", "Once upon \n"),
     ]  # fmt: skip
-    turns = formats.to_anthropic(messages)["messages"]
+    turns = render.to_anthropic(messages)["messages"]
     assert turns[0]["content"] == [text("a"), text("b")]
     assert turns[1]["content"] == "Once upon"
-    longer = formats.to_anthropic([*messages, Message("user", "go on")])["messages"]
+    longer = render.to_anthropic([*messages, Message("user", "go on")])["messages"]
     assert longer[1]["content"] == "Once upon \n"
 
 
@@ -270,7 +273,7 @@ def test_blank_text_is_left_out_and_neighbours_become_one():
 @pytest.mark.parametrize("id_", ["a b", "工具", "x" * 90, "call.1"])
 def test_an_id_that_is_not_accepted_is_replaced_in_call_and_result(id_: str):
     messages = [Message("user", "q"), calling(id_, "ok"), told(id_), told("ok")]
-    turns = formats.to_anthropic(messages)["messages"]
+    turns = render.to_anthropic(messages)["messages"]
     first, second = (block["id"] for block in turns[1]["content"])
     assert first != id_ and second == "ok"
     assert [block["tool_use_id"] for block in turns[2]["content"]] == [first, second]
@@ -282,12 +285,12 @@ def test_an_id_that_comes_again_is_told_apart_where_it_has_to_be():
     messages = [Message("user", "q")]
     for number in range(3):
         messages += [calling("c", name=f"f{number}"), told("c", str(number))]
-    items = formats.to_responses(messages)["input"]
+    items = render.to_responses(messages)["input"]
     called = {item["call_id"]: item["name"] for item in items if item.get("name")}
     assert len(called) == 3 and "c" in called
     outputs = {called[item["call_id"]]: item["output"] for item in items if "output" in item}
     assert outputs == {"f0": "0", "f1": "1", "f2": "2"}
-    assert {m["tool_call_id"] for m in formats.to_chat(messages) if m["role"] == "tool"} == {"c"}
+    assert {m["tool_call_id"] for m in render.to_chat(messages) if m["role"] == "tool"} == {"c"}
 
 
 def test_a_derived_id_that_is_taken_is_derived_again():
@@ -299,9 +302,9 @@ def test_a_derived_id_that_is_taken_is_derived_again():
 
 def test_names_are_made_to_fit():
     messages = [Message("user", "q"), calling("c", name="1.find it" + "x" * 80), told("c")]
-    call = formats.to_gemini(messages)["contents"][1]["parts"][0]["function_call"]
+    call = render.to_gemini(messages)["contents"][1]["parts"][0]["function_call"]
     assert call["name"].startswith("_1.find_itx") and len(call["name"]) == 64
-    (block,) = formats.to_anthropic(messages)["messages"][1]["content"]
+    (block,) = render.to_anthropic(messages)["messages"][1]["content"]
     assert block["name"].startswith("1_find_itx") and len(block["name"]) == 64
 
 
@@ -311,26 +314,26 @@ def test_a_custom_tools_call_stays_one_in_responses():
         intake.accept({"role": "assistant", "content": None, "tool_calls": [call]}),
         told("c"),
     ]
-    made, output = formats.to_responses(messages)["input"]
+    made, output = render.to_responses(messages)["input"]
     assert made == {"type": "custom_tool_call", "call_id": "c", "name": "grep", "input": "needle"}
     assert output["type"] == "custom_tool_call_output"
 
 
 def test_the_nulls_of_a_dump_are_not_sent_back():
     dumped = {"role": "assistant", "content": "a", "tool_calls": None, "annotations": []}
-    (out,) = formats.to_chat([intake.accept(dumped)])
+    (out,) = render.to_chat([intake.accept(dumped)])
     assert out == {"role": "assistant", "content": "a", "annotations": []}
 
 
 def test_a_responses_own_fields_are_not_sent_back():
     answer = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
               "usage": {}, "content": [SIGNED, text("a")]}  # fmt: skip
-    turns = formats.to_anthropic([Message("user", "q"), intake.accept(answer)])["messages"]
+    turns = render.to_anthropic([Message("user", "q"), intake.accept(answer)])["messages"]
     assert turns[1] == {"role": "assistant", "content": [SIGNED, text("a")]}
 
 
 @pytest.mark.parametrize(
-    "to", [formats.to_chat, formats.to_responses, formats.to_anthropic, formats.to_gemini]
+    "to", [render.to_chat, render.to_responses, render.to_anthropic, render.to_gemini]
 )
 @pytest.mark.parametrize(
     ("messages", "error"),
@@ -360,10 +363,10 @@ def test_what_is_not_paired_is_refused(
 def test_rows_that_a_tool_gave_are_said_as_they_are(rows: list[dict[str, Any]]):
     messages = [Message("user", "ls"), calling("c"), told("c", rows)]
     said = json.dumps(rows, separators=(",", ":"))
-    assert formats.to_chat(messages)[2]["content"] == said
-    assert formats.to_responses(messages)["input"][2]["output"] == said
-    assert formats.to_anthropic(messages)["messages"][2]["content"][0]["content"] == said
-    part = formats.to_gemini(messages)["contents"][2]["parts"][0]
+    assert render.to_chat(messages)[2]["content"] == said
+    assert render.to_responses(messages)["input"][2]["output"] == said
+    assert render.to_anthropic(messages)["messages"][2]["content"][0]["content"] == said
+    part = render.to_gemini(messages)["contents"][2]["parts"][0]
     assert part["function_response"]["response"] == {"output": said}
 
 
@@ -377,7 +380,7 @@ def test_names_that_a_provider_refuses_are_mended_in_its_own_dicts():
         {"role": "tool", "tool_call_id": "c", "name": "files.read:1", "content": "1"},
         {"role": "tool", "tool_call_id": "d", "content": "2"},
     ]
-    sent = formats.to_chat([intake.accept(raw) for raw in chat])
+    sent = render.to_chat([intake.accept(raw) for raw in chat])
     assert providers.check_openai_chat(sent) == []
     assert [raw.get("name") for raw in sent] == ["Ada_Lovelace", None, None, "files_read_1", None]
     assert sent[2]["tool_calls"][0]["function"]["name"] == "files_read_1"
@@ -386,7 +389,7 @@ def test_names_that_a_provider_refuses_are_mended_in_its_own_dicts():
     uses = [{"type": "tool_use", "id": name[:9], "name": name, "input": {}} for name in (long, odd)]
     answers = [{"type": "tool_result", "tool_use_id": use["id"], "content": "1"} for use in uses]
     said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": uses}]
-    request = formats.to_anthropic(
+    request = render.to_anthropic(
         [intake.accept(raw) for raw in [*said, {"role": "user", "content": answers}]]
     )
     assert providers.check_anthropic(request) == []
@@ -399,7 +402,7 @@ def test_reasoning_goes_to_responses_once_and_only_openais():
         Message("user", "q"), Message("assistant", [REASONING, text("a")]),
         Message("assistant", [REASONING, foreign, text("b")]), Message("user", "r"),
     ]  # fmt: skip
-    request = formats.to_responses(messages)
+    request = render.to_responses(messages)
     assert [item.get("type", item.get("content")) for item in request["input"]] == [
         "q", "reasoning", "a", "b", "r",
     ]  # fmt: skip

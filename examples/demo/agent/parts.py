@@ -70,7 +70,7 @@ class Shown(Protocol):
         """The messages, in order."""
         ...
 
-    def to_openai(self) -> list[dict[str, Any]]:
+    def to_openai(self) -> Sequence[Mapping[str, Any]]:
         """Return them as OpenAI's endpoints take them."""
         ...
 

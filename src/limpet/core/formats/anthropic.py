@@ -7,13 +7,17 @@ becomes a message of role `tool`; its other blocks are the content of that messa
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 from limpet import errors, limits
 from limpet.core.formats import content_parts, envelopes
 from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values.json_values import EMPTY, FrozenDict, FrozenList, Json, freeze_object, thaw
 from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+
+if TYPE_CHECKING:
+    # For type checkers only: no client library is needed at run time.
+    from anthropic.types import MessageParam, TextBlockParam
 
 ANTHROPIC_BLOCK_TYPES: Final = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
@@ -111,12 +115,20 @@ _TEXT_BLOCK_KEYS: Final = ("type", "text", "cache_control", "citations")
 Block = dict[str, Json]
 
 
-def to_anthropic(messages: Sequence[Message]) -> dict[str, Json]:
-    """Return {"system", "messages"} of a Messages call; without a system prompt, only the messages.
+class AnthropicRequest(TypedDict):
+    """The arguments `system` and `messages` of `client.messages.create`."""
 
-    The system messages at the start are the system prompt, later ones are said by the user in tags.
+    system: NotRequired[list[TextBlockParam]]
+    messages: list[MessageParam]
+
+
+def to_anthropic(messages: Sequence[Message]) -> AnthropicRequest:
+    """Return the arguments of a Messages call; `system` only if there is a system prompt.
+
+    The system messages at the start are the system prompt; later ones become tagged words of the user.
     Roles alternate: neighbours of the same role become one message, results first. Blank text is
-    left out. If the user does not begin, OPENING does. Raises OpenCalls or ResultWithoutCall.
+    left out. If the user does not begin, a user message OPENING_USER_TEXT does. Raises OpenCalls or
+    ResultWithoutCall.
     """
     leading, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.ANTHROPIC_CALL_ID_MAX, once=True)
@@ -130,8 +142,9 @@ def to_anthropic(messages: Sequence[Message]) -> dict[str, Json]:
         turns.insert(0, {"role": "user", "content": content_parts.OPENING_USER_TEXT})
     _strip_final_answer(turns)
     texts = [text for one in leading if (text := content_parts.system_text(one))]
-    system = [{"type": "text", "text": text} for text in texts]
-    return {**({"system": system} if system else {}), "messages": turns}
+    system: list[TextBlockParam] = [{"type": "text", "text": text} for text in texts]
+    request = AnthropicRequest(messages=cast("list[MessageParam]", turns))
+    return {"system": system, **request} if system else request
 
 
 def _append_content(turns: list[Block], role: str, content: str | list[Block]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 from limpet import limits
 from limpet.core.formats import content_parts
@@ -11,18 +11,29 @@ from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
 
+if TYPE_CHECKING:
+    # For type checkers only: no client library is needed at run time.
+    from google.genai.types import ContentDict, PartDict
+
 _INLINE_MEDIA_TYPES: Final = ("image/", "audio/", "video/", "text/", content_parts.PDF)
 
 GeminiItem = dict[str, Json]
 
 
-def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
-    """Return {"system_instruction", "contents"}; without a system prompt, only the contents.
+class GeminiRequest(TypedDict):
+    """The `contents` of `client.models.generate_content`, and the `system_instruction` of its config."""
 
-    The system messages at the start are the instruction, later ones are said by the user in tags.
-    Neighbours of one role become one content; only the responses of a content's calls stand alone in the
-    next one, in the order of the calls. Blank text is left out. If the user does not begin, OPENING
-    does. Raises OpenCalls or ResultWithoutCall.
+    system_instruction: NotRequired[ContentDict]
+    contents: list[ContentDict]
+
+
+def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
+    """Return the arguments of a Gemini call; `system_instruction` only if there is a system prompt.
+
+    The system messages at the start are the instruction; later ones become tagged words of the user.
+    Neighbours of one role become one content; only the responses to a content's calls are a content of
+    their own, in the order of the calls. Blank text is left out. If the user does not begin, a user
+    content OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
     """
     leading, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
@@ -38,8 +49,11 @@ def to_gemini(messages: Sequence[Message]) -> dict[str, Json]:
         _append_items(turns, "user", _content_parts([*below, *step.user_parts_beside_results()]))
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "parts": [{"text": content_parts.OPENING_USER_TEXT}]})
-    texts = [{"text": text} for one in leading if (text := content_parts.system_text(one))]
-    return {**({"system_instruction": {"parts": texts}} if texts else {}), "contents": turns}
+    texts: list[PartDict] = [
+        {"text": text} for one in leading if (text := content_parts.system_text(one))
+    ]
+    request = GeminiRequest(contents=cast("list[ContentDict]", turns))
+    return {"system_instruction": {"parts": texts}, **request} if texts else request
 
 
 def _append_items(turns: list[GeminiItem], role: str, items: list[GeminiItem]) -> None:

@@ -7,7 +7,7 @@ what the provider would refuse.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 import msgspec
 
@@ -23,6 +23,11 @@ from limpet.core.values.messages import (
     ToolCallRequest,
     ToolCallResult,
 )
+
+if TYPE_CHECKING:
+    # For type checkers only: no client library is needed at run time.
+    from openai.types.chat import ChatCompletionMessageParam
+    from openai.types.responses import ResponseInputParam
 
 _ROLE_OF_OPENAI_ROLE: Final = {
     "system": "system",
@@ -155,7 +160,7 @@ _AUDIO_FORMATS: Final = {
 PartWriter = Callable[[ContentPart], dict[str, Json]]
 
 
-def to_chat(messages: Sequence[Message]) -> list[dict[str, Json]]:
+def to_chat(messages: Sequence[Message]) -> list[ChatCompletionMessageParam]:
     """Return the `messages` of a Chat Completions call.
 
     A message from an OpenAI dict is that dict. Media in a tool's result follow in a user message,
@@ -172,7 +177,7 @@ def to_chat(messages: Sequence[Message]) -> list[dict[str, Json]]:
         below += step.user_parts_beside_results()
         if shown := [_chat_user_part(part) for part in content_parts.without_private(below)]:
             out.append({"role": "user", "content": shown})
-    return out
+    return cast("list[ChatCompletionMessageParam]", out)
 
 
 def _chat_message(message: Message, names: Mapping[str, str]) -> dict[str, Json]:
@@ -276,12 +281,19 @@ _RESPONSES_PART_TYPES: Final = frozenset({"input_image", "input_file"})
 ResponsesItem = dict[str, Json]
 
 
-def to_responses(messages: Sequence[Message]) -> dict[str, Json]:
-    """Return {"instructions", "input"} of a Responses call; without a system prompt, only the input.
+class ResponsesRequest(TypedDict):
+    """The arguments `instructions` and `input` of `client.responses.create`."""
 
-    The system messages at the start are the instructions, later ones stay in their place. Reasoning
-    items in an assistant's content go before what follows from them. If nothing is said, OPENING is.
-    Raises OpenCalls or ResultWithoutCall.
+    instructions: NotRequired[str]
+    input: ResponseInputParam
+
+
+def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
+    """Return the arguments of a Responses call; `instructions` only if there is a system prompt.
+
+    The system messages at the start are the instructions; later ones stay where they are. Reasoning
+    items of an assistant precede what they led to. Without any other message the user says
+    OPENING_USER_TEXT. Raises OpenCalls or ResultWithoutCall.
     """
     leading, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.RESPONSES_CALL_ID_MAX, once=True)
@@ -303,7 +315,8 @@ def to_responses(messages: Sequence[Message]) -> dict[str, Json]:
     if not items:
         items.append({"role": "user", "content": content_parts.OPENING_USER_TEXT})
     instructions = "\n\n".join(text for one in leading if (text := content_parts.system_text(one)))
-    return {**({"instructions": instructions} if instructions else {}), "input": items}
+    request = ResponsesRequest(input=cast("ResponseInputParam", items))
+    return {"instructions": instructions, **request} if instructions else request
 
 
 def _without_repeated_reasoning(items: list[ResponsesItem]) -> list[ResponsesItem]:

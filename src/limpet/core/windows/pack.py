@@ -9,13 +9,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.formats import codec
+from limpet.core.formats import anthropic, codec, gemini, openai
 from limpet.core.values.context import CompactionLevel, ContextHandle, Fate
 from limpet.core.values.frame_state import Frame, Scope
 from limpet.core.values.json_values import Json, thaw
@@ -30,6 +29,9 @@ from limpet.core.values.pack_parts import (
     TokenSummary,
 )
 from limpet.core.windows import short_forms
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
 
 SOURCE_BRIEF: Final = "brief"
 SOURCE_BREADCRUMBS: Final = "breadcrumbs"
@@ -88,21 +90,21 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
             f" {told.used:,} of {told.budget:,} tokens>"
         )
 
-    def to_openai(self) -> list[dict[str, Json]]:
+    def to_openai(self) -> list[ChatCompletionMessageParam]:
         """Return the `messages` of an OpenAI Chat Completions call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_chat(self.messages)
+        return openai.to_chat(self.messages)
 
-    def to_openai_responses(self) -> dict[str, Json]:
+    def to_openai_responses(self) -> openai.ResponsesRequest:
         """Return `instructions` and `input` of an OpenAI Responses call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_responses(self.messages)
+        return openai.to_responses(self.messages)
 
-    def to_anthropic(self) -> dict[str, Json]:
+    def to_anthropic(self) -> anthropic.AnthropicRequest:
         """Return `system` and `messages` of an Anthropic Messages call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_anthropic(self.messages)
+        return anthropic.to_anthropic(self.messages)
 
-    def to_gemini(self) -> dict[str, Json]:
+    def to_gemini(self) -> gemini.GeminiRequest:
         """Return `system_instruction` and `contents` for Gemini. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_gemini(self.messages)
+        return gemini.to_gemini(self.messages)
 
     def to_dict(self) -> dict[str, Json]:
         """Return all that there is to say of it as plain JSON, priorities and levels by their names."""
@@ -122,13 +124,6 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
     def explain(self, handle_id: str | None = None) -> str:
         """Say in words what is in it and what is not, and why; or what became of one handle."""
         return _explain_pack(self) if handle_id is None else _explain_handle(self, handle_id)
-
-
-def _load_renderers() -> ModuleType:
-    # Imported here: whoever only stores and counts does not pay for four providers' formats.
-    from limpet.core import formats  # noqa: PLC0415
-
-    return formats
 
 
 def _labelled_dict(one: ContextSegment | HandleEntry) -> dict[str, Json]:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator, MutableMapping, Sequence
-from types import ModuleType
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from limpet import errors
-from limpet.core.formats import codec
+from limpet.core.formats import anthropic, codec, gemini, openai
 from limpet.core.values import messages as values_messages
 from limpet.core.values.context import (
     PRIORITY_OF_CATEGORY,
@@ -24,11 +23,14 @@ from limpet.core.values.context import (
     Ledger,
     priority_of_metadata,
 )
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.json_values import EMPTY
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.windows import fitter as rules
 from limpet.core.windows import short_forms, summary
 from limpet.core.windows.fitter import ContextItem
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
 
 RULE_PROMPT = "initial system prompt"
 RULE_QUESTION = "current question"
@@ -338,21 +340,21 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             new_at=new,
         )
 
-    def to_openai(self) -> list[dict[str, Json]]:
+    def to_openai(self) -> list[ChatCompletionMessageParam]:
         """Return the `messages` of an OpenAI Chat Completions call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_chat(self.messages)
+        return openai.to_chat(self.messages)
 
-    def to_openai_responses(self) -> dict[str, Json]:
+    def to_openai_responses(self) -> openai.ResponsesRequest:
         """Return `instructions` and `input` of an OpenAI Responses call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_responses(self.messages)
+        return openai.to_responses(self.messages)
 
-    def to_anthropic(self) -> dict[str, Json]:
+    def to_anthropic(self) -> anthropic.AnthropicRequest:
         """Return `system` and `messages` of an Anthropic Messages call. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_anthropic(self.messages)
+        return anthropic.to_anthropic(self.messages)
 
-    def to_gemini(self) -> dict[str, Json]:
+    def to_gemini(self) -> gemini.GeminiRequest:
         """Return `system_instruction` and `contents` for Gemini. Raises OpenCalls while calls wait."""
-        return _load_renderers().to_gemini(self.messages)
+        return gemini.to_gemini(self.messages)
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -364,13 +366,6 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (
             f"<pre>{told}</pre><table><tr><th>role</th><th>tokens</th><th></th></tr>{rows}</table>"
         )
-
-
-def _load_renderers() -> ModuleType:
-    # Imported here: whoever only stores and counts does not pay for four providers' formats.
-    from limpet.core import formats  # noqa: PLC0415
-
-    return formats
 
 
 def fit_window(
