@@ -37,7 +37,7 @@ from limpet.core.values.messages import checked_id
 UNSET = msgspec.UNSET
 
 _GENERATED_ID: Final = re.compile(r"\.[0-9]+\Z")
-"""How the ids of children end that callers leave to Limpet."""
+"""The end of generated ids of child frames, which callers may not choose."""
 
 DECISIONS: Final[Mapping[str, Decision]] = {
     "approve": Decision.APPROVED,
@@ -54,7 +54,7 @@ def _checked_frame_id(value: str) -> str:
 
 
 def _checked_own_id(value: str) -> str:
-    """Return the id that a caller gives a frame; raise InvalidRequest if it is not for callers."""
+    """Return an id that a caller chose for a frame; raise InvalidRequest if it looks generated."""
     frame_id = _checked_frame_id(value)
     if len(frame_id.encode()) > limits.FRAME_ID_BYTES_MAX:
         raise errors.InvalidRequest(
@@ -85,13 +85,13 @@ def _checked_goal(goal: str) -> str:
     text = checked_str("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
     if not text.strip():
         raise errors.InvalidRequest(
-            "a frame has a goal.", hint="Say in a few words what it is for."
+            "goal is empty: a frame needs one.", hint="Describe its work in a few words."
         )
     return text
 
 
 def checked_flag(what: str, value: object) -> bool:
-    """Return a yes or no; raise InvalidRequest if it is neither."""
+    """Return True or False; raise InvalidRequest for any other value."""
     if type(value) is not bool:
         raise errors.InvalidRequest(f"{what} is True or False, not {value!r}.")
     return value
@@ -102,7 +102,7 @@ def _bounded_text(what: str, text: str) -> str:
 
 
 class FrameCommandFactory:
-    """Makes commands; ids and secrets come from its factory."""
+    """Makes the commands of frame verbs, with ids and secrets from a factory."""
 
     def __init__(self, factory: ids.Factory) -> None:
         self._factory = factory
@@ -111,7 +111,6 @@ class FrameCommandFactory:
         self, scope: Scope, *, goal: str, budget: TokenBudget | int, inputs: Json,
         parent_frame_id: str | None, frame_id: str | None, waits: bool,
     ) -> c.PushFrame:  # fmt: skip
-        """A command that begins a frame."""
         if not isinstance(cast("object", scope), Scope):
             raise errors.InvalidRequest(
                 f"a scope is a Scope, not {type(scope).__name__}.",
@@ -143,7 +142,6 @@ class FrameCommandFactory:
         status: FrameStatus | None,
         handled: Sequence[str],
     ) -> c.UpdateFrame:
-        """A command that changes what is named."""
         return c.UpdateFrame(
             frame_id=_checked_frame_id(frame_id),
             goal=goal if goal is UNSET else _checked_goal(goal),
@@ -155,7 +153,6 @@ class FrameCommandFactory:
     def pop(
         self, frame_id: str, status: FrameStatus, summary: str, reason: str, *, cascade: bool
     ) -> c.PopFrame:
-        """A command that closes a frame."""
         final = _checked_status(status)
         if not final.final:
             raise errors.InvalidRequest(
@@ -172,7 +169,6 @@ class FrameCommandFactory:
     def change_reservation(
         self, frame_id: str, purpose: str, *, reserve: int = 0, release: int | None = 0
     ) -> c.SpendTokens:
-        """A command that sets tokens aside, or gives them back."""
         return c.SpendTokens(
             frame_id=_checked_frame_id(frame_id),
             purpose=_checked_purpose(purpose),
@@ -181,7 +177,6 @@ class FrameCommandFactory:
         )
 
     def record_usage(self, frame_id: str, amount: int, settles: str | None) -> c.SpendTokens:
-        """A command that records what was spent."""
         return c.SpendTokens(
             frame_id=_checked_frame_id(frame_id),
             purpose="" if settles is None else _checked_purpose(settles),
@@ -190,7 +185,6 @@ class FrameCommandFactory:
         )
 
     def add_handle(self, frame_id: str, handle: ContextHandle) -> c.AddHandle:
-        """A command that gives a frame a handle."""
         if not isinstance(cast("object", handle), ContextHandle):
             raise errors.InvalidRequest(
                 f"a handle is a ContextHandle, not {type(handle).__name__}."
@@ -200,7 +194,6 @@ class FrameCommandFactory:
         return c.AddHandle(frame_id=_checked_frame_id(frame_id), handle=handle)
 
     def remove_handle(self, frame_id: str, handle_id: str) -> c.CompactFrame:
-        """A command that takes a handle from a frame."""
         named = checked_id("a handle's id", handle_id)
         return c.CompactFrame(
             frame_id=_checked_frame_id(frame_id),
@@ -209,7 +202,6 @@ class FrameCommandFactory:
         )
 
     def add_result(self, frame_id: str, result: ResultRef) -> c.AddResult:
-        """A command that notes a result."""
         if not isinstance(cast("object", result), ResultRef):
             raise errors.InvalidRequest(f"a result is a ResultRef, not {type(result).__name__}.")
         return c.AddResult(frame_id=_checked_frame_id(frame_id), result=result)
@@ -222,7 +214,6 @@ class FrameCommandFactory:
         self, tenant: str, frame_id: str, secret: str, *, reason: str, purpose: str,
         payload: Json, expires_in_s: float | None,
     ) -> c.SuspendFrame:  # fmt: skip
-        """A command that suspends a frame."""
         frame_id, purpose = _checked_frame_id(frame_id), _checked_purpose(purpose)
         if expires_in_s is not None and (
             not isinstance(cast("object", expires_in_s), (int, float))
@@ -233,21 +224,20 @@ class FrameCommandFactory:
                 f"expires_in_s is a number of seconds above 0, at most {limits.SUSPENSION_S_MAX:,.0f}, or None.",
                 hint="None is no expiry.",
             )
-        told = _bounded_text("a reason", reason)
-        if not told.strip():
-            raise errors.InvalidRequest("a frame is suspended for a reason.")
+        text = _bounded_text("a reason", reason)
+        if not text.strip():
+            raise errors.InvalidRequest("reason is empty: a suspension needs one.")
         return c.SuspendFrame(
             frame_id=frame_id,
             suspension_id=ids.new_id("sus", self._factory),
             token_hash=token_hash(tenant, frame_id, purpose, secret),
-            reason=told,
+            reason=text,
             purpose=purpose,
             payload=_bounded_json("what a suspension asks about", payload),
             expires_in_us=None if expires_in_s is None else int(expires_in_s * 1_000_000),
         )
 
     def revoke_suspension(self, found: Suspension, by: str, reason: str) -> c.RevokeSuspension:
-        """A command that makes a token void."""
         return c.RevokeSuspension(
             frame_id=found.frame_id,
             suspension_id=found.suspension_id,
@@ -259,7 +249,6 @@ class FrameCommandFactory:
         self, frame_id: str, name: str, *, effect: ToolEffect, call_id: str | None,
         message_id: str | None, tool_id: str | None, summary: str, intent: bool,
     ) -> c.BeginTool:  # fmt: skip
-        """A command that begins a tool."""
         made = ids.new_id("tol", self._factory)
         named = made if tool_id is None else checked_id("a tool's id", tool_id)
         return c.BeginTool(
@@ -279,13 +268,12 @@ class FrameCommandFactory:
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool,
         max_messages: int,
     ) -> c.EndTool:  # fmt: skip
-        """A command that notes a tool's result."""
         kept = freeze(output)
         size = len(msgspec.json.encode(kept))
         if size > limits.MESSAGE_BYTES_MAX:
             raise errors.TooLarge(
                 f"the output has {size:,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
-                hint="Keep it outside, and give where it is.",
+                hint="Store it elsewhere, and return its address.",
                 facts={"bytes": size, "bytes_max": limits.MESSAGE_BYTES_MAX},
             )
         return c.EndTool(
@@ -298,7 +286,6 @@ class FrameCommandFactory:
         )
 
     def retry_tool(self, frame_id: str, tool_id: str) -> c.RetryTool:
-        """A command that runs a tool once more."""
         return c.RetryTool(
             frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id)
         )
@@ -321,7 +308,7 @@ def _checked_purpose(purpose: str) -> str:
 
 
 def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:
-    """Return the tool that a command began, or meant."""
+    """Return the tool run that a command started or planned."""
     for tool in reversed(frame.tools):
         same_call = command.call_id is not None and (tool.message_id, tool.call_id) == (
             command.message_id,
@@ -330,42 +317,42 @@ def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:
         if tool.tool_id == command.tool_id or same_call:
             return tool
     raise errors.ToolNotFound(
-        f"the tool {command.name!r} of that key is through already.",
+        f"the tool {command.name!r} of that key has ended already.",
         facts={"frame": frame.frame_id},
     )
 
 
 def token_hash(tenant: str, frame_id: str, purpose: str, secret: str) -> str:
-    """Return what is kept of a token: bound to whose frame it resumes, and what for."""
+    """Return the stored hash of a token, which is bound to the tenant, the frame and the purpose."""
     bound = msgspec.json.encode([tenant, frame_id, purpose, secret])
     return hashlib.sha256(bound).hexdigest()
 
 
-def suspension_token(standing: Suspension, secret: str) -> SuspensionToken:
-    """Return the right to end a suspension."""
+def suspension_token(suspension: Suspension, secret: str) -> SuspensionToken:
+    """Return the token of a suspension."""
     return SuspensionToken(
-        token_id=f"{standing.suspension_id}.{secret}",
-        frame_id=standing.frame_id,
-        suspended_at=standing.suspended_at,
-        expires_at=standing.expires_at,
-        suspension_id=standing.suspension_id,
+        token_id=f"{suspension.suspension_id}.{secret}",
+        frame_id=suspension.frame_id,
+        suspended_at=suspension.suspended_at,
+        expires_at=suspension.expires_at,
+        suspension_id=suspension.suspension_id,
     )
 
 
 def reissue_command(
-    tenant: str, command: c.SuspendFrame, standing: Suspension, secret: str
+    tenant: str, command: c.SuspendFrame, suspension: Suspension, secret: str
 ) -> c.SuspendFrame:
     """Return the command that replaces the token of a suspension."""
     return msgspec.structs.replace(
         command,
-        suspension_id=standing.suspension_id,
-        token_hash=token_hash(tenant, command.frame_id, standing.purpose, secret),
+        suspension_id=suspension.suspension_id,
+        token_hash=token_hash(tenant, command.frame_id, suspension.purpose, secret),
         again=True,
     )
 
 
 def parse_token(value: SuspensionToken | str) -> tuple[str, str]:
-    """Return the suspension that a token names, and its secret; raise InvalidSuspensionToken if it is none."""
+    """Return the id of a token's suspension, and the secret; raise InvalidSuspensionToken."""
     text = value.token_id if isinstance(value, SuspensionToken) else value
     if (
         not isinstance(cast("object", text), str)
@@ -386,7 +373,7 @@ def resume_command(
     payload: Json | msgspec.UnsetType,
     purpose: str | None,
 ) -> c.EndSuspension:
-    """Return the command that uses a token."""
+    """Return the command that resumes a frame with a token."""
     wanted = found.purpose if purpose is None else _checked_purpose(purpose)
     return c.EndSuspension(
         frame_id=found.frame_id,
@@ -418,7 +405,7 @@ def decide_command(
 
 
 def already_decided(found: Suspension) -> errors.AlreadyDecided:
-    """Return the error for a suspension that somebody else has ended."""
+    """Return the error for a suspension that has ended already."""
     at = ids.iso(found.decided_us) if found.decided_us is not None else None
     who = f" by {found.decided_by}" if found.decided_by else ""
     when = f" at {at}" if at else ""

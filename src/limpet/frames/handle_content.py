@@ -7,7 +7,6 @@ type. An exception of a resolver means that the handle has no content now.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from types import TracebackType
 from typing import cast
 
 import msgspec
@@ -33,7 +32,7 @@ from limpet.stores import port
 from limpet.stores.erasure import is_notice
 
 Resolver = Callable[[ContextHandle], str]
-"""Finds the content of a handle. Whatever it raises means that there is none now."""
+"""Returns the text of a handle. Any exception means that the handle has no content now."""
 
 Resolvers = MutableMapping[HandleType, Resolver]
 
@@ -41,7 +40,7 @@ Resolvers = MutableMapping[HandleType, Resolver]
 def find_session(
     engine: Engine, tenant: str, session_id: str, version: int | None = None
 ) -> SessionState | None:
-    """Return a session that was not deleted, and in which the event at a version was not; else None."""
+    """Return a session unless it was deleted; with a version, unless the session that had it was deleted."""
     state = engine.states.current(tenant, session_id)
     if state is None or state.hidden:
         return None
@@ -53,9 +52,9 @@ def find_session(
 
 
 def bind_to_version(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
-    """Return a command whose handle stays with the messages that have its numbers now.
+    """Return the command with a handle that is bound to the session's present version.
 
-    A session that is not there yet has no version to be bound to. Raises InvalidRequest for a bad version.
+    A handle to a session that does not exist yet is not bound. Raises InvalidRequest for a bad version.
     """
     handle = command.handle
     if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
@@ -71,7 +70,7 @@ def bind_to_version(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddH
 
 
 class SessionVersions:
-    """Sessions as handles see them, each looked up once."""
+    """A cache of the session versions that handles are bound to, for one call."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
@@ -79,10 +78,10 @@ class SessionVersions:
         self._states: dict[tuple[str, int | None], SessionState | None] = {}
 
     def get(self, session_id: str, at: int | None) -> SessionState | None:
-        """Return a session in which messages have the numbers that they had at a version; None if it is gone.
+        """Return a state in which messages have the numbers that they had at a version; None if it is gone.
 
-        It is the present one as long as messages were only added since. Else the session is folded up to
-        there, which costs its events.
+        That is the present state if messages were only added since. Else the events up to the version are
+        read again.
         """
         key = (session_id, at)
         if key not in self._states:
@@ -102,7 +101,7 @@ class SessionVersions:
 
 
 class _FetchCache:
-    """What is looked up once for all handles that are asked for together."""
+    """A cache of blobs, states and messages for the handles of one call."""
 
     def __init__(self, blobs: Mapping[bytes, bytes], moments: SessionVersions) -> None:
         self.blobs = blobs
@@ -111,7 +110,7 @@ class _FetchCache:
 
 
 class HandleReader:
-    """Finds the content of handles of one tenant."""
+    """Reads the content of handles of one tenant."""
 
     def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
         self._engine = engine
@@ -120,15 +119,15 @@ class HandleReader:
         self._resolvers = resolvers
 
     def fetch(self, handles: Sequence[ContextHandle], must: bool) -> dict[str, HandleContent]:
-        """Return the content of handles by their ids; `must`: raise HandleUnresolved if there is none."""
+        """Return the content of handles by their ids. With `must` a handle without content raises HandleUnresolved."""
         kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
         blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
-        known = _FetchCache(blobs, SessionVersions(self._engine, self._tenant))
+        cache = _FetchCache(blobs, SessionVersions(self._engine, self._tenant))
         found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
                 content = _check_size(
-                    handle, self._read_content(handle, known, limits.HANDLE_CHAIN_MAX)
+                    handle, self._read_content(handle, cache, limits.HANDLE_CHAIN_MAX)
                 )
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
@@ -141,16 +140,16 @@ class HandleReader:
                 found[handle.handle_id] = content
         return found
 
-    def _read_content(self, handle: ContextHandle, known: _FetchCache, steps: int) -> HandleContent:
+    def _read_content(self, handle: ContextHandle, cache: _FetchCache, steps: int) -> HandleContent:
         if handle.content is not None:
             return HandleContent(handle.content)
         if handle.content_hash is not None:
-            return HandleContent(self._read_blob(handle, handle.content_hash, known))
+            return HandleContent(self._read_blob(handle, handle.content_hash, cache))
         match handle.handle_type:
             case HandleType.EVENT_REF:
-                return self._event_content(handle, known, steps)
+                return self._event_content(handle, cache, steps)
             case HandleType.MESSAGE_RANGE:
-                return self._message_range_content(handle, known)
+                return self._message_range_content(handle, cache)
             case HandleType.TOOL_OUTPUT:
                 return self._tool_output_content(handle)
             case HandleType.WORKER_FINDING | HandleType.WORKER_LEARNING:
@@ -158,9 +157,9 @@ class HandleReader:
             case _:
                 return HandleContent(self._call_resolver(handle))
 
-    def _read_blob(self, handle: ContextHandle, name: str, known: _FetchCache | None = None) -> str:
+    def _read_blob(self, handle: ContextHandle, name: str, cache: _FetchCache | None = None) -> str:
         key = bytes.fromhex(name)
-        found = known.blobs.get(key) if known else None
+        found = cache.blobs.get(key) if cache else None
         if found is None:
             found = self._store.blobs(self._tenant, (key,)).get(key)
         if found is None:
@@ -173,8 +172,11 @@ class HandleReader:
         resolver = self._resolvers.get(handle.handle_type)
         if resolver is None:
             raise unresolved(handle, f"no resolver is registered for the type {handle.handle_type}")
-        with _ResolverCall(handle):
+        try:
             text = cast("object", resolver(handle))
+        except Exception as error:
+            # A resolver is the caller's code, and may raise anything. The cause is kept.
+            raise unresolved(handle, f"its resolver raised {type(error).__name__}") from error
         if not isinstance(text, str):
             raise unresolved(handle, f"its resolver gave {type(text).__name__}, not text")
         try:
@@ -183,7 +185,7 @@ class HandleReader:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
     def _event_content(
-        self, handle: ContextHandle, known: _FetchCache, steps: int
+        self, handle: ContextHandle, cache: _FetchCache, steps: int
     ) -> HandleContent:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
@@ -194,7 +196,7 @@ class HandleReader:
         if found[0].stream.startswith(state_cache.TREE_STREAM_PREFIX):
             event = state_cache.decode_tree_event(found[0]).event
             if isinstance(event, e.HandleAddedEvent):
-                return self._follow_handle(handle, event.handle, known, steps)
+                return self._follow_handle(handle, event.handle, cache, steps)
             return self._frame_event_content(handle, event)
         event = decode_session_events(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAddedEvent):
@@ -205,13 +207,13 @@ class HandleReader:
         return HandleContent(messages_text([event.message]), session=(session_id, found[0].version))
 
     def _follow_handle(
-        self, handle: ContextHandle, other: ContextHandle, known: _FetchCache, steps: int
+        self, handle: ContextHandle, other: ContextHandle, cache: _FetchCache, steps: int
     ) -> HandleContent:
         if not steps:
             raise unresolved(
                 handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another"
             )
-        return self._read_content(other, known, steps - 1)
+        return self._read_content(other, cache, steps - 1)
 
     def _frame_event_content(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
         match event:
@@ -225,10 +227,10 @@ class HandleReader:
             case _:
                 raise unresolved(handle, f"an event of kind {event.kind} has no text")
 
-    def _message_range_content(self, handle: ContextHandle, known: _FetchCache) -> HandleContent:
+    def _message_range_content(self, handle: ContextHandle, cache: _FetchCache) -> HandleContent:
         target, at = handle.target, handle.session_version
         session_id, first, last = target["session_id"], target["first"], target["last"]
-        state = known.versions.get(session_id, at)
+        state = cache.versions.get(session_id, at)
         if state is None:
             when = "" if at is None else f" that had version {at:,}"
             raise unresolved(handle, f"there is no session {session_id!r}{when}")
@@ -240,17 +242,17 @@ class HandleReader:
             raise unresolved(
                 handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
             )
-        said = self._read_messages(state, first, last, known)
-        return HandleContent(messages_text(said), session=(session_id, state.version))
+        messages = self._read_messages(state, first, last, cache)
+        return HandleContent(messages_text(messages), session=(session_id, state.version))
 
     def _read_messages(
-        self, state: SessionState, first: int, last: int, known: _FetchCache
+        self, state: SessionState, first: int, last: int, cache: _FetchCache
     ) -> Sequence[Message]:
         key = (state.id, state.version)
-        if key not in known.tails:
+        if key not in cache.tails:
             tail = self._engine.message_cache.get(self._tenant, state)
-            known.tails[key] = tail.up_to(state, limits.MESSAGE_CACHE_MESSAGES_MAX)
-        tail = known.tails[key]
+            cache.tails[key] = tail.up_to(state, limits.MESSAGE_CACHE_MESSAGES_MAX)
+        tail = cache.tails[key]
         if tail and tail[0].number <= first:
             at = first - tail[0].number
             return [said.message for said in tail[at : at + last - first + 1]]
@@ -278,7 +280,7 @@ class HandleReader:
     def _finished_tool_content(
         self, handle: ContextHandle, event: e.FrameUpdatedEvent
     ) -> HandleContent:
-        """Return a tool's output, wherever it was put."""
+        """Return a tool's output from the event, a blob, or the message that has it."""
         if event.output_hash is not None:
             return HandleContent(
                 _output_text(msgspec.json.decode(self._read_blob(handle, event.output_hash)))
@@ -311,12 +313,12 @@ class HandleReader:
 
 
 def messages_text(messages: Sequence[Message]) -> str:
-    """Return what messages say, each after the role that said it."""
+    """Return the texts of messages, each after its role."""
     return "\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
 def _output_text(output: Json) -> str:
-    """Return a tool's output as text: that of its parts, or its JSON."""
+    """Return a tool's output as text: the text of its parts, or its JSON."""
     return (
         message_text(Message("user", output))
         if isinstance(output, list)
@@ -332,28 +334,9 @@ def _check_size(handle: ContextHandle, content: HandleContent) -> HandleContent:
 
 
 def unresolved(handle: ContextHandle, why: str) -> errors.HandleUnresolved:
-    """Return the error for content that can't be found."""
+    """Return the error for a handle without content."""
     return errors.HandleUnresolved(
         f"the content of the handle {handle.handle_id!r} can't be found: {why}.",
         hint="Exclude the handle, remove it, or register a resolver for its type.",
         facts={"handle": handle.handle_id, "type": str(handle.handle_type), "why": why},
     )
-
-
-class _ResolverCall:
-    """Whatever a caller's resolver raises means that a handle has no content now; the cause is kept."""
-
-    def __init__(self, handle: ContextHandle) -> None:
-        self._handle = handle
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception):
-            raise unresolved(self._handle, f"its resolver raised {type(error).__name__}") from error

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller asks of a pack."""
+    """The options of a context pack."""
 
     brief: BriefContext
     budget_tokens: int | None = None
@@ -66,7 +66,7 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_handle_ids(what: str, handles: Collection[str]) -> frozenset[str]:
-    """Return ids of handles as they are hinted at; raise InvalidRequest if they are none."""
+    """Return handle ids as a set; raise InvalidRequest for anything but a list of ids."""
     if isinstance(cast("object", handles), (str, bytes)) or not isinstance(
         cast("object", handles), Collection
     ):
@@ -75,7 +75,7 @@ def checked_handle_ids(what: str, handles: Collection[str]) -> frozenset[str]:
 
 
 class FramePackAssembler:
-    """Makes packs of one tenant's frames."""
+    """Assembles context packs for frames of one tenant."""
 
     def __init__(self, engine: Engine, tenant: str, resolvers: Resolvers) -> None:
         self._engine = engine
@@ -83,7 +83,7 @@ class FramePackAssembler:
         self._handle_reader = HandleReader(engine, tenant, resolvers)
 
     def open_tree(self, frame_id: str) -> TreeState:
-        """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition for a closed one."""
+        """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition if the frame is closed."""
         tree = self._engine.trees.open_tree(self._tenant, frame_id)
         if tree is not None:
             return tree
@@ -103,7 +103,7 @@ class FramePackAssembler:
         if not scope.covers(frame.scope):
             raise errors.InvalidRequest(
                 f"the frame {frame_id!r} is not of that scope.",
-                hint="Give its own: frame.scope. Handles bring in what others found.",
+                hint="Give its own: frame.scope. Handles bring in the work of other actors.",
                 facts={"frame": frame_id, "actor": frame.scope.actor_id},
             )
         budget = self._pack_budget(tree, frame, request)
@@ -134,7 +134,7 @@ class FramePackAssembler:
         return pack_assembly.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
 
     def _pack_budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
-        """Return the budget of a pack: what was asked for, or what the frame and its limits leave."""
+        """Return the budget of a pack: the requested one, or the available tokens within the limits."""
         free, asked = frame.budget.available(), request.budget_tokens
         if asked is None:
             most = tree.strictest_limit(frame.frame_id, "max_context_tokens")
@@ -152,7 +152,7 @@ class FramePackAssembler:
     def _measure(
         self, request: PackRequest, state: SessionState | None, budget: int
     ) -> CorrectedCounter:
-        """Return the counter at work: the caller's, the session's own, or the default one."""
+        """Return the caller's counter, the session's, or the default one, with the session's corrections."""
         model, counter = request.model, request.counter
         policy = state.policy if state else None
         if model is None and counter is None and policy is not None:
@@ -190,7 +190,7 @@ class FramePackAssembler:
     def plan_compaction(
         self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
     ) -> CompactionPlan:
-        """Return what a strategy does to an open frame's handles."""
+        """Return the plan of a strategy for an open frame's handles."""
         if not isinstance(cast("object", strategy), CompactionStrategy):
             raise errors.InvalidRequest(
                 f"strategy is a CompactionStrategy, not {type(strategy).__name__}.",
@@ -212,7 +212,7 @@ class FramePackAssembler:
         return {name: one.text for name, one in found.items() if one.text is not None}
 
     def _handle_groups(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
-        """Return which handles point at messages of one tool call, by a number of their own."""
+        """Return a group number for each handle that shares a tool call with another."""
         groups, moments = _HandleGroups(), SessionVersions(self._engine, self._tenant)
         for handle in handles:
             if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
@@ -224,7 +224,7 @@ class FramePackAssembler:
         return groups.numbers()
 
     def _message_group(self, state: SessionState, number: int) -> tuple[str, int]:
-        """Return the group of a message by its session and the version of its first message."""
+        """Return the key of a message's group: the session, and the version of the first message."""
         if not 1 <= number <= state.message_count:
             return state.id, -number
         tail = self._engine.message_cache.get(self._tenant, state)
@@ -234,14 +234,14 @@ class FramePackAssembler:
 
 
 class _HandleGroups:
-    """Handles that share a group of messages, directly or through others."""
+    """Groups of handles that share a tool call, directly or through other handles."""
 
     def __init__(self) -> None:
         self._number_by_key: dict[tuple[str, int], int] = {}
         self._members: dict[int, list[str]] = {}
 
     def add(self, handle_id: str, keys: Sequence[tuple[str, int]]) -> None:
-        """Take note of the groups that a handle points at."""
+        """Add a handle with the keys of the message groups that it points at."""
         known = {self._number_by_key[key] for key in keys if key in self._number_by_key}
         number = min(known, default=len(self._number_by_key) + 1)
         members = [name for each in known for name in self._members.pop(each)]
@@ -252,7 +252,7 @@ class _HandleGroups:
         self._number_by_key |= dict.fromkeys(keys, number)
 
     def numbers(self) -> dict[str, int]:
-        """Return the number of each handle that is not alone."""
+        """Return the group number of each handle that is not alone in its group."""
         return {
             name: number
             for number, names in self._members.items()
@@ -262,7 +262,7 @@ class _HandleGroups:
 
 
 def check_sessions_exist(engine: Engine, tenant: str, chosen: PackSelection) -> None:
-    """Raise NotFound if a session was deleted whose messages are in a recorded pack, said or as evidence."""
+    """Raise NotFound if a session was deleted whose messages are in a recorded pack."""
     found = list(chosen.sessions)
     talked = chosen.about.get("talked")
     if talked is not None:
@@ -277,7 +277,7 @@ def check_sessions_exist(engine: Engine, tenant: str, chosen: PackSelection) -> 
 
 
 def rebuild_pack(store: port.Store, tenant: str, chosen: PackSelection) -> ContextPack:
-    """Return the pack of a record, byte for byte; raise Corrupt if it can't be made again as it was."""
+    """Return the pack of a record, byte for byte; raise Corrupt if it can't be rebuilt."""
 
     def texts(hashes: Sequence[str]) -> dict[str, str]:
         found = store.blobs(tenant, {bytes.fromhex(each) for each in hashes})
@@ -292,10 +292,10 @@ def rebuild_pack(store: port.Store, tenant: str, chosen: PackSelection) -> Conte
 def find_recorded_pack(
     store: port.Store, tenant: str, frame: Frame, context_hash: str | None, version: int | None
 ) -> PackSelection:
-    """Return what was recorded of a frame's pack: at a version of its tree, by hash, or the last; raise NotFound."""
+    """Return the record of a frame's pack: the one at a version of the tree, with a hash, or the last; raise NotFound."""
     if version is not None and (type(cast("object", version)) is not int or version < 1):
         raise errors.InvalidRequest(
-            "version is that of an event in the frame's tree: an int from 1 on."
+            "version is that of an event in the frame's tree: a whole number from 1 on."
         )
     wanted = frame.context_hash if context_hash is None and version is None else context_hash
     stream = state_cache.tree_stream(frame.root_id)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class ExpireTask(Task):
-    """Ends sessions that were idle for `idle_s` seconds (None: none), and frames whose time is up.
+    """Ends sessions that were idle for `idle_s` seconds (None: none), and fails overdue frames.
 
-    Sessions that ended are let go after `keep_days` days (None: never), by what `retaining` gives for a tenant.
+    Ended sessions are erased after `keep_days` days (None: never) by the Retention that `retaining` makes.
     """
 
     name = "expire"
@@ -43,7 +43,7 @@ class ExpireTask(Task):
         self._retention_positions: dict[str, RetentionPosition] = {}
 
     def due(self, tenant: str) -> bool:
-        """Whether the last look is a while ago."""
+        """Whether the interval since the last step is over."""
         return self._interval_is_over(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
 
     def _interval_is_over(self, looked_us: int | None, every_s: float) -> bool:
@@ -51,7 +51,7 @@ class ExpireTask(Task):
         return looked_us is None or abs(self._engine.now_us() - looked_us) >= every_us
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """End what is over."""
+        """End sessions and frames, then erase a batch of old sessions."""
         beat()
         settings = Settings(tenant=tenant)
         if self._idle_s is not None:
@@ -63,7 +63,7 @@ class ExpireTask(Task):
         return more
 
     def _apply_retention(self, tenant: str, beat: Heartbeat) -> bool:
-        """Let some of what ended long ago go; return whether there may be more."""
+        """Erase a batch of sessions that ended long ago; return whether there may be more."""
         due = self._interval_is_over(self._retained_us.get(tenant), limits.RETAIN_EVERY_S)
         if self._keep_days is None or self._make_retention is None or not due:
             return False
@@ -78,7 +78,7 @@ class ExpireTask(Task):
 
 
 class PurgeTask(Task):
-    """Erases in the background what delete_session has hidden."""
+    """Erases deleted sessions in the background, and repeats pending hook calls."""
 
     name = "purge"
 
@@ -93,7 +93,7 @@ class PurgeTask(Task):
         self._waiting: dict[str, set[str]] = {}
 
     def due(self, tenant: str) -> bool:
-        """Whether the log has gone on, or something is left of an erasure."""
+        """Whether the feed has new events, or work of an erasure is pending."""
         pending = self._engine.store.pending_erasures()
         if pending is not None and (
             has_local_work(pending)
@@ -104,7 +104,7 @@ class PurgeTask(Task):
         return seen < 0 or self._engine.store.wait(tenant, seen, 0)
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Erase some deleted sessions; return whether there may be more. What only waits is told of once."""
+        """Erase a batch of deleted sessions; return whether there may be more. Sessions that wait for forks are tried once."""
         beat()
         head = self._engine.store.head(tenant)
         erasing = ErasureService(self._engine, tenant, self._hooks)

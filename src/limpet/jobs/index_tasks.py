@@ -48,9 +48,9 @@ def no_heartbeat() -> None:
 
 
 class IndexTask(Task):
-    """Follows the log and keeps the archive up to it. Safe in company: of two that do it, one has the effect.
+    """Indexes the texts of the log. Of two workers that index the same events, one has the effect.
 
-    `notes` says what had to be made anew, and why.
+    `notes` lists what was rebuilt, and why.
     """
 
     name = "archive"
@@ -61,9 +61,9 @@ class IndexTask(Task):
         self.notes: list[str] = []
 
     def step(self, tenant: str, beat: Heartbeat = no_heartbeat) -> bool:
-        """Take the next events of a tenant's log into the archive; return whether there may be more at once.
+        """Index the next events of a tenant; return whether there may be more at once.
 
-        Raises Corrupt if the log is damaged. An index that is damaged is thrown away and begun anew.
+        Raises Corrupt if the log is damaged. A damaged index is cleared and rebuilt.
         """
         try:
             batch = IndexBatch(ArchiveIndex(self._index_store), tenant)
@@ -90,11 +90,11 @@ class IndexTask(Task):
             written = batch.write(last.position, _link_at(new, last.position))
         except errors.Corrupt as error:
             return self.discard_damaged(error)
-        # What came since can wait a moment: taken in together it costs less.
+        # Fewer events than a batch wait for the next step: indexed together they cost less.
         return not written or last is not new[-1] or len(new) >= limits.ARCHIVE_BATCH
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return how far the log was taken in, if that can be read; a damaged index counts as none: it is made anew."""
+        """Return the cursor and the lag; nothing if the index is unavailable. A damaged index has cursor 0."""
         try:
             at = ArchiveIndex(self._index_store).cursor(tenant)[0].position
         except errors.Corrupt:
@@ -104,8 +104,8 @@ class IndexTask(Task):
         return {"cursor": at, "lag": tasks.feed_lag(self._engine.store, tenant, at)}
 
     def discard_damaged(self, error: errors.Corrupt) -> bool:
-        """Throw a damaged shelf away: everything on it is made again from the log."""
-        self.notes.append(f"the archive was damaged and is made anew: {error}")
+        """Clear a damaged index store: all of it is rebuilt from the log."""
+        self.notes.append(f"the archive was damaged and is rebuilt: {error}")
         self._index_store.clear()
         return True
 
@@ -117,12 +117,12 @@ class IndexTask(Task):
             inverted_index.reset_tenant(ArchiveIndex(self._index_store), tenant)
             return True
         self.notes.append(f"the archive of tenant {tenant!r} was not of this log and is made anew.")
-        # Nor is anything else beside it: what was learnt of events that are not there is nobody's.
+        # Facts and vectors in the store are of the other log, too.
         self._index_store.clear()
         return True
 
     def _new_events(self, tenant: str, cursor: IndexCursor) -> list[StoredEvent] | None:
-        """Return the events after a cursor; None if it is not one of this log."""
+        """Return the events after a cursor; None if the cursor is not of this log or format."""
         feed, at = self._engine.store.feed, cursor.position
         page = feed(tenant, after=max(0, at - 1), limit=limits.READ_CHUNK)
         if at and (not page or page[0].link != cursor.link):
@@ -136,7 +136,7 @@ class IndexTask(Task):
         return new
 
     def _read_events(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
-        """Return the events that matter to the archive; those that were erased do not."""
+        """Return the events that the index needs, without erased ones."""
         kept = [
             stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None
         ]
@@ -158,12 +158,12 @@ class _IndexedEvent(msgspec.Struct, frozen=True):
 
     @property
     def begins_session(self) -> bool:
-        """Whether it is the first that ever happened in its session."""
+        """Whether the event is the first of its session."""
         return self.version == 1 or isinstance(self.event, events.SessionForkedEvent)
 
 
 def _sessions_without_start(said: Sequence[_IndexedEvent]) -> Iterator[str]:
-    """Yield the sessions that these events say something about, but not from their beginning."""
+    """Yield the sessions of these events whose first event is not among them."""
     seen = set[str]()
     for fact in said:
         if fact.session_id not in seen:
@@ -179,7 +179,7 @@ def _link_at(new: Sequence[StoredEvent], position: int) -> bytes:
 def _add_events(
     batch: IndexBatch, said: Sequence[_IndexedEvent], states: Mapping[str, SessionState | None]
 ) -> _IndexedEvent | None:
-    """Take events into a batch; return the last one taken if some are left for the next."""
+    """Add events to a batch; return the last one added if some are left for the next batch."""
     before = None
     messages = hidden = False
     for fact in said:
@@ -202,7 +202,7 @@ def _add_events(
 def _add_message(
     batch: IndexBatch, fact: _IndexedEvent, message: Message, state: SessionState | None
 ) -> bool:
-    """Take a message, unless it is a copy of one in another session, or nobody knows whose it is."""
+    """Add a message, unless it is a copy from another session, or its session is unknown."""
     if message.origin is not None:
         return False
     if batch.session(fact.session_id) is None:
@@ -222,13 +222,13 @@ def _add_message(
 
 
 def _update_session(batch: IndexBatch, fact: _IndexedEvent, state: SessionState | None) -> None:
-    """Keep up with whose a session is, and with its generation."""
+    """Update the owner and the generation of a session."""
     known = batch.session(fact.session_id)
     match fact.event:
         case events.SessionCreatedEvent(user_id=user_id):
             generation = known.generation + 1 if known else 0
             if known is None and state is not None and state.ordinal_began == fact.ordinal:
-                # One with this id was forgotten.
+                # An earlier session with this id was erased from the index.
                 generation = state.generation
             batch.add_session(fact.session_id, user_id, generation, fact.ordinal)
         case events.SessionForkedEvent(state=state) | events.SessionRewoundEvent(state=state):
@@ -240,7 +240,7 @@ def _update_session(batch: IndexBatch, fact: _IndexedEvent, state: SessionState 
 
 
 _LOOKBACK_EVENTS: Final = 4
-"""Events that are looked at for what a short answer answers."""
+"""How many earlier events are searched for the message that a short one answers."""
 
 
 class _EmbeddingInput(msgspec.Struct, frozen=True):
@@ -251,7 +251,7 @@ class _EmbeddingInput(msgspec.Struct, frozen=True):
 
 
 class EmbedTask(Task):
-    """Follows a tenant's log and keeps vectors of what users and assistants said."""
+    """Keeps embedding vectors of the messages of users and assistants."""
 
     name = "embed"
 
@@ -261,9 +261,9 @@ class EmbedTask(Task):
         self._embedder = embedder
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Embed what the next events of the log say; return whether there may be more at once.
+        """Embed the messages of the next events; return whether there may be more at once.
 
-        Progress and vectors are kept together: a step that is broken off, or overtaken, has not been.
+        The cursor and the vectors are written together: an interrupted step has no effect.
         """
         mark = self._vectors.progress(tenant)
         page = self._store.feed(tenant, after=mark.position, limit=limits.EMBED_EVENTS)
@@ -292,7 +292,7 @@ class EmbedTask(Task):
             )
 
     def _passages(self, tenant: str, page: Sequence[port.StoredEvent]) -> Iterator[_EmbeddingInput]:
-        """Yield what is worth embedding. Sessions that are deleted have no owner; those of nobody have an empty one."""
+        """Yield passages to embed, of sessions that are not deleted. A session without a user has the owner ""."""
         added = [stored for stored in page if _has_message(stored)]
         owners = self._owners(tenant, {stored.stream for stored in added})
         owned = [stored for stored in added if stored.stream in owners]
@@ -317,7 +317,7 @@ class EmbedTask(Task):
         return {stream: row.owner for stream, row in found.items() if row is not None}
 
     def _message_before(self, tenant: str, stored: port.StoredEvent) -> str:
-        """Return what was last said in a session before an event of it."""
+        """Return the text of the last message before an event of its session; empty if none is near."""
         before = self._store.read(
             tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True
         )

@@ -22,7 +22,6 @@ from limpet.runtime.state_cache import decode_session_events, session_stream
 from limpet.stores import port
 
 OFFLOAD_TASK = "offload"
-"""What the work of handing them over is called."""
 WAITING_PREFIX = "offload/job/"
 DEAD_PREFIX = "offload/dead/"
 REEXTRACTION_PREFIX = "offload/stand-in/"
@@ -30,10 +29,10 @@ QUEUE_PREFIXES = (WAITING_PREFIX, DEAD_PREFIX, REEXTRACTION_PREFIX)
 
 
 class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A generation of a session that ended: its history up to `version` is to be handed over.
+    """A generation of a session that ended: memory is to receive its history up to `version`.
 
-    `position` is that of the event that ended it: who ended first is handed over first. `begin` is that of
-    the event that began it, 0 in notes of versions that did not write it.
+    `position` is that of the ending event: memory receives histories in the order in which they ended.
+    `begin` is the position of the first event, 0 in notes of versions that did not write it.
     """
 
     session_id: str
@@ -48,9 +47,9 @@ class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """The same whenever it is handed over again; no other conversation of the tenant has it."""
+        """An idempotency key: the same for every try, and for no other history of the tenant."""
         named = f"{self.session_id}#{self.generation}"
-        # A session that was erased may be there again, with its generations counted from 0.
+        # A new session may have the id of an erased one, with its generations counted from 0.
         return f"{named}@{self.begin}" if self.begin else named
 
     @property
@@ -60,7 +59,7 @@ class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StoredJob(msgspec.Struct, frozen=True):
-    """A job as it stands in a note."""
+    """A job with the name and the version of its note."""
 
     name: str
     version: int
@@ -68,7 +67,7 @@ class StoredJob(msgspec.Struct, frozen=True):
 
 
 class QueuedOffload(msgspec.Struct, frozen=True, kw_only=True):
-    """A history that long-term memory has not taken yet: what is tried again, and what was given up (`dead`)."""
+    """A history that long-term memory has not received: it is tried again, or was given up (`dead`)."""
 
     key: str
     session_id: str
@@ -92,13 +91,13 @@ def _decode_session_note(value: bytes) -> _SessionNote:
     try:
         return msgspec.json.decode(value, type=_SessionNote)
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a note about a session can't be read.") from error
+        raise errors.Corrupt("a note about a session can't be decoded.") from error
 
 
 def drop_notes_of_missing_sessions(
     store: port.Store, tenant: str, prefixes: Sequence[str], is_there: Callable[[str], bool]
 ) -> int:
-    """Drop notes that are about sessions which are not there any more; return how many."""
+    """Drop notes about sessions that no longer exist; return how many."""
     dropped = 0
     for prefix in prefixes:
         after = ""
@@ -118,20 +117,20 @@ class OffloadQueue:
         self._tenant = tenant
 
     def add(self, job: OffloadJob) -> None:
-        """Note a job, unless it is noted."""
+        """Add a job, unless it is queued already."""
         self._store.put_note(self._tenant, job.note_name, msgspec.json.encode(job), expected=0)
 
     def next_due(self, now_us: int) -> StoredJob | None:
-        """Return the first job whose time has come."""
+        """Return the first job that is due; None without any."""
         found = self._stored_jobs(WAITING_PREFIX)
         return next((one for one in found if tasks.retry_is_due(one.job.retry_us, now_us)), None)
 
     def remove(self, noted: StoredJob) -> None:
-        """Forget a job; raise LeaseLost if somebody else has changed it."""
+        """Remove a job; raise LeaseLost if another worker has changed it."""
         self._put_note(noted.name, None, noted.version)
 
     def record_failure(self, noted: StoredJob, code: str, now_us: int, *, useless: bool) -> bool:
-        """Note that a job has failed; return whether it is given up, because that was too often or it is `useless`."""
+        """Record a failed try; return True if the job is given up: a retry is `useless`, or it has failed too often."""
         job, tries = noted.job, noted.job.tries + 1
         failed = msgspec.structs.replace(
             job, tries=tries, retry_us=now_us + tasks.backoff_us(tries), error=code
@@ -145,28 +144,28 @@ class OffloadQueue:
         return True
 
     def is_dead(self, job: OffloadJob) -> bool:
-        """Whether somebody has to look at a job before it is tried again."""
+        """Whether a job was given up, and waits for replay()."""
         return bool(self._note_version(DEAD_PREFIX + short_digest(job.key)))
 
     def add_reextraction(self, job: OffloadJob) -> None:
-        """Note that rules stood in for a model when a history was taken, unless that is noted."""
+        """Queue a history whose facts were extracted by rules because the model was unavailable."""
         anew = msgspec.structs.replace(job, tries=0, retry_us=0, error="")
         name = REEXTRACTION_PREFIX + short_digest(job.key)
         self._store.put_note(self._tenant, name, msgspec.json.encode(anew), expected=0)
 
     def reextractions(self, limit: int | None = None) -> list[StoredJob]:
-        """Return the histories, or some, in which rules stand in for a model."""
+        """Return the histories, at most `limit`, that wait for an extraction with a model."""
         return list(itertools.islice(self._stored_jobs(REEXTRACTION_PREFIX), limit))
 
     def record_reextraction_failure(self, noted: StoredJob, code: str) -> None:
-        """Note that a model has failed at a history again; after too many times what stands in is left to stand."""
+        """Record that the model has failed again; after too many failures the facts of the rules stay."""
         tries = noted.job.tries + 1
         failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
         kept = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
         self._put_note(noted.name, kept, noted.version)
 
     def replay(self, key: str | None = None) -> int:
-        """Have a job, or all, that was given up tried again from the beginning; return how many."""
+        """Queue given-up jobs again, all or the one with a key; return how many."""
         count = 0
         for noted in list(self._stored_jobs(DEAD_PREFIX)):
             job = noted.job
@@ -177,7 +176,7 @@ class OffloadQueue:
         return count
 
     def queued(self) -> list[QueuedOffload]:
-        """Return every job, those given up last."""
+        """Return every job; those that were given up come last."""
         return [
             QueuedOffload(
                 key=job.key,
@@ -193,7 +192,7 @@ class OffloadQueue:
         ]
 
     def counts(self) -> tuple[int, int]:
-        """Return how many jobs wait, and how many were given up."""
+        """Return the number of waiting jobs, and of those that were given up."""
         return sum(1 for _ in self._stored_jobs(WAITING_PREFIX)), sum(
             1 for _ in self._stored_jobs(DEAD_PREFIX)
         )
@@ -212,18 +211,18 @@ class OffloadQueue:
     def _put_note(self, name: str, job: OffloadJob | None, version: int) -> None:
         value = None if job is None else msgspec.json.encode(job)
         if not self._store.put_note(self._tenant, name, value, expected=version):
-            raise LeaseLost("another worker has this history in hand")
+            raise LeaseLost("another worker has changed this job")
 
 
 def _decode_job(value: bytes) -> OffloadJob:
     try:
         return msgspec.json.decode(value, type=OffloadJob)
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a noted offload can't be read.") from error
+        raise errors.Corrupt("a queued history can't be decoded.") from error
 
 
 def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
-    """Return what a generation is called that somebody owns, in the state in which it ended."""
+    """Return the description of a generation for a memory engine; `state` is the one in which it ended."""
     return History(
         key=job.key,
         who=Who(tenant, state.user_id or ""),
@@ -238,7 +237,7 @@ def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
 def read_history(
     store: port.Store, tenant: str, state: SessionState, beat: Heartbeat
 ) -> Iterator[list[Said]]:
-    """Yield the messages of a generation in chunks; those that were carried over were said elsewhere."""
+    """Yield the messages of a generation in chunks, without those that were carried over from another session."""
     stream, after, number = session_stream(state.id), state.began, 0
     while after < state.version:
         beat()
@@ -252,7 +251,6 @@ def read_history(
         added = [stored for stored in page if stored.kind == events.MessageAddedEvent.kind]
         numbers = {stored.version: number + at for at, stored in enumerate(added, start=1)}
         number += len(added)
-        # What was erased is nobody's any more.
         whole = [stored for stored in added if stored.payload is not None]
         chunk = [
             Said(
@@ -275,12 +273,12 @@ ENGINES_NOTE = "memory/engines"
 
 
 def known_engines(store: port.Store, tenant: str) -> frozenset[str]:
-    """Return the names of the engines that have taken a history."""
+    """Return the names of the engines that have received a history."""
     return _read_engines(store, tenant)[0]
 
 
 def remember_engine(store: port.Store, tenant: str, name: str) -> None:
-    """Note that an engine is about to be given a history; raise Unavailable if others are always faster."""
+    """Record that an engine is about to receive a history; raise Unavailable after too many concurrent changes."""
     for _ in range(limits.RETRIES_MAX):
         names, version = _read_engines(store, tenant)
         if name in names:
@@ -288,7 +286,9 @@ def remember_engine(store: port.Store, tenant: str, name: str) -> None:
         value = msgspec.json.encode(sorted({*names, name}))
         if store.put_note(tenant, ENGINES_NOTE, value, expected=version):
             return
-    raise errors.Unavailable("others note the same at the same time; try again.")
+    raise errors.Unavailable(
+        "other processes changed the list of memory engines at the same time; retry."
+    )
 
 
 def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
@@ -298,4 +298,4 @@ def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
     try:
         return frozenset(msgspec.json.decode(note.value, type=list[str])), note.version
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("the note of the memory engines can't be read.") from error
+        raise errors.Corrupt("the list of memory engines can't be decoded.") from error

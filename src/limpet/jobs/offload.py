@@ -33,31 +33,31 @@ _log = logging.getLogger("limpet.memory")
 
 
 class IngestStatus(Protocol):
-    """Whether an engine still has what it has taken."""
+    """Whether a memory engine still has the histories that it has received."""
 
     def lost(self, tenant: str) -> bool:
-        """Whether something of a tenant's may be gone."""
+        """Whether histories of a tenant may be lost."""
         ...
 
     def begin(self, tenant: str) -> None:
-        """Note that it is handed over again from the beginning."""
+        """Record that all histories are sent again."""
         ...
 
     def count_ingested(self, tenant: str) -> None:
-        """Note that one more was taken."""
+        """Count one more history."""
         ...
 
     def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
-        """Whether a history was taken and is not gone."""
+        """Whether the engine has a history."""
         ...
 
     def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
-        """Whether rules stood in for a model when a history was taken."""
+        """Whether facts of a history were extracted by rules because the model was unavailable."""
         ...
 
 
 class OffloadTask(Task):
-    """The task that hands over every generation that ended of every session that somebody owns."""
+    """Sends ended generations of sessions that have an owner to long-term memory."""
 
     name = OFFLOAD_TASK
 
@@ -71,7 +71,7 @@ class OffloadTask(Task):
         self._feed = FeedFollower(engine.store, self.name)
 
     def due(self, tenant: str) -> bool:
-        """Whether the log has gone on, a job's time has come, or what was taken is lost."""
+        """Whether the feed has new events, a job is due, or the engine has lost histories."""
         if self._feed.has_news(tenant):
             return True
         if self._ingest_status is not None and self._ingest_status.lost(tenant):
@@ -79,12 +79,12 @@ class OffloadTask(Task):
         return OffloadQueue(self._store, tenant).next_due(self._engine.now_us()) is not None
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return how far the log was read, and how many histories wait or were given up."""
+        """Return the cursor, and how many histories wait or were given up."""
         waiting, dead = OffloadQueue(self._store, tenant).counts()
         return {**self._feed.progress(tenant), "waiting": waiting, "dead": dead}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Read on in the log, or hand one history over."""
+        """Process the next page of the feed, or send one history."""
         if self._ingest_status is not None and self._ingest_status.lost(tenant):
             self._feed.restart(tenant)
             self._ingest_status.begin(tenant)
@@ -106,7 +106,7 @@ class OffloadTask(Task):
         return True
 
     def _add_jobs(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
-        """Note what ended in a part of the log."""
+        """Queue the generations that ended in a page of the feed."""
         jobs = OffloadQueue(self._store, tenant)
         for stored in page:
             job = None
@@ -120,7 +120,7 @@ class OffloadTask(Task):
                 jobs.add(job)
 
     def _ended_job(self, tenant: str, stored: port.StoredEvent) -> OffloadJob | None:
-        """Return the job of an event that ended a generation; None if nobody owns it, or it is to be forgotten."""
+        """Return the job of an event that ended a generation; None if the session has no owner or was deleted."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.user_id is None or stored.payload is None:
@@ -146,7 +146,7 @@ class OffloadTask(Task):
     def _lost_job(
         self, tenant: str, stored: port.StoredEvent, kept: IngestStatus
     ) -> OffloadJob | None:
-        """Return the job of a generation that was taken, and is not there any more."""
+        """Return the job of a generation that the engine has received and lost."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         now = self._engine.states.current(tenant, session_id)
         if now is None or now.status is SessionStatus.DELETED or stored.payload is None:
@@ -155,7 +155,7 @@ class OffloadTask(Task):
         if not isinstance(fact.event, events.SessionOffloadedEvent):
             return None
         if stored.version <= SessionEventSearch(self._store, tenant, now).version_before_creation():
-            # Another had the id then, and was deleted.
+            # The event is of an earlier session with this id, which was deleted.
             return None
         state = self._engine.states.at_version(tenant, session_id, stored.version - 1)
         while state is not None and state.generation > fact.event.generation:
@@ -175,13 +175,13 @@ class OffloadTask(Task):
     def _ended_state(
         self, tenant: str, now: SessionState, stored: port.StoredEvent
     ) -> SessionState | None:
-        """Return a state in the generation that an event has ended."""
+        """Return a state of the generation that an event ended."""
         if stored.version > now.began:
             return now
         return self._engine.states.at_version(tenant, now.id, stored.version - 1)
 
     def _begin_position(self, tenant: str, state: SessionState) -> int:
-        """Return the position at which the session's own part of a generation begins: no other has the same."""
+        """Return the position of the session's first own event in a generation: unique in the log."""
         forked = state.forked_from[1] if state.forked_from else 0
         after = max(state.began - 1, forked)
         found = self._store.read(
@@ -198,7 +198,7 @@ class OffloadTask(Task):
             return False
         if not session_rules.is_offloaded(state, job.generation):
             return True
-        # The log says that it was taken: it is only here if that is lost.
+        # The log says that memory has received it, so it is needed only if memory has lost it.
         return (
             self._ingest_status is not None
             and state.user_id is not None
@@ -210,9 +210,7 @@ class OffloadTask(Task):
     def _hand_over(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, beat: Heartbeat) -> None:
         state = self._engine.states.at_version(tenant, job.session_id, job.version)
         if state is None or state.generation != job.generation or state.user_id is None:
-            raise errors.Corrupt(
-                "the log does not have a history that ended.", facts={"key": job.key}
-            )
+            raise errors.Corrupt("the log lacks a queued history.", facts={"key": job.key})
         self._add_source_job(tenant, jobs, job, state)
         if state.uncarried_count:
             history = memory_queue.history_of(tenant, job, state)
@@ -225,19 +223,20 @@ class OffloadTask(Task):
                 if self._ingest_status.used_fallback(history.who, history.session_id, history.key):
                     jobs.add_reextraction(job)
         beat()
+        # The event comes after the ingestion: a crash between them repeats it, and the engine knows its key.
         command = commands.OffloadSession(
             session_id=job.session_id, generation=job.generation, engine=self._memory.name
         )
         try:
             self._engine.run(commands.CommandRequest(tenant=tenant, command=command))
         except errors.SessionNotFound:
-            # Deleted or erased meanwhile: whoever told the engine to forget it may have been too early.
+            # Deleted or erased since: the erasure's hook may have run before this history arrived.
             self._memory.forget(Who(tenant, state.user_id), job.session_id)
 
     def _add_source_job(
         self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState
     ) -> None:
-        """Note the session that this one goes on from: its part of the conversation is over too."""
+        """Queue the session that this one continues: its part of the conversation has ended, too."""
         if state.continued_from is None:
             return
         source = self._engine.states.current(tenant, state.continued_from)
@@ -259,7 +258,7 @@ class OffloadTask(Task):
         useless = isinstance(failed.error, errors.Refused)
         dead = jobs.record_failure(noted, failed.code, self._engine.now_us(), useless=useless)
         _log.warning(
-            "a history was not taken",
+            "memory did not take a history",
             extra={
                 "action": "offload.dead" if dead else "offload.failed", "tenant": tenant,
                 "session": noted.job.session_id, "generation": noted.job.generation,
@@ -269,15 +268,15 @@ class OffloadTask(Task):
 
 
 class SupportsReextraction(Protocol):
-    """A memory that can take a history again."""
+    """A memory that can extract facts from a history again."""
 
     def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
-        """Have the model look where rules stood in; return whether nothing stands in any more."""
+        """Extract facts with the model instead of the rules; return whether that succeeded."""
         ...
 
 
 class ReextractionTask(Task):
-    """The task that has a model find the facts for which rules stand in."""
+    """Extracts facts with the model from histories for which rules were used."""
 
     name = "redo"
 
@@ -287,15 +286,15 @@ class ReextractionTask(Task):
         self._memory = memory
 
     def due(self, tenant: str) -> bool:
-        """Whether rules stand in somewhere."""
+        """Whether a history waits."""
         return bool(OffloadQueue(self._store, tenant).reextractions(limit=1))
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return in how many histories rules stand in."""
+        """Return how many histories wait."""
         return {"waiting": len(OffloadQueue(self._store, tenant).reextractions())}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Have the model look at one history: one that it has failed at least often."""
+        """Process one history, of those with the fewest failures."""
         jobs = OffloadQueue(self._store, tenant)
         noted = min(jobs.reextractions(), key=lambda one: one.job.tries, default=None)
         if noted is None:
@@ -316,4 +315,4 @@ class ReextractionTask(Task):
             return
         said = memory_queue.read_history(self._store, tenant, state, beat)
         if not self._memory.redo(memory_queue.history_of(tenant, job, state), said):
-            raise errors.Unavailable("the model finds no facts now; what rules have found stands.")
+            raise errors.Unavailable("the model finds no facts now; those found by rules stay.")

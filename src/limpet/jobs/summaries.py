@@ -30,13 +30,13 @@ SUMMARY_PREFIX = "summary/todo/"
 _TRIGGER_KINDS = (
     e.WindowCutEvent.kind, e.SessionSummarizedEvent.kind, e.SessionForkedEvent.kind, e.SessionRewoundEvent.kind,
 )  # fmt: skip
-"""Events after which messages may be out that no written summary stands for."""
+"""Events after which messages may be cut from the window without a written summary."""
 
 _log = logging.getLogger("limpet.summaries")
 
 
 class PendingSummary(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A session to be summarised, since the event at a position."""
+    """A session that needs a summary because of the event at a position."""
 
     session_id: str
     position: int
@@ -46,7 +46,7 @@ class PendingSummary(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SummaryTask(Task):
-    """The task that has summaries written by a summariser, one for each session that needs one."""
+    """Has a summarizer write the summaries of sessions that need one."""
 
     name = "summarize"
 
@@ -58,17 +58,17 @@ class SummaryTask(Task):
         self._feed = FeedFollower(engine.store, self.name)
 
     def due(self, tenant: str) -> bool:
-        """Whether the log has gone on, or a summary's time has come."""
+        """Whether the feed has new events, or a summary is due."""
         return self._feed.has_news(tenant) or self._next_due(tenant) is not None
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return how far the log was read, and how many sessions wait."""
+        """Return the cursor, and how many sessions wait."""
         waiting = list(self._pending(tenant))
         failing = sum(1 for _, _, one in waiting if one.tries)
         return {**self._feed.progress(tenant), "waiting": len(waiting), "failing": failing}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Read on in the log, or have one summary written."""
+        """Process the next page of the feed, or write one summary."""
         if self._feed.process_next(tenant, lambda page: self._note_sessions(tenant, page)):
             return True
         found = self._next_due(tenant)
@@ -84,12 +84,12 @@ class SummaryTask(Task):
         if isinstance(outcome, AttemptFailure) and (wanted or not conflict):
             self._record_failure(tenant, name, version, one, outcome)
         elif not wanted:
-            # If that fails, somebody has noted it anew since it was read.
+            # Fails if the session was noted again since: then it needs another summary.
             self._store.put_note(tenant, name, None, expected=version)
         return True
 
     def _note_sessions(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
-        """Note the sessions that a part of the log leaves without a written summary."""
+        """Note the sessions that need a summary after a page of the feed."""
         touched = {
             stored.stream.removeprefix(SESSION_STREAM_PREFIX): stored.position
             for stored in page
@@ -100,7 +100,7 @@ class SummaryTask(Task):
                 self._put_pending(tenant, PendingSummary(session_id, position))
 
     def _put_pending(self, tenant: str, one: PendingSummary) -> None:
-        """Note a session; one that is noted already is noted anew, so that nobody who has read it drops it."""
+        """Note a session. An existing note gets a new version, so that a step that read the old one does not drop it."""
         name = SUMMARY_PREFIX + short_digest(one.session_id)
         before = self._store.note(tenant, name)
         if before is not None:
@@ -112,7 +112,7 @@ class SummaryTask(Task):
         self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
 
     def _session_to_summarize(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return a session of which messages are out that no written summary stands for."""
+        """Return an active session if cut messages lack a written summary; else None."""
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
             return None
@@ -131,7 +131,6 @@ class SummaryTask(Task):
         try:
             self._engine.run(out.summary_request(tenant, text, language, author))
         except (errors.SessionEnded, errors.SessionNotFound):
-            # There is nobody left to read it.
             return
 
     def _record_failure(
@@ -142,7 +141,7 @@ class SummaryTask(Task):
         noted = msgspec.structs.replace(one, tries=tries, retry_us=retry, error=failed.code)
         self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
         if isinstance(failed.error, errors.Conflict):
-            # The session went on meanwhile: nobody's fault, but paid for, so it is not asked for again at once.
+            # The session changed meanwhile. Not worth a warning, but a model was paid: wait before the next try.
             return
         _log.warning(
             "a summary was not written",
@@ -172,4 +171,4 @@ def _decode_pending(value: bytes) -> PendingSummary:
     try:
         return msgspec.json.decode(value, type=PendingSummary)
     except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a noted summary can't be read.") from error
+        raise errors.Corrupt("a queued summary can't be decoded.") from error
