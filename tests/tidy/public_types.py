@@ -45,7 +45,7 @@ def unnamed_types() -> set[str]:
     known = {id(value) for value in public.values()}
     missing: set[str] = set()
     for value in public.values():
-        for module, annotation in annotations(value):
+        for module, annotation in signature_types(value):
             for name in type_names(annotation):
                 origin = defined_in(module, name)
                 if origin and id(origin[1]) not in known:
@@ -53,7 +53,7 @@ def unnamed_types() -> set[str]:
     return missing
 
 
-def annotations(value: object) -> Iterator[tuple[ModuleType, str]]:
+def signature_types(value: object) -> Iterator[tuple[ModuleType, str]]:
     """Yield the annotations of a public value, each with the module in which it is written."""
     if inspect.isfunction(value):
         module = sys.modules[value.__module__]
@@ -61,15 +61,15 @@ def annotations(value: object) -> Iterator[tuple[ModuleType, str]]:
     elif inspect.isclass(value) and not issubclass(value, BaseException):
         for base in value.__mro__:
             if base.__module__.startswith("limpet"):
-                yield from own_annotations(base)
+                yield from own_signature_types(base)
 
 
-def own_annotations(kind: type) -> Iterator[tuple[ModuleType, str]]:
+def own_signature_types(kind: type) -> Iterator[tuple[ModuleType, str]]:
     fields = vars(kind).get("__annotations__", {})
     yield from ((sys.modules[kind.__module__], str(fields[f])) for f in fields if f[0] != "_")
     for name, member in vars(kind).items():
         if not name.startswith("_") or name in PROTOCOLS:
-            yield from annotations(plain_function(member))
+            yield from signature_types(plain_function(member))
 
 
 def plain_function(member: object) -> object:

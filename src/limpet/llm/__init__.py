@@ -8,6 +8,7 @@ from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from limpet.llm.anthropic_model import AnthropicModel
+    from limpet.llm.client import Backoff
     from limpet.llm.extraction import ModelExtractor
     from limpet.llm.openai_model import OpenAIModel
     from limpet.llm.port import Model, Reply
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnthropicModel",
+    "Backoff",
     "Model",
     "ModelExtractor",
     "ModelSummarizer",
@@ -27,6 +29,7 @@ if not TYPE_CHECKING:
         __name__,
         __all__,
         "limpet.llm.port",
+        "limpet.llm.client",
         "limpet.llm.summarizer",
         "limpet.llm.extraction",
         "limpet.llm.openai_model",

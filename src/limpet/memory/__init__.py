@@ -12,6 +12,7 @@ from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from limpet.core.values.memory_records import (
+        Extract,
         Fact,
         FactKind,
         Found,
@@ -51,6 +52,7 @@ __all__ = [
     "DropRows",
     "Embedder",
     "ExpectedRows",
+    "Extract",
     "Fact",
     "FactKind",
     "Found",
