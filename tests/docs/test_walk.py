@@ -12,7 +12,7 @@ OVER_THE_LIMIT = {
     "`session.window(budget=8_000)`": 13,
     "`lp.index.push_frame(…)`": 29,
     "`lp.memory.forget(user_id)`": 53,
-    "`limpet sessions list`": 56,
+    "`limpet sessions list`": 55,
 }
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from limpet.llm.anthropic_model import AnthropicModel
     from limpet.llm.client import Backoff
     from limpet.llm.extraction import ModelExtractor
-    from limpet.llm.openai_model import OpenAIModel
+    from limpet.llm.models import AnthropicModel, OpenAIModel
     from limpet.llm.port import Model, Reply
     from limpet.llm.summarizer import ModelSummarizer
 
@@ -32,6 +31,5 @@ if not TYPE_CHECKING:
         "limpet.llm.client",
         "limpet.llm.summarizer",
         "limpet.llm.extraction",
-        "limpet.llm.openai_model",
-        "limpet.llm.anthropic_model",
+        "limpet.llm.models",
     )
