@@ -6,9 +6,14 @@ the events of its source. Events of an earlier, deleted session with the same id
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import msgspec
 
@@ -17,30 +22,31 @@ from limpet.core.formats import export_format
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
+from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState
 from limpet.runtime import projections
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.state_cache import decode_session_events, session_stream
-from limpet.stores import port
+from limpet.stores import port, urls
 
 if TYPE_CHECKING:
     from limpet.admin.log import Progress
 
 TimedEvent = tuple[export_format.ExportedEvent, int]
-"""An event of a file, and when it happened."""
+"""An event of an export file, and its time in microseconds."""
 
 replace = msgspec.structs.replace
 
 
 class Sink(Protocol):
-    """Where bytes go."""
+    """An object that takes the bytes of an export."""
 
     def write(self, data: bytes, /) -> object: ...
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What was written: how much, and the SHA-256 of all but the last line."""
+    """The result of an export: counts, and the SHA-256 of every line but the last."""
 
     sessions: int
     events: int
@@ -55,11 +61,11 @@ ExportableEvent = (
     | e.SessionForkedEvent
     | e.SessionRewoundEvent
 )
-"""Events of which a file tells."""
+"""The events that an export file has."""
 
 
 class EventNumbers:
-    """From versions of a session to the numbers of its events in a file, as far as they were written."""
+    """Maps versions of a session to the numbers of its events in a file. Grows as events are written."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -68,11 +74,11 @@ class EventNumbers:
         self._left_out: dict[int, int] = {}
 
     def leave_out(self, version: int) -> None:
-        """Have no number of its own for an event: whatever refers to it means the one before."""
+        """Skip an event. A reference to it becomes one to the event before."""
         self._left_out[version] = self.count
 
     def add(self, version: int) -> None:
-        """Number the next event."""
+        """Give the next number to the event at a version."""
         self.count += 1
         if self._spans and self._spans[-1][1] == version - 1:
             low, _, shift = self._spans[-1]
@@ -89,7 +95,7 @@ class EventNumbers:
 
 
 class Exporter:
-    """Reads sessions of one tenant. `among`: the states of those that are written, by their ids."""
+    """Reads the events of sessions for export. `among` returns the state of an exported session by its id."""
 
     def __init__(
         self, engine: Engine, tenant: str, among: Callable[[str], SessionState | None]
@@ -100,7 +106,7 @@ class Exporter:
         self._numbers: dict[str, EventNumbers] = {}
 
     def timed_events(self, state: SessionState) -> Iterator[TimedEvent]:
-        """Yield a session's events up to a state of it, with the numbers that they have in a file."""
+        """Yield a session's events up to a state, as they are in a file."""
         numbers: EventNumbers | None = None
         name = ""
         for page in self._pages(state):
@@ -110,7 +116,7 @@ class Exporter:
                     numbers = self._numbers[state.id] = EventNumbers(stored.ordinal)
                 event = fact.event
                 if isinstance(event, e.SessionOffloadedEvent | e.SessionErasedEvent):
-                    # Which memory has taken it is this store's affair, and so is what it has erased.
+                    # Only this store needs to know what its memory has received and what it has erased.
                     numbers.leave_out(stored.version)
                     continue
                 numbers.add(stored.version)
@@ -129,13 +135,13 @@ class Exporter:
             low = high
 
     def _version_runs(self, stream: str, low: int, high: int) -> Iterator[list[port.StoredEvent]]:
-        """Yield the events with low < version <= high, newest stretch first, also those that a rewind left out."""
+        """Yield runs of events with low < version <= high, the newest run first, including those before a rewind."""
         while high > low:
             found = self._engine.store.read(
                 self._tenant, stream, after=low, until=high, limit=high - low, at=high
             )
             if not found:
-                # It was forked from a session that had gone back before.
+                # The session is a fork of one that had been rewound below this version.
                 return
             at = len(found) - 1
             while at and found[at - 1].version == found[at].version - 1:
@@ -159,12 +165,6 @@ class Exporter:
             event, selection=_renumbered_selection(chosen, other.id, self._numbers[other.id])
         )
 
-    def lines(self, state: SessionState) -> Iterator[bytes]:
-        """Yield the lines of a session."""
-        yield export_format.encode_line(export_format.SessionLine(state.id))
-        for fact, time_us in self.timed_events(state):
-            yield export_format.encode_line(export_format.event_line(fact, time_us))
-
 
 def _renumbered_selection(
     chosen: WindowSelection, session_id: str, numbers: EventNumbers
@@ -180,7 +180,7 @@ def _portable_event(
     event: ExportableEvent, session_id: str, numbers: EventNumbers
 ) -> export_format.ExportedEvent:
     if isinstance(event, e.SessionCreatedEvent):
-        # What a fork has from its source is its own in a file.
+        # In a file a fork has the events of its source as its own.
         return event if event.id == session_id else replace(event, id=session_id)
     if isinstance(event, e.SessionForkedEvent):
         there = event.state
@@ -192,10 +192,102 @@ def _portable_event(
     return event
 
 
+def export_sessions(
+    engine: Engine,
+    tenant: str,
+    target: str | Path | Sink,
+    *,
+    session_id: str | None,
+    user_id: str | None,
+    progress: Progress,
+) -> Exported:
+    """Write sessions to a new file, or to an object that takes bytes."""
+    engine.check()
+    if session_id is not None and user_id is not None:
+        raise errors.InvalidRequest("export a session or a user, not both.")
+    if session_id is not None:
+        checked_id("a session's id", session_id)
+    if user_id is not None:
+        checked_id("a user's id", user_id)
+    if isinstance(target, str | Path):
+        place = checked_path(target).absolute()
+        _check_absent(place)
+        states = select_sessions(engine, tenant, session_id, user_id)
+        with _new_file(place) as file:
+            return write_sessions(engine, tenant, states, file, progress)
+    if not callable(getattr(cast("object", target), "write", None)):
+        raise errors.InvalidRequest("an export goes to the path of a new file, or an open one.")
+    if isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
+        raise errors.InvalidRequest(
+            "an export is bytes, and this takes text.",
+            hint="Give what takes bytes: sys.stdout.buffer, or a file that was opened with 'wb'.",
+        )
+    states = select_sessions(engine, tenant, session_id, user_id)
+    return write_sessions(engine, tenant, states, target, progress)
+
+
+def checked_path(value: str | Path) -> Path:
+    """Return the path of a file; raise InvalidRequest for anything else."""
+    if not isinstance(cast("object", value), str | Path) or "\0" in str(value):
+        raise errors.InvalidRequest("a file is given by its path.")
+    if not str(value):
+        raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
+    return urls.local_path(value)
+
+
+def _check_absent(place: Path) -> None:
+    if place.exists() or place.is_symlink():
+        raise errors.InvalidRequest(
+            f"{place} exists already.",
+            hint="Name a new file; an export never overwrites.",
+            facts={"exists": str(place)},
+        )
+
+
+def _publish_file(made: Path, place: Path) -> None:
+    """Give a finished file its name; raise InvalidRequest if another file has got it since."""
+    try:
+        place.hardlink_to(made)
+    except FileExistsError:
+        _check_absent(place)
+    except OSError:
+        # Some file systems have no hard links.
+        made.rename(place)
+    else:
+        made.unlink()
+
+
+@contextlib.contextmanager
+def _new_file(place: Path) -> Iterator[BinaryIO]:
+    """Yield a temporary file beside `place`, readable by its owner only; it gets the name once it is on disk."""
+    try:
+        fd, name = tempfile.mkstemp(prefix=f"{place.name[:100]}.", suffix=".part", dir=place.parent)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise errors.InvalidRequest(
+            f"no file can be made in {place.parent}: {error.strerror}.",
+            hint="Name a file in a folder that is there and may be written to.",
+        ) from error
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        _publish_file(Path(name), place)
+        folder = os.open(place.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(name).unlink()
+        raise
+
+
 def select_sessions(
     engine: Engine, tenant: str, session_id: str | None, user_id: str | None
 ) -> list[SessionState]:
-    """Return the sessions that are asked for: a conversation, all of a user, or all of the tenant; oldest first."""
+    """Return the sessions of a conversation, of a user, or of the tenant, the oldest first."""
     if session_id is not None:
         found = conversation_sessions(engine, tenant, session_id)
     else:
@@ -213,12 +305,12 @@ def _first_event(engine: Engine, tenant: str, state: SessionState) -> port.Store
 
 
 def begin_version(engine: Engine, tenant: str, state: SessionState) -> int:
-    """Return the version before a session's first event: what is older was deleted under its id."""
+    """Return the version before a session's first event: earlier ones are of a deleted session with the same id."""
     return _first_event(engine, tenant, state).version - 1
 
 
 def conversation_sessions(engine: Engine, tenant: str, session_id: str) -> list[SessionState]:
-    """Return the sessions that one conversation goes through; raise SessionNotFound if there is none."""
+    """Return the sessions of a conversation, first to last; raise SessionNotFound."""
 
     def find(name: str) -> SessionState | None:
         state = engine.states.current(tenant, name)
@@ -228,7 +320,7 @@ def conversation_sessions(engine: Engine, tenant: str, session_id: str) -> list[
 
 
 def _session_ids(store: port.Store, tenant: str, user_id: str | None) -> Iterable[str]:
-    """Return the ids of all sessions; those that move to the front of the listing meanwhile are not missed."""
+    """Return the ids of all sessions, including those that move to the front of the listing meanwhile."""
     found: dict[str, None] = {}
     since: int | None = None
     while True:
@@ -273,7 +365,7 @@ def write_sessions(
 
 
 class ExportWriter:
-    """A file that is being written: counts, and the digest of what was."""
+    """Writes the lines of an export, counts them, and computes their digest."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

@@ -26,20 +26,20 @@ from limpet.core.values.session_state import DERIVED_METADATA
 from limpet.sessions.requests import checked_policy
 
 PENGUIN_INDEX: Final = "session_index.json"
-"""What Penguin calls the list of its sessions."""
+"""The file in which Penguin lists its sessions."""
 
 replace = msgspec.structs.replace
 
 
 class SkippedSource(msgspec.Struct, frozen=True):
-    """What was not imported: a file, a line of one or a session, and why."""
+    """A file, a line or a session that was not imported, and the reason."""
 
     source: str
     reason: str
 
 
 class ImportNotes:
-    """What an import has to tell, within bounds."""
+    """The notes and skipped sources of an import, up to a limit."""
 
     def __init__(self) -> None:
         self.skipped: list[SkippedSource] = []
@@ -47,14 +47,14 @@ class ImportNotes:
         self.more = 0
 
     def skip(self, source: object, reason: str) -> None:
-        """Tell of something that was left out."""
+        """Add a source that was left out."""
         if len(self.skipped) < limits.IMPORT_NOTES_MAX:
             self.skipped.append(SkippedSource(str(source), reason))
         else:
             self.more += 1
 
     def note(self, text: str) -> None:
-        """Tell of something that is not as it was."""
+        """Add a note about a difference."""
         if len(self.texts) < limits.IMPORT_NOTES_MAX:
             self.texts.append(text)
         else:
@@ -62,7 +62,7 @@ class ImportNotes:
 
 
 def detect_format(path: Path) -> str:
-    """Return what a file or folder holds: limpet, penguin or openai; raise InvalidRequest if it can't be told."""
+    """Return the format of a file or folder: limpet, penguin or openai; raise InvalidRequest if it is unknown."""
     if path.is_dir():
         return "penguin"
     with path.open("rb") as file:
@@ -80,7 +80,7 @@ def detect_format(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    """Raise TooLarge if a file has more than is held at once."""
+    """Raise TooLarge if a file is larger than the limit for files that are read whole."""
     size = path.stat().st_size
     if size > limits.IMPORT_FILE_BYTES_MAX:
         raise errors.TooLarge(
@@ -91,7 +91,7 @@ def _check_size(path: Path) -> None:
 
 
 def _read_json(path: Path) -> Json:
-    """Return the one JSON value of a file; raise DamagedFile if it is none."""
+    """Return the JSON value of a file; raise DamagedFile for anything else."""
     _check_size(path)
     try:
         return foreign_chats.decode_json(path.read_bytes())
@@ -100,7 +100,7 @@ def _read_json(path: Path) -> Json:
 
 
 def penguin_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
-    """Yield the sessions of a file, or of a folder with its index; tell of those that can't be read."""
+    """Yield the sessions of a file, or of a folder with its index; note those that can't be read."""
     if not path.is_dir():
         yield foreign_chats.parse_penguin_session(_read_json(path), _read_index(path.parent))
         return
@@ -120,7 +120,7 @@ def penguin_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
 
 
 def _read_with_backup(path: Path, notes: ImportNotes) -> Json:
-    """Return a session file's value, or that of the backup beside it if it is damaged."""
+    """Return a session file's value, or that of its backup if the file is damaged."""
     try:
         return _read_json(path)
     except errors.DamagedFile:
@@ -206,7 +206,7 @@ def convert(
     now_us: int,
     file_us: int,
 ) -> None:
-    """Write chats as sessions of ours; those that can't be kept are left out and told of."""
+    """Write chats as sessions of an export file; note those that can't be converted."""
     names: set[str] = set()
     made.write_line(export_format.HeaderLine())
     for chat in _link_continuations(found):
@@ -226,7 +226,7 @@ def convert(
 
 
 def _link_continuations(found: Iterator[ForeignChat]) -> Iterator[ForeignChat]:
-    """Give sessions that follow others their place in the chain, as far as those came before."""
+    """Link sessions to those that they continue, if these came before."""
     places: dict[str, tuple[str, int]] = {}
     for chat in found:
         if chat.continued_from:
@@ -301,7 +301,7 @@ def _convert_metadata(chat: ForeignChat, note: Callable[[str], None]) -> dict[st
 def _check_chat(
     chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int
 ) -> None:
-    """Raise what the rules, or the limits, say against a session."""
+    """Raise the error of the rules or limits that a session violates."""
     terms = ImportTerms(
         latest_us=now_us, check_policy=checked_policy, names=EMPTY, version_offsets=EMPTY
     )

@@ -7,9 +7,7 @@ the last one. An interrupted import continues when it is repeated.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +18,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.admin import export, foreign_files
-from limpet.admin.export import Exported, Exporter, Sink, TimedEvent, begin_version
+from limpet.admin.export import Exporter, TimedEvent, begin_version
 from limpet.admin.foreign_files import ImportNotes, SkippedSource
 from limpet.core.formats import codec, export_format
 from limpet.core.rules.import_rules import ImportedEvent, ImportTerms, SessionReplay
@@ -31,18 +29,17 @@ from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import checked_policy
-from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.admin.log import Progress
 
 
 ReadCallback = Callable[[int], None]
-"""Called with the bytes that were gone through since the last time."""
+"""Called with the number of bytes that were read since the last call."""
 
 
 class FileSession(msgspec.Struct):
-    """A session of a file: where its events are, how many, and to which numbers it goes back."""
+    """A session of a file: where its events are, how many, and the event numbers that rewinds go back to."""
 
     id: str
     line: int
@@ -55,23 +52,23 @@ class FileSession(msgspec.Struct):
 
     @property
     def needs_several_steps(self) -> bool:
-        """Whether it takes more than one step to write it."""
+        """Whether the session is written in more than one commit."""
         many = self.events > limits.IMPORT_STEP_EVENTS or self.bytes > limits.IMPORT_STEP_BYTES
         return many or bool(self.targets)
 
 
 class ImportFileReader:
-    """The lines of an open file, from a place on; none is longer than its limit."""
+    """Reads the lines of an open file, with a limit on their length."""
 
-    def __init__(self, file: BinaryIO, told: ReadCallback) -> None:
+    def __init__(self, file: BinaryIO, on_read: ReadCallback) -> None:
         self._file = file
-        self._on_read = told
+        self._on_read = on_read
         self.number = 0
         self.hash = hashlib.sha256()
         self.part = hashlib.sha256()
 
     def read_lines(self, offset: int = 0, number: int = 0) -> Iterator[bytes]:
-        """Yield lines; raise DamagedFile for one that is too long, or has no end."""
+        """Yield the lines from an offset on; raise DamagedFile for one that is too long or cut off."""
         self._file.seek(offset)
         self.number = number
         while data := self._file.readline(limits.EXPORT_LINE_BYTES_MAX + 1):
@@ -82,7 +79,7 @@ class ImportFileReader:
             self._on_read(len(data))
 
     def damaged_error(self, what: str) -> errors.DamagedFile:
-        """Return the error for the present line."""
+        """Return the error for the line that was read last."""
         return errors.DamagedFile(
             f"line {self.number:,}: {what}",
             hint="Export again, or copy the file again.",
@@ -91,7 +88,7 @@ class ImportFileReader:
 
 
 def read_outline(lines: ImportFileReader) -> list[FileSession]:
-    """Go through the whole file; return its sessions. Raises DamagedFile, NewerStore."""
+    """Read the whole file once; return its sessions. Raises DamagedFile, NewerStore."""
     parts: list[FileSession] = []
     names: set[str] = set()
     offset, closing = 0, None
@@ -172,7 +169,7 @@ def _decode_event(
 
 
 class SessionImportPlan(msgspec.Struct, frozen=True):
-    """What is to be done with a session: written from an event on, after a version; or nothing, it is here."""
+    """What to do with a session: nothing if it is `here`; else write the events after the first `done` ones."""
 
     part: FileSession
     begin: int = 0
@@ -181,7 +178,7 @@ class SessionImportPlan(msgspec.Struct, frozen=True):
 
 
 class Importer:
-    """Takes the sessions of one file into a tenant."""
+    """Imports the sessions of one file into a tenant."""
 
     def __init__(
         self,
@@ -189,23 +186,23 @@ class Importer:
         tenant: str,
         file: BinaryIO,
         *,
-        told: ReadCallback,
+        on_read: ReadCallback,
         user_id: str | None = None,
         suffix: str = "",
-        loosely: bool = False,
+        by_content: bool = False,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._lines = ImportFileReader(file, told)
+        self._lines = ImportFileReader(file, on_read)
         self._user_id = user_id
         self._suffix = suffix
-        self._loosely = loosely
+        self._by_content = by_content
         self._policies: set[bytes] = set()
         self.parts = read_outline(self._lines)
         self._names = {part.id: part.id + suffix for part in self.parts}
 
     def plan(self) -> tuple[list[SessionImportPlan], list[tuple[FileSession, errors.Error]]]:
-        """Check every session; return what is to be done, and which are refused, because others have their ids."""
+        """Check every session; return the plans, and the sessions that are refused because their ids are taken."""
         chosen: list[SessionImportPlan] = []
         refused: list[tuple[FileSession, errors.Error]] = []
         for part in self.parts:
@@ -250,7 +247,7 @@ class Importer:
     def _replay_steps(
         self, part: FileSession, terms: ImportTerms
     ) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
-        """Yield a session's events as they would be written; raise DamagedFile for one that may not be."""
+        """Yield a session's events as they are to be written; raise DamagedFile for one that breaks a rule."""
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._read_events(part) if part.events else ():
             try:
@@ -292,10 +289,10 @@ class Importer:
     def _matching_events(
         self, part: FileSession, state: SessionState, most: int | None = None
     ) -> int:
-        """Return with how many of its first events, at most, a session of the file is as the one here."""
+        """Return how many of the first events are equal in the file and in the stored session."""
         exporter = Exporter(self._engine, self._tenant, self._existing_state)
         theirs = self._expected_lines(part)
-        if self._loosely:
+        if self._by_content:
             return (
                 part.events
                 if _begins_with_same_messages(exporter.timed_events(state), theirs)
@@ -315,7 +312,7 @@ class Importer:
         return self._engine.states.current(self._tenant, session_id) if named else None
 
     def _expected_lines(self, part: FileSession) -> Iterator[bytes]:
-        """Yield the lines that a session of the file would have if it were exported from here."""
+        """Yield the lines that an export of the imported session has."""
         terms = self._replay_terms({})
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._read_events(part):
@@ -335,7 +332,7 @@ class Importer:
             yield _encode_line((made, time_us))
 
     def write(self, chosen: list[SessionImportPlan]) -> None:
-        """Write the sessions that are not here; each is whole, or goes on at the next import."""
+        """Write the sessions that are not stored yet. An interrupted one is continued by the next import."""
         terms = self._replay_terms({choice.part.id: choice.begin for choice in chosen})
         for choice in chosen:
             if not choice.here:
@@ -369,21 +366,21 @@ class Importer:
 
 
 class ImportBatch:
-    """Events that are committed together."""
+    """The events of one commit."""
 
     def __init__(self, choice: SessionImportPlan) -> None:
         self.choice = choice
         self.begin(choice.begin)
 
     def begin(self, version: int) -> None:
-        """Begin anew, after a version."""
+        """Start an empty batch after a version."""
         self.version = version
         self.steps: list[ImportedEvent] = []
         self.state: SessionState | None = None
         self.bytes = 0
 
     def add(self, step: ImportedEvent, state: SessionState) -> None:
-        """Take one more."""
+        """Add an event."""
         self.steps.append(step)
         self.state = state
         if isinstance(step.event, events.MessageAddedEvent):
@@ -391,7 +388,7 @@ class ImportBatch:
 
     @property
     def full(self) -> bool:
-        """Whether it is time to commit."""
+        """Whether the batch has reached its limit."""
         many = len(self.steps) >= limits.IMPORT_STEP_EVENTS
         return many or self.bytes >= limits.IMPORT_STEP_BYTES
 
@@ -401,7 +398,7 @@ def _encode_line(timed: TimedEvent) -> bytes:
 
 
 def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[bytes]) -> bool:
-    """Whether a session begins with the same messages, whenever they were said."""
+    """Whether a session begins with the same messages, whatever their times."""
     said = (codec.canonical_json([f.message.id, codec.comparable_message(f.message)]) for f, _ in mine if isinstance(f, events.MessageAddedEvent))  # fmt: skip
     for data in theirs:
         line = export_format.decode_line(data)
@@ -418,7 +415,7 @@ def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[byte
 
 
 def file_size(file: BinaryIO) -> int:
-    """Return how many bytes an open file has."""
+    """Return the size of an open file."""
     file.seek(0, os.SEEK_END)
     return file.tell()
 
@@ -428,10 +425,10 @@ FORMATS: Final = ("auto", "limpet", "penguin", "openai")
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What an import did: sessions and messages that are new, sessions that were here already, and the rest.
+    """The result of an import: new sessions and messages, and sessions that were stored already.
 
-    `skipped` is what was left out, and why; `notes` tell of what is not as it was in the file, `more_notes` how many
-    more of these there would be. With `dry_run` nothing was done: it is what would be.
+    `skipped` lists what was left out, and why; `notes` what differs from the file, and `more_notes` counts
+    those beyond the limit. With `dry_run` nothing was written: the numbers are those of a real import.
     """
 
     format: str
@@ -442,98 +439,6 @@ class Imported(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     more_notes: int = 0
     dry_run: bool = False
-
-
-def export_sessions(
-    engine: Engine,
-    tenant: str,
-    target: str | Path | Sink,
-    *,
-    session_id: str | None,
-    user_id: str | None,
-    progress: Progress,
-) -> Exported:
-    """Write sessions to a new file, or to something that takes bytes."""
-    engine.check()
-    if session_id is not None and user_id is not None:
-        raise errors.InvalidRequest("export a session or a user, not both.")
-    if session_id is not None:
-        checked_id("a session's id", session_id)
-    if user_id is not None:
-        checked_id("a user's id", user_id)
-    if isinstance(target, str | Path):
-        place = _checked_path(target).absolute()
-        _check_absent(place)
-        states = export.select_sessions(engine, tenant, session_id, user_id)
-        with _new_file(place) as file:
-            return export.write_sessions(engine, tenant, states, file, progress)
-    if not callable(getattr(cast("object", target), "write", None)):
-        raise errors.InvalidRequest("an export goes to the path of a new file, or an open one.")
-    if isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
-        raise errors.InvalidRequest(
-            "an export is bytes, and this takes text.",
-            hint="Give what takes bytes: sys.stdout.buffer, or a file that was opened with 'wb'.",
-        )
-    states = export.select_sessions(engine, tenant, session_id, user_id)
-    return export.write_sessions(engine, tenant, states, target, progress)
-
-
-def _checked_path(value: str | Path) -> Path:
-    if not isinstance(cast("object", value), str | Path) or "\0" in str(value):
-        raise errors.InvalidRequest("a file is named by its path.")
-    if not str(value):
-        raise errors.InvalidRequest("the path of the file is empty.", hint="Name a file.")
-    return urls.local_path(value)
-
-
-def _check_absent(place: Path) -> None:
-    if place.exists() or place.is_symlink():
-        raise errors.InvalidRequest(
-            f"{place} exists already.",
-            hint="Name a new file; an export never overwrites.",
-            facts={"exists": str(place)},
-        )
-
-
-def _publish_file(made: Path, place: Path) -> None:
-    """Give a file its name, unless somebody has taken that meanwhile."""
-    try:
-        place.hardlink_to(made)
-    except FileExistsError:
-        _check_absent(place)
-    except OSError:
-        # Not every file system has links.
-        made.rename(place)
-    else:
-        made.unlink()
-
-
-@contextlib.contextmanager
-def _new_file(place: Path) -> Iterator[BinaryIO]:
-    """Give a file beside the place, for its owner only, which takes the name when it is whole and on disk."""
-    # A file of this kind is made for its owner only.
-    try:
-        fd, name = tempfile.mkstemp(prefix=f"{place.name[:100]}.", suffix=".part", dir=place.parent)
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise errors.InvalidRequest(
-            f"no file can be made in {place.parent}: {error.strerror}.",
-            hint="Name a file in a folder that is there and may be written to.",
-        ) from error
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        _publish_file(Path(name), place)
-        folder = os.open(place.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
 
 
 def import_sessions(
@@ -547,9 +452,9 @@ def import_sessions(
     dry_run: bool,
     progress: Progress,
 ) -> Imported:
-    """Take sessions in from a file, or from a folder of Penguin's."""
+    """Import sessions from a file, or from a folder of Penguin."""
     engine.check()
-    path = _checked_path(source)
+    path = export.checked_path(source)
     if format not in FORMATS:
         raise errors.InvalidRequest(f"format is one of {', '.join(FORMATS)}.")
     if user_id is not None:
@@ -587,7 +492,7 @@ def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it i
 
 
 class ImportOptions(msgspec.Struct, frozen=True):
-    """What a caller wants of an import."""
+    """The options of an import."""
 
     format: str
     user_id: str | None
@@ -603,9 +508,9 @@ def _run_import(
     progress: Progress,
 ) -> Imported:
     passes, size = 2 if options.dry_run else 3, file_size(file)
-    told, ours = _byte_progress(progress, passes * size), options.format == "limpet"
+    on_read, ours = _byte_progress(progress, passes * size), options.format == "limpet"
     importer = Importer(
-        *into, file, told=told, user_id=options.user_id, suffix=options.rename, loosely=not ours
+        *into, file, on_read=on_read, user_id=options.user_id, suffix=options.rename, by_content=not ours
     )  # fmt: skip
     chosen, refused = importer.plan()
     for part, error in refused:
@@ -640,11 +545,11 @@ def _duplicate_error(error: errors.Error, part: FileSession, count: int) -> erro
 def _byte_progress(progress: Progress, total: int) -> Callable[[int], None]:
     done = 0
 
-    def told(size: int) -> None:
+    def on_read(size: int) -> None:
         nonlocal done
         before, done = done, min(done + size, total)
         # A call for each line would take longer than the lines.
         if before >> 16 != done >> 16:
             progress(done, total)
 
-    return told
+    return on_read

@@ -31,15 +31,15 @@ LogEvent = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
 Progress = Callable[[int, int], None]
-"""Called with what is done and what there is in all."""
+"""Called with the amount of finished work, and the whole amount."""
 
 
 WATCH_CHECK_S: Final = 1.0
-"""How often somebody who waits without end makes sure that the engine is still open."""
+"""How often watch() checks that the engine is still open while it waits without a timeout."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+    """Ignore progress."""
 
 
 class Events:
@@ -51,7 +51,7 @@ class Events:
         self._sessions = sessions
 
     def at(self, position: int) -> Moment:
-        """Return the moment when the log was at a position: everything as it was then, read-only.
+        """Return the tenant's state at a position of the log, read-only.
 
         Raises NotFound if the log has no such position.
         """
@@ -72,9 +72,9 @@ class Events:
             after = found[-1].position
 
     def watch(self, after: int = 0, timeout_s: float | None = None) -> Iterator[LogEvent]:
-        """Yield events after a position, in order, without gaps, and wait for those to come.
+        """Yield events after a position, in order, without gaps, and wait for new ones.
 
-        Ends when none has come for `timeout_s` seconds; None: only when the engine is closed, with EngineClosed.
+        Ends after `timeout_s` seconds without an event; None: never. Raises EngineClosed when the engine is closed.
         """
         idle_s = checked_timeout(timeout_s)
         while True:
@@ -114,7 +114,7 @@ class Events:
 
 
 def checked_timeout(timeout_s: float | None) -> float | None:
-    """Return how long to wait; raise InvalidRequest if it is no time."""
+    """Return a timeout; raise InvalidRequest for anything but seconds or None."""
     number = cast("object", timeout_s)
     if number is not None and (not isinstance(number, (int, float)) or not 0 <= number < math.inf):
         raise errors.InvalidRequest("timeout_s is a number of seconds, or None: without end.")
@@ -142,14 +142,14 @@ def _erased_event(stored: StoredEvent) -> ErasedEvent:
 
 
 def refuse_to_open(url: str | Path) -> Store:
-    """Refuse to open another store: nobody has told how."""
+    """Raise InvalidRequest: an Admin that was made without an opener opens no other store."""
     raise errors.InvalidRequest(
         f"{urls.without_password(url)} can't be opened from here: use limpet.connect."
     )
 
 
 class Admin:
-    """The store as a whole: all tenants. Erasing, import and export are of one, the one that it was opened for."""
+    """Administers a store. Erasure, retention, import and export affect one tenant; the rest concerns all."""
 
     def __init__(
         self,
@@ -172,15 +172,14 @@ class Admin:
         session_id: str | None = None,
         message_id: str | None = None,
     ) -> Receipt:
-        """Take content out of the store for good: a user's, a session's, one message's, or all that was deleted.
+        """Erase content for good: of a user, a session, or one message; without arguments, all deleted sessions.
 
-        With a user's id every session of theirs goes, deleted or not, and the frames about them; with a
-        session's id that session; with a message's id too, that message of it and what was made from its words.
-        With none of them, what delete_session has hidden. When this returns, no file of the store has it; what
-        stays is said in the receipt. A session that living forks still read is hidden and goes with the last of
-        them. Raises SessionNotFound, MessageNotFound; StoreBusy if it is gone for every reader, but somebody reads
-        for so long that traces stay in files (`facts["receipt"]`), StoreReadOnly if a file can't be removed: the
-        next erase() or opening does it.
+        A user's sessions are erased, deleted or not, with the frames about them. With a message's id only that
+        message of the session is erased, and text made from it. When this returns, no file of the store has the
+        content; the receipt counts what was erased and what is pending. A session that living forks still read
+        is hidden, and erased with the last fork. Raises SessionNotFound, MessageNotFound. Raises StoreBusy if a
+        long read keeps traces in files, and StoreReadOnly if a file can't be removed: readers see nothing of the
+        content (`facts["receipt"]`), and the next erase() or opening removes the traces.
         """
         if message_id is not None and session_id is None:
             raise errors.InvalidRequest("a message is erased from a session: give its session_id.")
@@ -195,11 +194,11 @@ class Admin:
         return self._erasure.erase_message(session_id, message_id)
 
     def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
-        """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays.
+        """Erase sessions that ended and were idle for `keep_days` days; return why the others stay.
 
-        One stays as long as long-term memory has not taken it, if there is any; a frame about it is open; or a fork or a
-        continuation of it stays. What goes is erased as `erase` does; what memory has learnt stays. `dry_run`: nothing
-        goes. Days are at least as many as idempotency keys are kept.
+        A session stays until long-term memory, if there is any, has received it; while a frame about it is open;
+        and while a fork or a continuation of it stays. Sessions are erased as by `erase`; what memory has learnt
+        stays. With `dry_run` nothing is erased. `keep_days` may not be less than idempotency keys are stored.
         """
         from limpet.admin import retention  # noqa: PLC0415 - few programs need it
 
@@ -209,12 +208,12 @@ class Admin:
         return made.run(days, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts about the store: where, how large, how durable, what it holds."""
+        """Return facts about the store: its place, size, durability and contents."""
         self._engine.check()
         return self._engine.store.status()
 
     def verify(self, progress: Progress = no_progress) -> Report:
-        """Check every event and every page against what was written; return what was found. Changes nothing."""
+        """Check every event and page against its checksums; return the faults. Changes nothing."""
         self._engine.check()
         watched = progress is not no_progress
         total = int(self._engine.store.status().get("events", 0)) if watched else 0
@@ -227,10 +226,10 @@ class Admin:
         return report
 
     def rebuild(self, progress: Progress = no_progress) -> Rebuilt:
-        """Drop all that is derived from the log and make it again; return what was made. All or nothing.
+        """Drop everything that is derived from the log and derive it again, in one transaction; return the counts.
 
-        Others may read meanwhile, and write until the log is proved; then they wait. `progress` must not
-        use the store. Raises Corrupt, and changes nothing, if the log is not as it was written.
+        Other processes can read meanwhile, and write until the log is checked; then they wait. `progress` must
+        not use the store. Raises Corrupt, and changes nothing, if the log is damaged.
         """
         self._engine.check()
         store = self._engine.store
@@ -238,9 +237,9 @@ class Admin:
         return projections.rebuild_store(store, lambda done: progress(done, max(done, total)))
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
-        """Copy the store, consistent while others write, to a file that does not exist yet.
+        """Copy the store to a new file; the copy is consistent while other processes write. Returns its path.
 
-        Of a store that is no file itself the copy is one of SQLite, with each tenant's log as it was at a moment.
+        A store that is not a file is copied into a SQLite store, with each tenant's log at one position.
         """
         from limpet.admin import migrate  # noqa: PLC0415 - few programs need it
 
@@ -261,11 +260,12 @@ class Admin:
     def migrate(
         self, target: str | Path, *, verify: bool = True, progress: Progress = no_progress
     ) -> Migrated:
-        """Copy every tenant into another store, on whichever backend, which is created if nothing is there.
+        """Copy every tenant into another store on any backend, which is created if it does not exist.
 
-        Positions and links stay. Others may write here meanwhile; what they wrote last is told in `behind`. Broken off,
-        repeat it: it goes on where it was stopped. The target can't be opened until it is through. Raises Conflict if
-        it has other events of one of the tenants, and then nothing was changed; or if somebody writes to it meanwhile.
+        Positions and links stay the same. Other processes may write to this store meanwhile; `behind` counts the
+        events that were written too late. An interrupted copy is continued when it is repeated, and its tenants
+        can't be used in the target until it is complete. Raises Conflict, and changes nothing, if the target has
+        other events of a tenant; raises Conflict, too, if another process writes to the target meanwhile.
         """
         from limpet.admin import migrate  # noqa: PLC0415 - few programs need it
 
@@ -281,13 +281,13 @@ class Admin:
         user_id: str | None = None,
         progress: Progress = no_progress,
     ) -> Exported:
-        """Write sessions to a new file, or something that takes bytes: a conversation, all of a user, or all.
+        """Write sessions to a new file or an object that takes bytes: a conversation, a user's sessions, or all.
 
-        The file has what can be read of them, verbatim, and `import_` gives it back. Frames are not in it.
+        The file has their events verbatim, and `import_` reads it. Frames are not exported.
         """
-        from limpet.admin import import_  # noqa: PLC0415 - few programs need it
+        from limpet.admin import export  # noqa: PLC0415 - few programs need it
 
-        return import_.export_sessions(
+        return export.export_sessions(
             self._engine,
             self._tenant,
             target,
@@ -306,10 +306,10 @@ class Admin:
         dry_run: bool = False,
         progress: Progress = no_progress,
     ) -> Imported:
-        """Take in the sessions of a file: one of `export`, Penguin's (or a folder of them), OpenAI chats.
+        """Import the sessions of a file: an export, a Penguin session (or a folder of them), or OpenAI chats.
 
-        What is here already stays as it is. `user_id` is whose they become; `rename` is put behind each id.
-        Raises DamagedFile or DuplicateSession before anything is written. Broken off, repeat it.
+        Sessions that are stored already do not change. `user_id` becomes their owner; `rename` is added to each
+        id. Raises DamagedFile or DuplicateSession before anything is written. Repeat an interrupted import.
         """
         from limpet.admin import import_  # noqa: PLC0415 - few programs need it
 

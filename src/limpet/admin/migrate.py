@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from limpet.admin.log import Progress
 
 _REBUILD_PASSES: Final = 2
-"""A rebuild goes through each event twice."""
+"""A rebuild reads each event twice."""
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):
-    """What was moved. `events` is what the target has of these tenants, `copied` how many of them came just now.
+    """The result of a migration: `events` counts the target's events, `copied` those of this run.
 
-    `heads` has the last link of each tenant's log. `behind` are events that the source has got since, by tenant:
-    stop who writes there, and migrate again.
+    `heads` has the last link of each tenant's log. `behind` counts the source's newer events by tenant:
+    stop its writers, and migrate again.
     """
 
     tenants: int
@@ -56,11 +56,11 @@ def migrate(
     verify: bool = True,
     follow: bool = True,
 ) -> Migrated:
-    """Copy every tenant of a store into another; return what was moved.
+    """Copy every tenant of a store into another; return the counts.
 
-    `follow`: what is written meanwhile is copied, too. Raises Conflict, before anything is written, if the target
-    has other events of one of the tenants, or as soon as somebody else writes to one; Corrupt if the source is not as
-    it was written.
+    With `follow` events that are written meanwhile are copied, too. Raises Conflict, before anything is written, if
+    the target has other events of a tenant; Conflict if another process writes to the target; Corrupt if the source
+    is damaged.
     """
     tenants = source.tenants()
     for tenant in tenants:
@@ -75,7 +75,7 @@ def migrate(
         raise
     if verify:
         moving.verify()
-    # Before anybody can write there: then the target has what came, and no more.
+    # Read while the marks still keep writers out: the target has the copied events, and no others.
     ends = {tenant: target.head(tenant) for tenant in moving.tenants}
     late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
     moving.marks.unmark_all()
@@ -89,9 +89,9 @@ def migrate(
 def backup(
     source: Store, target: Path, opener: Callable[[str | Path], Store], progress: Progress
 ) -> None:
-    """Copy a store to a new file; one that can't do so itself, into one of SQLite that is made beside it first.
+    """Copy a store to a new file. A store that is not a file is migrated into a SQLite store beside it first.
 
-    A backup that was broken off leaves a folder beside the file, and the next one to the same file goes on with it.
+    An interrupted backup leaves a folder beside the file, and the next backup to the same file continues it.
     """
     if copy_store_file(source, target, progress):
         return
@@ -112,19 +112,19 @@ def backup(
 
 
 def _check_same_store(source: Store, made: Store, part: Path) -> None:
-    """Raise Conflict if a backup that was broken off is of another store: neither is to have what the other has."""
+    """Raise Conflict if an interrupted backup is of another store."""
     for tenant in made.tenants():
         head = made.head(tenant)
         if link_at(source, tenant, head) != link_at(made, tenant, head):
             raise errors.Conflict(
-                f"{part} has a backup of another store in it, which was broken off.",
-                hint=f"Name another file; or remove {part}, if nobody will go on with that backup.",
+                f"{part} has an interrupted backup of another store.",
+                hint=f"Name another file; or remove {part}, if that backup is not to be continued.",
                 facts={"tenant": tenant, "path": str(part)},
             )
 
 
 def copy_store_file(source: Store, target: Path, progress: Progress) -> bool:
-    """Have a store copy its own file to a new one; False, and nothing is written, if it has none."""
+    """Copy a store's own file; return False, and write nothing, if the store is not a file."""
     try:
         for done, total in source.backup(str(target)):
             progress(done, total)
@@ -144,7 +144,7 @@ def _check_same_log(source: Store, target: Store, tenant: str) -> None:
 
 
 def link_at(store: Store, tenant: str, position: int) -> bytes:
-    """Return the link of the event at a position; nothing if there is none."""
+    """Return the link of the event at a position; empty without one."""
     found = store.copy_events(tenant, after=position - 1, limit=1) if position else []
     return found[0].link if found else b""
 
@@ -153,24 +153,24 @@ def _verified_head(source: Store, target: Store, tenant: str) -> str:
     head = target.head(tenant)
     last = link_at(target, tenant, head)
     if head and last != link_at(source, tenant, head):
-        # Each page was compared as it was put: what differs has come since.
+        # Each page was compared when it was pasted, so another process has written since.
         raise _in_use_error(tenant)
     return last.hex()
 
 
 def _in_use_error(tenant: str) -> errors.Conflict:
     return errors.Conflict(
-        f"somebody else writes to tenant {tenant!r} of the target.",
-        hint="Stop who uses it. What it has of its own stays there: then migrate into a store that has none of this tenant.",
+        f"another process writes to tenant {tenant!r} of the target.",
+        hint="Stop it. Its events stay in the target: then migrate into a store that has none of this tenant.",
         facts={"tenant": tenant},
     )
 
 
 def abandon_copy(target: Store, tenants: Iterable[str], progress: Progress) -> list[str]:
-    """Open what came of a copy that nobody will go on with; return the tenants that were closed, these and others.
+    """Make the tenants of an abandoned copy usable; return those that were marked as incomplete.
 
-    It is the beginning of the source's log, and is proved and derived first. Raises Corrupt, and they stay closed,
-    if that can't be used: something came erased, and not the notice that says so. No copy may be under way.
+    They have the beginning of the source's log, which is rebuilt and verified first. Raises Corrupt, and the marks
+    stay, if the copy ended within an erasure. No copy may be running.
     """
     every = dict.fromkeys((*target.tenants(), *tenants))
     closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
@@ -185,7 +185,7 @@ def abandon_copy(target: Store, tenants: Iterable[str], progress: Progress) -> l
 
 
 class _Migration:
-    """One copy on its way, of all tenants."""
+    """One running migration, of all tenants."""
 
     def __init__(self, source: Store, target: Store, progress: Progress, *, verify: bool) -> None:
         self._source, self._target = source, target
@@ -198,11 +198,11 @@ class _Migration:
 
     @property
     def tenants(self) -> list[str]:
-        """Those that are on their way."""
+        """The tenants that are copied."""
         return list(self._logs)
 
     def run(self, *, follow: bool) -> int:
-        """Copy and derive until the source has nothing new, or it grows too fast; return how often it was derived."""
+        """Copy and rebuild until the source has no newer events, or a limit is reached; return the number of rebuilds."""
         rounds, passes = 0, 0
         for tenant in self._source.tenants():
             self.marks.mark(tenant)
@@ -212,7 +212,7 @@ class _Migration:
             more = follow and rounds < limits.MIGRATE_ROUNDS_MAX
             if more and self._source_has_grown():
                 continue
-            # Making it usable takes a while, in which the source may grow again.
+            # The rebuild takes a while, in which the source may grow again.
             self._rebuild()
             passes += 1
             if not more or not self._source_has_grown():
@@ -223,7 +223,7 @@ class _Migration:
         return any(source.head(tenant) > target.head(tenant) for tenant in source.tenants())
 
     def roll_back(self) -> None:
-        """Let tenants be used again that could be before, and to which nothing came."""
+        """Remove the "copy incomplete" marks of tenants that were usable before, and got no events."""
         self.marks.unmark_unchanged(
             tenant for tenant, log in self._logs.items() if log.has_copied()
         )
@@ -238,7 +238,7 @@ class _Migration:
         self._events = sum(map(source.head, logs))
         self._before = sum(map(target.head, logs))
         for tenant, log in logs.items():
-            # Before the end of the log is looked up: no note is about what is not copied.
+            # Read before the log's end is looked up: then no note is about an event that is not copied.
             notes = dict(_notes_to_copy(source, tenant))
             for count in log.copy(source.head(tenant)):
                 self.copied += count
@@ -263,7 +263,7 @@ class _Migration:
         end = target.head(tenant)
         while page := self._source.copy_keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
             after = page[-1].key
-            # A key of what was written since comes with that.
+            # A key of later events is copied with them.
             there = [key for key in page if key.last <= end]
             target.paste(tenant, [], keys=there)
             copied += len(there)
@@ -275,11 +275,12 @@ class _Migration:
         self._scrub()
 
     def _scrub(self) -> None:
-        """Leave nothing of what was erased in the target's files; what the source has still to tell of it is pending here, too."""
+        """Scrub the target's files, and copy the source's pending hook calls."""
         target, moved = self._target, frozenset(self.tenants)
         pending = target.pending_erasures()
         own = (each for each in decode_hook_calls(pending or b"") if each.tenant not in moved)
-        # After the log: whatever came erased was told by now, or is among these. Nobody was told who keeps something here.
+        # Read after the log: the hooks of an erasure that was copied have run, or are among these calls.
+        # The target's own local hooks have not run: here=False.
         came = (
             each
             for each in decode_hook_calls(self._source.pending_erasures() or b"")
@@ -292,26 +293,26 @@ class _Migration:
             target.scrub(pending or b"", left)
 
     def verify(self) -> None:
-        """Check everything that the target has."""
+        """Verify the target."""
         before = self._done
         verify_copy(self._target, lambda done, _: self._report(before + done))
 
 
 def verify_copy(store: Store, progress: Progress) -> None:
-    """Check everything that a copy has; raise Corrupt if something is not as it was written."""
+    """Verify a copy; raise Corrupt if it is damaged."""
     for step in store.verify():
         if not isinstance(step, Report):
             progress(step, step)
         elif not step.ok:
             raise errors.Corrupt(
-                f"the copy is not as it was written: {step.faults[0]}",
-                hint="It is not to be used. `limpet verify` lists all damage; begin again with an empty store.",
+                f"the copy is damaged: {step.faults[0]}",
+                hint="Do not use it. `limpet verify` lists all damage; start again with an empty store.",
                 facts={"faults": len(step.faults)},
             )
 
 
 def _notes_to_copy(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
-    """Yield the notes of a tenant; who works on what is a store's own affair."""
+    """Yield the notes of a tenant, without leases and marks, which concern one store only."""
     after = ""
     while page := store.notes(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
         for after, note in page:
@@ -320,22 +321,22 @@ def _notes_to_copy(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
 
 
 class _TenantLogCopy:
-    """The log of one tenant on its way. What was erased in the source since it was copied is erased again."""
+    """The running copy of one tenant's log. Erasures of the source since then are repeated in the target."""
 
     def __init__(self, source: Store, target: Store, tenant: str) -> None:
         self._source, self._target, self._tenant = source, target, tenant
         self._target_head_before = target.head(tenant)
-        """What somebody copied before: it may have been erased at any time since."""
+        """The end of an earlier copy, whose events may have been erased in the source since."""
         self._source_head_before = source.head(tenant)
-        """What the log had when this copy began: nothing that was erased by then is copied with its content."""
+        """The end of the log when this copy began. Events that were erased before come without content."""
         self._last_notice = 0
-        """The last notice that something which came erased names."""
+        """The last notice that a copied, erased event refers to."""
         self._has_pasted = False
 
     def copy(self, until: int) -> Iterator[int]:
-        """Copy what is missing up to a position, or to the end of an erasure that came since; yield how much came.
+        """Copy events up to a position, or to the end of an erasure behind it; yield the counts of the parts.
 
-        What is erased meanwhile comes without content, and is damage unless the notice that says so comes, too.
+        An event that is erased meanwhile comes without content, which is damage unless its notice comes, too.
         """
         source, target, tenant = self._source, self._target, self._tenant
         while (head := target.head(tenant)) < until:
@@ -352,11 +353,11 @@ class _TenantLogCopy:
                 self._paste(*part)
                 yield len(part[0])
             if self._last_notice > until:
-                # An erasure has a notice for each stream, and goes along whole or not at all.
+                # An erasure has a notice for each stream: copy all of them, or verify reports damage.
                 until = source.head(tenant)
 
     def has_copied(self) -> bool:
-        """Whether anything came since this copy began, by it or by another of the same source."""
+        """Whether events were copied since this copy began, by it or by another copy of the same source."""
         source, target, tenant = self._source, self._target, self._tenant
         head = target.head(tenant)
         same = head > self._target_head_before and link_at(source, tenant, head) == link_at(
@@ -374,7 +375,7 @@ class _TenantLogCopy:
     def _chunks(
         self, events: Sequence[RawEvent]
     ) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
-        """Yield events with their blobs, no more at a time than fits into memory."""
+        """Yield events with their blobs, in parts of limited size."""
         part: list[RawEvent] = []
         blobs: dict[bytes, bytes] = {}
         size = 0
@@ -394,7 +395,7 @@ class _TenantLogCopy:
     def _with_blobs(
         self, raw: RawEvent, there: Mapping[bytes, bytes]
     ) -> tuple[RawEvent, dict[bytes, bytes]]:
-        """Return an event with those of its blobs that are not there yet; as it is now, if it was erased since it was read."""
+        """Return an event with the blobs that `there` lacks; the erased event, if it was erased since it was read."""
         came: dict[bytes, bytes] = {}
         for _ in range(limits.RETRIES_MAX):
             wanted = [hash_ for hash_ in raw.blobs if hash_ not in there]
@@ -408,7 +409,7 @@ class _TenantLogCopy:
         return raw, came
 
     def _erased_before(self, page: Sequence[RawEvent], head: int) -> list[RawEvent]:
-        """Return events of the target that went with the notices of a page, or whose stand-ins changed with them."""
+        """Return the events of the target that the notices of a page erase or redact."""
         told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
         if any(raw.position > self._source_head_before for raw in told):
             gone = self._erased_events(head)
@@ -422,7 +423,7 @@ class _TenantLogCopy:
         return self._erased_events(self._target_head_before)
 
     def _erased_events(self, until: int) -> dict[int, list[RawEvent]]:
-        """Return what the source has erased up to a position, by stream."""
+        """Return the erased events of the source up to a position, by stream."""
         found: dict[int, list[RawEvent]] = {}
         after = 0
         while after < until:

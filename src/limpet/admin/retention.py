@@ -27,7 +27,7 @@ from limpet.stores import port
 from limpet.stores.erasure import is_erased_stream
 
 RetentionPosition = tuple[int, str]
-"""Where a look at ended sessions has come to: the time and the id of the last one."""
+"""The time and the id of the last ended session that was examined."""
 
 
 class KeepReason(StrEnum):
@@ -43,8 +43,8 @@ class KeepReason(StrEnum):
 
 KEEP_REASON_TEXTS: Mapping[KeepReason, str] = {
     KeepReason.ACTIVE: "has not ended",
-    KeepReason.YOUNG: "somebody was active in it too lately",
-    KeepReason.NOT_TAKEN: "long-term memory has not taken it yet",
+    KeepReason.YOUNG: "it was active too recently",
+    KeepReason.NOT_TAKEN: "long-term memory has not received it yet",
     KeepReason.FRAMES: "frames about it are open",
     KeepReason.FORKED: "a fork of it stays",
     KeepReason.CONTINUED: "it is continued in one that stays",
@@ -52,7 +52,7 @@ KEEP_REASON_TEXTS: Mapping[KeepReason, str] = {
 
 
 class KeptSession(msgspec.Struct, frozen=True):
-    """A session that ended and stays, why, and because of which other one."""
+    """An ended session that stays, the reason, and the other session that causes it."""
 
     session_id: str
     why: str
@@ -60,9 +60,9 @@ class KeptSession(msgspec.Struct, frozen=True):
 
 
 class Retained(msgspec.Struct, frozen=True, kw_only=True):
-    """What went, or would go, and what stays: how many for each reason, and the first that ended.
+    """The sessions that were erased, or would be, and those that stay: a count for each reason, and the first ones.
 
-    `events` and `keys` are what went with them.
+    `events` and `keys` count what was erased with the sessions.
     """
 
     dry_run: bool
@@ -75,19 +75,28 @@ class Retained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retention:
-    """Decides for one tenant, and has what goes erased. `taken`: only what long-term memory has; None: if there is any."""
+    """Decides which sessions of a tenant are erased, and erases them.
+
+    With `only_offloaded` a session stays until long-term memory has received it; None: if a memory engine
+    has ever received a history of the tenant.
+    """
 
     def __init__(
-        self, engine: Engine, tenant: str, erasing: ErasureService, *, taken: bool | None = None
+        self,
+        engine: Engine,
+        tenant: str,
+        erasing: ErasureService,
+        *,
+        only_offloaded: bool | None = None,
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
         self._erasure = erasing
-        self._only_offloaded = taken
+        self._only_offloaded = only_offloaded
 
     def run(self, keep_days: float, *, dry_run: bool) -> Retained:
-        """Let everything go that may; return what went, and why the rest stays."""
+        """Erase every session that may be erased; return these, and why the others stay."""
         self._engine.check()
         look, staying = self._scan(keep_days), _KeptTally()
         for _, state in self._ended_sessions(look.cutoff_us):
@@ -104,7 +113,7 @@ class Retention:
         gone, events, keys = look.erasable, 0, 0
         if not dry_run:
             gone, events, keys = self._erase_in_batches(keep_days, sorted(look.erasable))
-            # Somebody may have come to need one meanwhile.
+            # A fork, a continuation or a frame may have been made since the first scan.
             after = self._scan(keep_days)
             for state in filter(None, map(after.state, sorted(look.erasable - gone))):
                 staying.add(after.keep_reason(state))
@@ -114,7 +123,7 @@ class Retention:
         )  # fmt: skip
 
     def _erase_in_batches(self, keep_days: float, sessions: list[str]) -> tuple[set[str], int, int]:
-        """Have sessions erased in batches; return which went, and how many events and keys with them."""
+        """Erase sessions in batches; return the erased ones, and the numbers of events and keys."""
         gone, events, keys = set[str](), 0, 0
         for begin in range(0, len(sessions), limits.PURGE_BATCH_SESSIONS):
             end = begin + limits.PURGE_BATCH_SESSIONS
@@ -127,9 +136,9 @@ class Retention:
     def step(
         self, keep_days: float, beat: Heartbeat, after: RetentionPosition | None = None
     ) -> RetentionPosition | None:
-        """Let sessions go, those after a place; return the place to go on from, None if that were all.
+        """Erase sessions after a position; return the position to continue from, None at the end.
 
-        They go in batches, and what is left of all of them is done after the last one.
+        They are erased in batches. Files are scrubbed once, after the last batch: that costs more than a batch.
         """
         look, went = self._scan(keep_days), 0
         for place, state in self._ended_sessions(look.cutoff_us, after):
@@ -149,16 +158,16 @@ class Retention:
         return None
 
     def _scan(self, keep_days: float) -> _RetentionScan:
-        taken = self._only_offloaded
-        if taken is None:
-            taken = bool(memory_queue.known_engines(self._store, self._tenant))
+        only_offloaded = self._only_offloaded
+        if only_offloaded is None:
+            only_offloaded = bool(memory_queue.known_engines(self._store, self._tenant))
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
-        return _RetentionScan(self._engine, self._tenant, cutoff_us, taken=taken)
+        return _RetentionScan(self._engine, self._tenant, cutoff_us, only_offloaded=only_offloaded)
 
     def _erase_batch(
         self, keep_days: float, sessions: list[str], *, finish: bool
     ) -> ErasureOutcome:
-        """Erase what may still go by the time that nothing can change it any more."""
+        """Erase sessions of a batch that may still be erased when the erasure is planned."""
 
         def may_go() -> list[SessionState]:
             look = self._scan(keep_days)
@@ -185,14 +194,14 @@ class Retention:
 
 
 class _KeptTally:
-    """Why sessions stay: how many for each reason, and the first of them."""
+    """Counts why sessions stay, and lists the first of them."""
 
     def __init__(self) -> None:
         self.count = Counter[str]()
         self.kept: list[KeptSession] = []
 
     def add(self, reason: KeptSession | None) -> None:
-        """Count one, if it stays."""
+        """Count a session; None is one that does not stay."""
         if reason is not None:
             self.count[reason.why] += 1
             if len(self.kept) < limits.PAGE_SIZE_MAX:
@@ -200,21 +209,23 @@ class _KeptTally:
 
 
 class _RetentionScan:
-    """One look at a tenant's sessions: which may go, each with all that goes on from it."""
+    """Examines sessions: which may be erased, each with all its forks and continuations."""
 
-    def __init__(self, engine: Engine, tenant: str, cutoff_us: int, *, taken: bool) -> None:
+    def __init__(
+        self, engine: Engine, tenant: str, cutoff_us: int, *, only_offloaded: bool
+    ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._only_offloaded = taken
+        self._only_offloaded = only_offloaded
         self.cutoff_us = cutoff_us
         self.erasable: set[str] = set()
 
     def state(self, session_id: str) -> SessionState | None:
-        """Return a session that is there, hidden or not."""
+        """Return the state of a session, hidden or not; None if there is none."""
         return self._engine.states.current(self._tenant, session_id)
 
     def keep_reason(self, state: SessionState) -> KeptSession | None:
-        """Return why a session stays. None: it goes, with all that goes on from it, and what it goes on from if that may."""
+        """Return why a session stays; None if it may be erased. Then its group, and sources that may go, are `erasable`."""
         kept, group = self._check_group(state)
         if kept is not None:
             return kept
@@ -227,7 +238,7 @@ class _RetentionScan:
         return None
 
     def _check_group(self, state: SessionState) -> tuple[KeptSession | None, set[str]]:
-        """Return what keeps a session, or it and all that goes on from it, however far."""
+        """Return the reason to keep a session; or None, and the session with its forks and continuations, transitively."""
         found, fresh = {state.id}, [(state, KeepReason.FORKED)]
         while fresh:
             each, how = fresh.pop()
@@ -260,7 +271,7 @@ class _RetentionScan:
         )
 
     def _successors(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
-        """Yield the sessions that go on from one."""
+        """Yield the forks and continuations of a session."""
         stream = session_stream(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
             fork = (
@@ -279,14 +290,14 @@ class _RetentionScan:
 def _is_offloaded(state: SessionState) -> bool:
     if not session_rules.is_fully_offloaded(state):
         return False
-    # One that is continued has not ended, and is handed over with the one that it goes on in.
+    # A continued session has not ended itself: it is offloaded with the session that continues it.
     return state.user_id is None or session_rules.is_offloaded(state, state.generation)
 
 
 def checked_days(keep_days: object) -> float:
-    """Return for how many days ended sessions are kept; raise InvalidRequest if it is no such number.
+    """Return a number of days; raise InvalidRequest unless it is one for which sessions may be kept.
 
-    At least as long as idempotency keys are: a session takes those along that led to it.
+    Idempotency keys are erased with their sessions, so sessions stay at least as long as keys must.
     """
     least = limits.IDEMPOTENCY_KEEP_S / 86_400
     days = keep_days if isinstance(keep_days, (int, float)) else -1.0
@@ -294,7 +305,7 @@ def checked_days(keep_days: object) -> float:
     if isinstance(keep_days, bool) or not least <= days <= most:
         raise errors.InvalidRequest(
             f"ended sessions are kept for {least:g} days or more, and at most {most:,}.",
-            hint="For so long a repeated call with the same idempotency key has one effect. Use delete_session for less.",
+            hint="That long, a repeated call with the same idempotency key must have one effect. Use delete_session for less.",
             facts={"days_min": least, "days_max": most},
         )
     return float(days)

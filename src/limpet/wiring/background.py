@@ -221,8 +221,9 @@ class Background:
         """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
         from limpet.admin.retention import Retention  # noqa: PLC0415 - as above
 
-        taken = True if self._extras.memory else None
-        return Retention(self._engine, tenant, self.erasure_service(tenant, handles), taken=taken)
+        only_offloaded = True if self._extras.memory else None
+        erasure = self.erasure_service(tenant, handles)
+        return Retention(self._engine, tenant, erasure, only_offloaded=only_offloaded)
 
     def _erasure_hooks(self) -> ErasureHooks:
         # Not an attribute: the hooks refer to this object, and a cycle would delay the finalizer of a store.
