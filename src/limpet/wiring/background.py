@@ -20,8 +20,12 @@ from limpet.admin.erasure.service import ErasureService, SessionHandles
 from limpet.core.values import messages
 from limpet.jobs.cleanup import PurgeTask
 from limpet.llm.port import Model
-from limpet.memory.index_link import PairedIndexStore, RecoveringIndexStore
-from limpet.memory.index_store import IndexStore
+from limpet.memory.index_store import (
+    IndexStore,
+    IngestTracker,
+    PairedIndexStore,
+    RecoveringIndexStore,
+)
 from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors import embedder as vectors_embedder
 from limpet.memory.vectors.embedder import Embedder
@@ -281,14 +285,9 @@ class Background:
         return made
 
     def _ingest_tracker(self) -> IngestStatus | None:
-        from limpet.memory.index_link import IngestTracker  # noqa: PLC0415 - as above
-
         if self.memory() is not self._memory:
             return None
-        memory = self._built_in()
-        return IngestTracker(
-            self._engine.store, self._index_store(), memory.has_ingested, memory.used_fallback
-        )
+        return IngestTracker(self._engine.store, self._index_store(), self._built_in())
 
     def _summarizer(self) -> Summarizer | None:
         model = self._extras.model

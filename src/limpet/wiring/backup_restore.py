@@ -11,7 +11,7 @@ from limpet import errors
 from limpet.admin import migrate
 from limpet.admin.log import Progress
 from limpet.admin.migrate import Migrated
-from limpet.memory import index_link
+from limpet.memory import index_store
 from limpet.stores import store_copy, urls
 from limpet.stores.port import Store
 from limpet.wiring.store_opener import open_store, sqlite_path
@@ -96,7 +96,7 @@ def _check_restored(path: Path, progress: Progress, *, verify: bool) -> Migrated
         if verify:
             migrate.verify_copy(store, progress)
         # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
-        index_link.unpair(store)
+        index_store.unpair(store)
         ends = {tenant: store.head(tenant) for tenant in store.tenants()}
         heads = {tenant: migrate.link_at(store, tenant, end).hex() for tenant, end in ends.items()}
         events = sum(ends.values())

@@ -9,7 +9,7 @@ import pytest
 import limpet
 from limpet import limits
 from limpet.core.values.memory_records import Who
-from limpet.memory.index_link import PairedIndexStore
+from limpet.memory.index_store import PairedIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.full_store import has, known, opened, said, worked

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, errors
-from limpet.memory.index_link import WHOLE_STORE
+from limpet.memory.index_store import WHOLE_STORE
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.acceptance.full_store import known, opened, said, worked
 

@@ -20,7 +20,7 @@ from limpet.memory.vectors import embedder
 if TYPE_CHECKING:
     from limpet.memory.archive import Archive
     from limpet.memory.builtin import BuiltIn
-    from limpet.memory.index_link import PairedIndexStore
+    from limpet.memory.index_store import PairedIndexStore
     from limpet.memory.port import MemoryEngine
     from limpet.runtime.engine import Engine
 
@@ -119,7 +119,7 @@ class LocalCopies:
         return dropped
 
     def _drop_indexed(self, who: Who, session_id: str | None, position: int | None) -> int:
-        from limpet.memory.index_link import RecoveringIndexStore  # noqa: PLC0415 - as above
+        from limpet.memory.index_store import RecoveringIndexStore  # noqa: PLC0415 - as above
 
         dropped = self._archive(who.tenant).forget(who.user_id or None, session_id, position)
         vectors = RecoveringIndexStore(self._index_store())
