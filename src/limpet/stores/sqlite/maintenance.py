@@ -8,26 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from abc import abstractmethod
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
-from limpet.stores import chain, port, store_copy
+from limpet.stores import chain, port
 from limpet.stores.erasure import (
     Erasure,
-    ErasureCounts,
     ErasureReplay,
     StreamErasure,
     is_erased_stream,
     is_notice,
 )
-from limpet.stores.port import WriteLockGuard
 from limpet.stores.sqlite import (
     database,
     error_mapping,
@@ -36,20 +31,15 @@ from limpet.stores.sqlite import (
     reads,
     verification,
 )
-from limpet.stores.sqlite.error_mapping import ErrorTranslator
 from limpet.stores.sqlite.reads import (
-    NUMBER_MASK,
     TENANT_SHIFT,
     SQLiteCache,
-    SQLiteReader,
     first_row,
     read_integer,
 )
-from limpet.stores.sqlite.shared_file.anchor import Anchor, LogHead
-from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff
-from limpet.stores.sqlite.shared_file.commit_hook import CommitHook
+from limpet.stores.sqlite.shared_file.anchor import Anchor
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import CommitSignal, ProcessWriteLock
+from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
 
 
 def rewrite_file(connection: apsw.Connection, path: Path) -> None:
@@ -242,231 +232,6 @@ def _stream_keys_and_names(connection: apsw.Connection, tenant: int) -> Iterator
             assert isinstance(key, int)
             after = key
             yield key, str(name)
-
-
-class SQLiteMaintenance(SQLiteReader):
-    """What is done to a store as a whole, on what its holder keeps open."""
-
-    path: Path
-    remarks: tuple[str, ...]
-    _files: StoreFiles
-    _writer: apsw.Connection
-    _anchor: Anchor
-    _handoff: CommitHandoff
-    _random: Callable[[int], bytes]
-    _error_translator: ErrorTranslator
-    _store_id: bytes
-    _commit_signal: CommitSignal
-    _seen_data_version: int | None
-    _commit_hook: CommitHook
-
-    @abstractmethod
-    def write_lock(self) -> WriteLockGuard: ...
-    @abstractmethod
-    def _check_open(self) -> None: ...
-    @abstractmethod
-    def _write_transaction(self) -> AbstractContextManager[apsw.Connection]: ...
-    @abstractmethod
-    def _begin(self) -> None: ...
-    @abstractmethod
-    def _roll_back(self) -> None: ...
-    @abstractmethod
-    def _commit_transaction(self) -> None: ...
-    @abstractmethod
-    def _abandon_writer(self) -> None: ...
-    @abstractmethod
-    def _renew_readers(self) -> None: ...
-    @property
-    @abstractmethod
-    def durability(self) -> str: ...
-
-    def verify(self) -> Iterator[int | port.Report]:
-        """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
-        self._check_open()
-        with self._error_translator:
-            yield from verification.verify_file(self.path, self._anchor, self.remarks)
-
-    def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
-        """Prove the log, then make all that is derived again, in one transaction."""
-        self._check_open()
-        proved, made = 0, port.Rebuilt()
-        with self._error_translator:
-            for proved in check_log(self.path, self._anchor):
-                yield proved
-        with self._write_transaction() as writer:
-            for made in derive_all(writer, self.path, derive):
-                yield proved + made.events
-        yield made
-
-    def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
-        """Take payloads out of the log in one transaction; the anchor is written before this returns."""
-        with self.write_lock(), self._error_translator:
-            return self._erase(erasure, derive)
-
-    def _erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
-        try:
-            self._begin()
-            going = event_erasure.SQLiteErasure(self._writer, erasure, derive, self._random)
-            stale = going.find_stale()
-            if stale is not None:
-                return stale
-            gone, heads = going.run()
-            slot, data = self._anchor.prepare(heads)
-            self._commit_transaction()
-            self._anchor.write_prepared(slot, data)
-        except BaseException:
-            self._abandon_writer()
-            raise
-        self._cache.forget_streams()
-        # Told to nobody here: the next turn has to hear of it.
-        self._seen_data_version = None
-        return gone
-
-    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
-        """Return the tenant's events with position > after as they are kept; each is checked."""
-        with self._read_connection() as connection:
-            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-            if not base or not 0 <= after < NUMBER_MASK:
-                return []
-            return log_writes.copy_page(connection, base, after, limit)
-
-    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
-        """Return the tenant's idempotency keys after one, by their text."""
-        with self._read_connection() as connection:
-            return log_writes.copy_keys(
-                connection, self._cache.tenant_number(connection, tenant), after, limit
-            )
-
-    def paste(
-        self,
-        tenant: str,
-        events: Sequence[port.RawEvent],
-        *,
-        blobs: Mapping[bytes, bytes] = {},
-        keys: Sequence[port.RawKey] = (),
-    ) -> None:
-        """Keep events exactly as they are in one transaction; the anchor is written before this returns."""
-        with self.write_lock(), self._error_translator:
-            try:
-                self._begin()
-                pasting = log_writes.SQLiteCopyTarget(self._writer, tenant)
-                fit = store_copy.plan_page(pasting, events, blobs, keys)
-                if not fit:
-                    return
-                pasting.write_page(fit)
-                slot, data = self._anchor.prepare({pasting.tenant: LogHead(*fit.head)})
-                self._commit_transaction()
-                self._anchor.write_prepared(slot, data)
-            except BaseException:
-                self._abandon_writer()
-                raise
-            self._cache.forget_streams()
-            # Told to nobody here: the next turn has to hear of it.
-            self._seen_data_version = None
-            self._commit_signal.notify()
-
-    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """Write the file anew and empty its log, blank the boxes, bring up the list; then nothing is pending."""
-        with self.write_lock(), self._error_translator:
-            waits = self._scrub(done, left)
-        if waits is not None:
-            raise waits
-
-    def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
-        """Return what keeps it from being through, if all else is done."""
-        listed, sql = self._commit_hook.erased_list_path(self.path), self._sql
-        row = first_row(self._writer, sql["pending"], ())
-        if row is None or not isinstance(row[0], bytes):
-            self._add_pending(left)
-            return None
-        rest = left + row[0].removeprefix(done)
-        self._roll_back()
-        try:
-            event_erasure.update_erased_list(self._files, listed, self._writer, self._store_id)
-            self._begin()
-            self._writer.execute(sql["set_pending"], (b"\n" + rest,))
-            self._commit_transaction()
-            self._renew_readers()
-            waits = self._commit_hook.scrub(self._writer)
-            rewrite_file(self._writer, self.path)
-            # It is cut off by now; where commits are not synced nothing else would make sure of that.
-            self._files.sync(Path(f"{self.path}-wal"))
-            self._handoff.clear_mailboxes()
-            self._files.sync(self._commit_hook.lock_path(self.path))
-            self._anchor.write({})
-            self._begin()
-            self._writer.execute(sql["put_listed"], (event_erasure.erased_list_checksum(listed),))
-            rest = b"\n" + rest if waits else rest
-            if rest:
-                self._writer.execute(sql["set_pending"], (rest,))
-            else:
-                self._writer.execute(sql["clear_pending"])
-            self._commit_transaction()
-        except errors.StoreBusy:
-            raise
-        except BaseException:
-            self._abandon_writer()
-            raise
-        finally:
-            self._seen_data_version = None
-        return waits
-
-    def _add_pending(self, left: bytes) -> None:
-        """Have something pending where nothing was, and so nothing is to be scrubbed."""
-        if not left:
-            return
-        try:
-            self._begin()
-            self._writer.execute(self._sql["put_pending"], (left,))
-            self._commit_transaction()
-        except BaseException:
-            self._abandon_writer()
-            raise
-
-    def _finish_erasures(self, again: ErasureReplay | None) -> None:
-        """Do what a list says of a copy that was put here, and what a process that died has left to do."""
-        listed, sql = self._commit_hook.erased_list_path(self.path), self._sql
-        row, anew = first_row(self._writer, sql["listed"], ()), False
-        if (check := event_erasure.erased_list_checksum(listed)) and (
-            row is None or row[0] != check
-        ):
-            found = ErasuresToRepeat(
-                self._writer, event_erasure.read_erased_list(listed), self._store_id
-            )
-            if found and again is None:
-                raise errors.Refused(
-                    f"{self.path} has content that was erased since this copy was made.",
-                    hint="Open it with limpet.connect, which erases it again first.",
-                )
-            if again is not None:
-                for erasure in list(found.erasures(again, again.now_us())):
-                    self._erase(erasure, again.derive)
-                    anew = True
-        pending = first_row(self._writer, sql["pending"], ())
-        if pending is not None and (anew or pending[0] in (b"", b"\n")):
-            try:
-                waits = self._scrub(b"\n" if pending[0] == b"\n" else b"", b"")
-            except errors.StoreBusy as error:
-                waits = error
-            if waits is not None:
-                # It stays pending, and keeps nobody from what can be read.
-                self.remarks = (*self.remarks, waits.message)
-
-    def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts."""
-        with self._read_connection() as connection:
-            facts = verification.store_status(connection, self.path)
-            return {**facts, "durability": self.durability, "notes": list(self.remarks)}
-
-    def backup(self, target: str) -> Iterator[tuple[int, int]]:
-        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
-        self._check_open()
-        with (
-            self._error_translator,
-            contextlib.closing(database.connect(self.path, write=False)) as connection,
-        ):
-            place = Path(target).expanduser().resolve()
-            yield from verification.copy_database(self._files, connection, place)
 
 
 REPAIR_NOTE = (

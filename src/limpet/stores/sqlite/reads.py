@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 
 import apsw
 import msgspec
@@ -431,137 +429,6 @@ class SQLiteCache:
         self.stretches.clear()
         self.shapes.clear()
         self.forget_heads()
-
-
-class SQLiteReader:
-    """What a store finds, by what it knows of itself."""
-
-    _cache: SQLiteCache
-    _sql: dict[str, str]
-
-    @abstractmethod
-    def _read_connection(self) -> AbstractContextManager[apsw.Connection]:
-        """Lend a connection that sees what the caller's thread may see."""
-
-    def _stream_key(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
-        known = self._cache.tenant_number(connection, tenant)
-        return self._cache.stream_key(connection, known, stream) if known else 0
-
-    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
-        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            if key and position is not None:
-                return find_version_at(connection, key, position)
-            return read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
-
-    def read(
-        self,
-        tenant: str,
-        stream: str,
-        *,
-        after: int = 0,
-        until: int | None = None,
-        limit: int = 256,
-        at: int | None = None,
-        newest: bool = False,
-    ) -> list[port.StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            return read_stream(
-                connection, key, stream, after, until, limit=limit, at=at, newest=newest
-            )
-
-    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
-        """Return the tenant's events with position > after, in order, at most `limit`."""
-        with self._read_connection() as connection:
-            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-            if not base or not 0 <= after < NUMBER_MASK:
-                return []
-            return read_feed(connection, base, after, limit)
-
-    def head(self, tenant: str) -> int:
-        """Return the position of the tenant's last event; 0 if it has none."""
-        with self._read_connection() as connection:
-            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-            if not base:
-                return 0
-            return decode_head(
-                first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
-            ).position
-
-    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash; those it lacks are left out."""
-        with self._read_connection() as connection:
-            return read_blobs(connection, self._cache.tenant_number(connection, tenant), hashes)
-
-    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            return find_version_by_ordinal(connection, key, stream, ordinal, at) if key else 0
-
-    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
-        """Return the version of the event that made the claim; 0 if it is free."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            return (
-                find_claim_on_path(connection, read_path(connection, key, at), claim) if key else 0
-            )
-
-    def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
-        """Return what an idempotency key was used for."""
-        with self._read_connection() as connection:
-            row = first_row(
-                connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key)
-            )
-            return decode_key_record(row) if row else None
-
-    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection."""
-        with self._read_connection() as connection:
-            row = first_row(
-                connection,
-                self._sql["projection"],
-                (self._cache.tenant_number(connection, tenant), kind, id),
-            )
-            return decode_projection(row) if row else None
-
-    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
-        """Return one page of projections."""
-        statement, bindings = projection_query(query)
-        with self._read_connection() as connection:
-            bindings["tenant"] = self._cache.tenant_number(connection, tenant)
-            return [decode_projection(row) for row in connection.execute(statement, bindings)]
-
-    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
-        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            return read_snapshot(connection, key, stream) if key else None
-
-    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the other streams that go on from this one, each with the version that it goes on from."""
-        with self._read_connection() as connection:
-            key = self._stream_key(connection, tenant, stream)
-            return read_forks(connection, key) if key else []
-
-    def pending_erasures(self) -> bytes | None:
-        """Return what the last erasure had to do, until it is through."""
-        with self._read_connection() as connection:
-            row = first_row(connection, self._sql["pending"], ())
-            return row[0] if row and isinstance(row[0], bytes) else None
-
-    def tenants(self) -> list[str]:
-        """Return every tenant that has events."""
-        with self._read_connection() as connection:
-            return [str(name) for _, name in connection.execute(self._sql["tenants"])]
-
-    def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
-        """Return how often it was rebuilt or erased from."""
-        with self._read_connection() as connection:
-            return read_integer(connection, self._sql["rebuilt"], ())
 
 
 class ReadConnectionPool:

@@ -9,33 +9,29 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apsw
 
 from limpet import errors, limits
-from limpet.stores import port
+from limpet.core.values.json_values import Json
+from limpet.stores import port, store_copy
 from limpet.stores.chain import RandomPool
-from limpet.stores.erasure import ErasureReplay
+from limpet.stores.erasure import Erasure, ErasureCounts, ErasureReplay
 from limpet.stores.port import WriteLockGuard, check_note
-from limpet.stores.sqlite import database, error_mapping, log_writes, verification
-from limpet.stores.sqlite.error_mapping import ErrorTranslator
-from limpet.stores.sqlite.maintenance import SQLiteMaintenance
-from limpet.stores.sqlite.reads import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    ReadConnectionPool,
-    SQLiteCache,
-    SQLiteReader,
-    decode_head,
-    first_row,
-    read_integer,
-    row_checksum,
+from limpet.stores.sqlite import (
+    database,
+    error_mapping,
+    event_erasure,
+    log_writes,
+    maintenance,
+    reads,
+    verification,
 )
-from limpet.stores.sqlite.shared_file.anchor import Anchor
+from limpet.stores.sqlite.error_mapping import ErrorTranslator
+from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, ReadConnectionPool, SQLiteCache
+from limpet.stores.sqlite.shared_file.anchor import Anchor, LogHead
 from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff
 from limpet.stores.sqlite.shared_file.commit_hook import CommitHook
 from limpet.stores.sqlite.shared_file.file_identity import DeviceInode, FileIdentity
@@ -45,72 +41,9 @@ from limpet.stores.sqlite.shared_file.write_lock import CommitSignal, ProcessWri
 _VERSION_COUNTER_NAME = ""
 
 
-class SQLiteNotes(SQLiteReader):
-    """The verbs of the port about notes."""
-
-    _commit_signal: CommitSignal
-
-    @abstractmethod
-    def _write_transaction(
-        self, *, quietly: bool = False
-    ) -> AbstractContextManager[apsw.Connection]:
-        """A turn and a transaction for what is no append."""
-
-    def note(self, tenant: str, name: str) -> port.Note | None:
-        """Return a note, None if it is not there."""
-        check_note(name)
-        with self._read_connection() as connection:
-            return self._read_note(connection, tenant, name)
-
-    def _read_note(self, connection: apsw.Connection, tenant: str, name: str) -> port.Note | None:
-        row = first_row(connection, self._sql["note"], (tenant, name))
-        return _decode_note(tenant, row) if row else None
-
-    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Put or drop a note if it is at a version; return whether it was."""
-        check_note(name, value)
-        with self._write_transaction(quietly=True) as writer:
-            before = self._read_note(writer, tenant, name)
-            if (before.version if before else 0) != expected:
-                return False
-            if value is None:
-                writer.execute(self._sql["drop_note"], (tenant, name))
-                return True
-            counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
-            version = (counted.version if counted else 0) + 1
-            for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
-                writer.execute(self._sql["put_note"], (tenant, *row, row_checksum(tenant, *row)))
-            return True
-
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, port.Note]]:
-        """Return notes whose names begin with a prefix, those after a name, by name."""
-        with self._read_connection() as connection:
-            found = connection.execute(
-                self._sql["notes"], (tenant, prefix, after, limit)
-            ).fetchall()
-        # Names that begin alike stand together, so that those that do not come last.
-        named = ((str(row[0]), row) for row in found)
-        return [(name, _decode_note(tenant, row)) for name, row in named if name.startswith(prefix)]
-
-    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True as soon as the feed has a position > after; False when the time is up."""
-
-        def there() -> bool:
-            with self._read_connection() as connection:
-                base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-                if not base:
-                    return False
-                row = first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
-                return decode_head(row).position > after
-
-        return self._commit_signal.wait(there, timeout_s)
-
-
 def _decode_note(tenant: str, row: tuple[apsw.SQLiteValue, ...]) -> port.Note:
     match row:
-        case (str(name), int(version), bytes(value), bytes(check)) if check == row_checksum(
+        case (str(name), int(version), bytes(value), bytes(check)) if check == reads.row_checksum(
             tenant, name, version, value
         ):
             return port.Note(value, version)
@@ -118,8 +51,11 @@ def _decode_note(tenant: str, row: tuple[apsw.SQLiteValue, ...]) -> port.Note:
             raise errors.Corrupt("a stored note is not what was written.", facts={"tenant": tenant})
 
 
-class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
-    """A store on one SQLite file, for many threads and processes. Made by `open`."""
+class SQLiteStore:
+    """A store on one SQLite file, safe for threads and processes. `open_store` makes it.
+
+    One connection writes, for the holder of the write lock; a pool of connections reads.
+    """
 
     def __init__(
         self,
@@ -203,7 +139,7 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
 
     @property
     def durability(self) -> str:
-        """`power-loss`: WAL with synchronous FULL, read back at opening; less on a RAM disk."""
+        """Return `power-loss`, because of WAL with synchronous FULL; `process-crash` on a RAM disk."""
         return (
             "process-crash"
             if self._files.file_system_type(self.path.parent) in MEMORY_FILE_SYSTEMS
@@ -211,21 +147,21 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         )
 
     def write_lock(self) -> WriteLockGuard:
-        """Hold the turn among this process's threads and among processes; yield whether it was ours last."""
+        """Hold the write lock among threads and processes; yield whether this store object committed last."""
         return self._write_lock
 
     def acquire_write_lock(self) -> bool:
-        """Take the turn, for `turn`; whatever happens, it is either taken or given back."""
+        """Acquire the write lock, or raise and hold nothing. Raises StoreBusy and EngineClosed."""
         me = threading.get_ident()
-        assert self._holder != me, "this thread holds the turn already"
+        assert self._holder != me, "this thread holds the write lock already"
         try:
-            # It may be here already, if it came while something was handed over.
-            here = self._owns_thread_lock()
-            if not here:
+            # `hand_off` returns with both locks held if it acquired the process lock while it waited.
+            held = self._owns_thread_lock()
+            if not held:
                 self._thread_lock.acquire()
                 self._check_open()
             with self._error_translator:
-                if not here:
+                if not held:
                     self._process_lock.acquire(limits.WRITE_LOCK_WAIT_S)
                 self._holder = me
                 return self._caches_are_valid()
@@ -234,10 +170,12 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
             raise
 
     def _owns_thread_lock(self) -> bool:
+        # An RLock although no thread acquires it twice: it knows its owner, so that a release after an interrupt
+        # is right wherever the interrupt came.
         return self._thread_lock._is_owned()  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType]
 
     def release_write_lock(self) -> None:
-        """Give the turn back if this thread holds it still."""
+        """Release the write lock if this thread still holds it."""
         if not self._owns_thread_lock():
             return
         try:
@@ -247,28 +185,32 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         finally:
             self._holder = None
             try:
-                # Giving back a lock that is not held does no harm; a closed store has none.
+                # Releasing a lock that is not held does no harm; a closed store has none.
                 if not self._closed:
                     self._process_lock.release()
             finally:
                 self._thread_lock.release()
 
     def is_unchanged(self, tenant: str) -> bool:  # noqa: ARG002 - the port's parameter
-        """Always: nobody else is let in."""
+        """Return True: no other store object can append while the write lock is held."""
         return True
 
     @property
     def contended(self) -> bool:
-        """Whether other processes had the turn lately when it was wanted."""
+        """Whether other processes recently held the write lock when it was wanted."""
         return self._process_lock.contention > 0
 
     def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
-        """Have whoever holds the turn commit appends; None if nobody did, and `turn` has to follow."""
+        """Have the process that holds the write lock commit appends.
+
+        Returns None if none did: enter `write_lock` and commit. This thread may hold the lock by then.
+        """
         try:
             self._thread_lock.acquire()
             self._check_open()
             with self._error_translator:
                 outcomes, taken = self._handoff.hand_off(appends)
+            # If the process lock was acquired meanwhile, both locks stay held for `acquire_write_lock`.
             if not taken:
                 self._thread_lock.release()
             self._commit_signal.notify()
@@ -281,7 +223,7 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         self._begin()
         seen = self._writer.data_version("main")
         while self._commit_hook.catch_up(self._writer, others=seen != self._seen_data_version):
-            # What one left who died in between is brought to the disk here before anything is decided.
+            # A writer that died in between left commits; they are on the disk before anything is decided.
             self._cursor.execute("COMMIT")
             self._seen_data_version = None
             self._begin()
@@ -291,12 +233,12 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         database.check_schema_version(self._writer, self.path)
         self._cache.forget_heads()
         self._update_cache_epoch()
-        # Last: whoever is interrupted before has not noticed it yet.
+        # Last, so that an interrupt before this line leaves the change to be noticed again.
         self._seen_data_version = seen
         return False
 
     def _update_cache_epoch(self) -> None:
-        rebuilt = read_integer(self._writer, self._sql["rebuilt"], ())
+        rebuilt = reads.read_integer(self._writer, self._sql["rebuilt"], ())
         if rebuilt != self._cache_epoch or not self._handoff.has_layout:
             self._cache.forget_streams()
             self._handoff.set_layout(
@@ -317,8 +259,8 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
                 database.try_begin(self._cursor)
 
     def _reconnect(self) -> None:
-        # Only to the very file that was open, and only if it has what was acknowledged: whatever
-        # lies at the path by now is not taken on trust.
+        # Only to the file that was open, and only if it has all acknowledged commits: another file
+        # may be at the path by now.
         self._file_identity.check_database()
         with contextlib.ExitStack() as undo:
             writer, found = self._connect_writer()
@@ -339,10 +281,11 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
     def _commit_transaction(self) -> None:
         try:
             self._commit_hook.commit(self._writer)
-            # A version counts own commits too; whoever is interrupted in between takes it for another's.
+            # The data version counts own commits too. After an interrupt in between, this commit counts as another
+            # process's, which only drops caches.
             self._cursor.execute("COMMIT")
         except error_mapping.DRIVER_ERRORS as error:
-            # Whoever has the turn next brings it up: to say that nothing was written would be untrue.
+            # The hook has made it durable, and the next holder of the lock applies it: the effect is unknown here.
             if self._commit_hook.kept:
                 raise error_mapping.unknown_outcome_error(
                     f"{self.path} can't be written ({error})"
@@ -352,7 +295,7 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
 
     def commit(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
         """Commit appends in one transaction; the anchor is written before this returns."""
-        assert self._holder == threading.get_ident(), "commit belongs inside turn()"
+        assert self._holder == threading.get_ident(), "commit belongs inside write_lock()"
         with self._error_translator:
             try:
                 return self._commit_with_handed_off(appends)
@@ -361,19 +304,19 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
                 raise
 
     def _commit_with_handed_off(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
-        parcels = self._handoff.collect()
-        if not parcels:
+        batches = self._handoff.collect()
+        if not batches:
             return self._append_all(appends)
-        handed = [append for parcel in parcels for append in parcel.appends]
+        handed = [append for batch in batches for append in batch.appends]
         outcomes = self._append_all([*appends, *handed])
-        self._handoff.answer(parcels, outcomes[len(appends) :])
+        self._handoff.answer(batches, outcomes[len(appends) :])
         return outcomes[: len(appends)]
 
     def open_pipeline(self) -> None:
-        """A commit is over when it returns: there is nothing to wait for meanwhile."""
+        """Return None: a commit does not wait for a server."""
 
     def take_handed_off(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was committed for other processes since this was asked."""
+        """Return tenant and stream of what was committed for other processes since the last call."""
         return self._handoff.take_handed_off()
 
     def _append_all(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
@@ -404,7 +347,7 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
         return outcomes
 
     def _translate_error(self, error: Exception) -> errors.Error:
-        """Return our error for one of SQLite's: a file taken away explains whatever came of it."""
+        """Return the Limpet error for a driver error. If the file was replaced, that is the error."""
         try:
             with contextlib.suppress(OSError):
                 self._file_identity.check()
@@ -438,8 +381,160 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
                 with self._readers.borrow() as connection:
                     yield connection
 
-    def _renew_readers(self) -> None:
-        self._readers.renew()
+    @contextlib.contextmanager
+    def _write_transaction(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
+        """Hold the write lock and a transaction for a change that is no append.
+
+        `quietly`: no cache depends on the change.
+        """
+        with self.write_lock() as caches_valid, self._error_translator:
+            with self._transaction() as writer:
+                yield writer
+            # The next holder of the write lock compares the data version, and so learns of this change and of
+            # what other processes had written before it.
+            if not (quietly and caches_valid):
+                self._seen_data_version = None
+
+    @contextlib.contextmanager
+    def _transaction(self, heads: Mapping[int, LogHead] | None = None) -> Iterator[apsw.Connection]:
+        """One transaction, for the holder of the write lock. The heads that the body puts in are anchored with it."""
+        try:
+            self._begin()
+            yield self._writer
+            if not heads:
+                self._commit_transaction()
+                return
+            # The anchor is prepared first, because after the commit nothing but its write may fail.
+            slot, data = self._anchor.prepare(heads)
+            self._commit_transaction()
+            self._anchor.write_prepared(slot, data)
+        except BaseException:
+            self._abandon_writer()
+            raise
+
+    def _stream_key(self, connection: apsw.Connection, tenant: str, stream: str) -> int:
+        known = self._cache.tenant_number(connection, tenant)
+        return self._cache.stream_key(connection, known, stream) if known else 0
+
+    def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
+        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            if key and position is not None:
+                return reads.find_version_at(connection, key, position)
+            return reads.read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
+
+    def read(
+        self,
+        tenant: str,
+        stream: str,
+        *,
+        after: int = 0,
+        until: int | None = None,
+        limit: int = 256,
+        at: int | None = None,
+        newest: bool = False,
+    ) -> list[port.StoredEvent]:
+        """Return the stream's events with after < version <= until, in order, at most `limit`."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            return reads.read_stream(
+                connection, key, stream, after, until, limit=limit, at=at, newest=newest
+            )
+
+    def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
+        """Return the tenant's events with position > after, in order, at most `limit`."""
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
+            if not base or not 0 <= after < NUMBER_MASK:
+                return []
+            return reads.read_feed(connection, base, after, limit)
+
+    def head(self, tenant: str) -> int:
+        """Return the position of the tenant's last event; 0 if it has none."""
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
+            if not base:
+                return 0
+            return reads.decode_head(
+                reads.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
+            ).position
+
+    def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
+        """Return the contents of the tenant's blobs by hash; missing ones are left out."""
+        with self._read_connection() as connection:
+            return reads.read_blobs(
+                connection, self._cache.tenant_number(connection, tenant), hashes
+            )
+
+    def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
+        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            return reads.find_version_by_ordinal(connection, key, stream, ordinal, at) if key else 0
+
+    def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
+        """Return the version of the event that made the claim; 0 if it is free."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            return (
+                reads.find_claim_on_path(connection, reads.read_path(connection, key, at), claim)
+                if key
+                else 0
+            )
+
+    def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
+        """Return what an idempotency key was used for."""
+        with self._read_connection() as connection:
+            row = reads.first_row(
+                connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key)
+            )
+            return reads.decode_key_record(row) if row else None
+
+    def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
+        """Return one projection."""
+        with self._read_connection() as connection:
+            row = reads.first_row(
+                connection,
+                self._sql["projection"],
+                (self._cache.tenant_number(connection, tenant), kind, id),
+            )
+            return reads.decode_projection(row) if row else None
+
+    def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
+        """Return one page of projections."""
+        statement, bindings = reads.projection_query(query)
+        with self._read_connection() as connection:
+            bindings["tenant"] = self._cache.tenant_number(connection, tenant)
+            return [reads.decode_projection(row) for row in connection.execute(statement, bindings)]
+
+    def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
+        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            return reads.read_snapshot(connection, key, stream) if key else None
+
+    def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
+        """Return the other streams that have this one as their base, each with the base version."""
+        with self._read_connection() as connection:
+            key = self._stream_key(connection, tenant, stream)
+            return reads.read_forks(connection, key) if key else []
+
+    def pending_erasures(self) -> bytes | None:
+        """Return the pending work of erasures, None once `scrub` has completed."""
+        with self._read_connection() as connection:
+            row = reads.first_row(connection, self._sql["pending"], ())
+            return row[0] if row and isinstance(row[0], bytes) else None
+
+    def tenants(self) -> list[str]:
+        """Return every tenant that has events."""
+        with self._read_connection() as connection:
+            return [str(name) for _, name in connection.execute(self._sql["tenants"])]
+
+    def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
+        """Return how often the store was rebuilt or erased from."""
+        with self._read_connection() as connection:
+            return reads.read_integer(connection, self._sql["rebuilt"], ())
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
@@ -448,23 +543,239 @@ class SQLiteStore(SQLiteMaintenance, SQLiteNotes):
             writer.execute(self._sql["forget_keys"], (number_, before_us))
             return writer.changes()
 
-    @contextlib.contextmanager
-    def _write_transaction(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
-        """A turn and a transaction for what is no append; `quietly`: nothing that is cached rests on it."""
-        with self.write_lock() as alone, self._error_translator:
+    def note(self, tenant: str, name: str) -> port.Note | None:
+        """Return a note, or None. Raises Corrupt if it is damaged."""
+        check_note(name)
+        with self._read_connection() as connection:
+            return self._read_note(connection, tenant, name)
+
+    def _read_note(self, connection: apsw.Connection, tenant: str, name: str) -> port.Note | None:
+        row = reads.first_row(connection, self._sql["note"], (tenant, name))
+        return _decode_note(tenant, row) if row else None
+
+    def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
+        """Put or drop a note if it has version `expected`; return whether it had."""
+        check_note(name, value)
+        with self._write_transaction(quietly=True) as writer:
+            before = self._read_note(writer, tenant, name)
+            if (before.version if before else 0) != expected:
+                return False
+            if value is None:
+                writer.execute(self._sql["drop_note"], (tenant, name))
+                return True
+            counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
+            version = (counted.version if counted else 0) + 1
+            for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
+                writer.execute(
+                    self._sql["put_note"], (tenant, *row, reads.row_checksum(tenant, *row))
+                )
+            return True
+
+    def notes(
+        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
+    ) -> list[tuple[str, port.Note]]:
+        """Return notes whose names begin with a prefix, after a name, by name, at most `limit`."""
+        with self._read_connection() as connection:
+            found = connection.execute(
+                self._sql["notes"], (tenant, prefix, after, limit)
+            ).fetchall()
+        # Rows come by name, so all names with the prefix come first.
+        named = ((str(row[0]), row) for row in found)
+        return [(name, _decode_note(tenant, row)) for name, row in named if name.startswith(prefix)]
+
+    def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
+        """Return True once the feed has a position > after; False after the timeout."""
+
+        def has_later_events() -> bool:
+            with self._read_connection() as connection:
+                base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
+                if not base:
+                    return False
+                row = reads.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
+                return reads.decode_head(row).position > after
+
+        return self._commit_signal.wait(has_later_events, timeout_s)
+
+    def verify(self) -> Iterator[int | port.Report]:
+        """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
+        self._check_open()
+        with self._error_translator:
+            yield from verification.verify_file(self.path, self._anchor, self.remarks)
+
+    def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
+        """Verify the log, then derive everything again, in one transaction."""
+        self._check_open()
+        verified, made = 0, port.Rebuilt()
+        with self._error_translator:
+            for verified in maintenance.check_log(self.path, self._anchor):
+                yield verified
+        with self._write_transaction() as writer:
+            for made in maintenance.derive_all(writer, self.path, derive):
+                yield verified + made.events
+        yield made
+
+    def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
+        """Remove payloads from the log in one transaction; the anchor is written before this returns."""
+        with self.write_lock(), self._error_translator:
+            return self._erase(erasure, derive)
+
+    def _erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
+        heads: dict[int, LogHead] = {}
+        with self._transaction(heads) as writer:
+            run = event_erasure.SQLiteErasure(writer, erasure, derive, self._random)
+            stale = run.find_stale()
+            if stale is not None:
+                return stale
+            counts, after = run.run()
+            heads |= after
+        self._forget_after_change()
+        return counts
+
+    def _forget_after_change(self) -> None:
+        """Have the next holder of the write lock drop its caches: this change was no append."""
+        self._cache.forget_streams()
+        self._seen_data_version = None
+
+    def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
+        """Return the tenant's events with position > after as stored; each is checked."""
+        with self._read_connection() as connection:
+            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
+            if not base or not 0 <= after < NUMBER_MASK:
+                return []
+            return log_writes.copy_page(connection, base, after, limit)
+
+    def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
+        """Return the tenant's idempotency keys after a key, by their text."""
+        with self._read_connection() as connection:
+            return log_writes.copy_keys(
+                connection, self._cache.tenant_number(connection, tenant), after, limit
+            )
+
+    def paste(
+        self,
+        tenant: str,
+        events: Sequence[port.RawEvent],
+        *,
+        blobs: Mapping[bytes, bytes] = {},
+        keys: Sequence[port.RawKey] = (),
+    ) -> None:
+        """Write events exactly as given in one transaction; the anchor is written before this returns."""
+        with self.write_lock(), self._error_translator:
+            heads: dict[int, LogHead] = {}
+            with self._transaction(heads) as writer:
+                target = log_writes.SQLiteCopyTarget(writer, tenant)
+                plan = store_copy.plan_page(target, events, blobs, keys)
+                if not plan:
+                    return
+                target.write_page(plan)
+                heads[target.tenant] = LogHead(*plan.head)
+            self._forget_after_change()
+            self._commit_signal.notify()
+
+    def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
+        """Remove erased content from every file; then nothing is pending but `left`.
+
+        Rewrites the database, empties its log, clears the hand-off mailboxes and completes the erased list.
+        """
+        with self.write_lock(), self._error_translator:
+            incomplete = self._scrub(done, left)
+        if incomplete is not None:
+            raise incomplete
+
+    def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
+        """Return the error that keeps the scrub pending although every other step is done."""
+        list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
+        row = reads.first_row(self._writer, sql["pending"], ())
+        if row is None or not isinstance(row[0], bytes):
+            if left:
+                # Nothing was pending, so there is nothing to scrub.
+                with self._transaction() as writer:
+                    writer.execute(sql["put_pending"], (left,))
+            return None
+        rest = left + row[0].removeprefix(done)
+        self._roll_back()
+        try:
+            # The list first: from the moment that content is gone, a restored backup has to be erased again.
+            event_erasure.update_erased_list(self._files, list_path, self._writer, self._store_id)
+            # An empty line is pending until the last step, so that a crash in between repeats the scrub.
+            self._begin()
+            self._writer.execute(sql["set_pending"], (b"\n" + rest,))
+            self._commit_transaction()
+            # Idle read connections would keep the log from being emptied.
+            self._readers.renew()
+            incomplete = self._commit_hook.scrub(self._writer)
+            maintenance.rewrite_file(self._writer, self.path)
+            # Where commits are not synced, nothing else brings the empty log to the disk.
+            self._files.sync(Path(f"{self.path}-wal"))
+            self._handoff.clear_mailboxes()
+            self._files.sync(self._commit_hook.lock_path(self.path))
+            self._anchor.write({})
+            self._begin()
+            self._writer.execute(
+                sql["put_listed"], (event_erasure.erased_list_checksum(list_path),)
+            )
+            rest = b"\n" + rest if incomplete else rest
+            if rest:
+                self._writer.execute(sql["set_pending"], (rest,))
+            else:
+                self._writer.execute(sql["clear_pending"])
+            self._commit_transaction()
+        except errors.StoreBusy:
+            raise
+        except BaseException:
+            self._abandon_writer()
+            raise
+        finally:
+            self._seen_data_version = None
+        return incomplete
+
+    def _finish_erasures(self, again: ErasureReplay | None) -> None:
+        """Repeat listed erasures if the file is a restored backup, and complete an interrupted scrub."""
+        list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
+        row, repeated = reads.first_row(self._writer, sql["listed"], ()), False
+        if (check := event_erasure.erased_list_checksum(list_path)) and (
+            row is None or row[0] != check
+        ):
+            erasures = maintenance.ErasuresToRepeat(
+                self._writer, event_erasure.read_erased_list(list_path), self._store_id
+            )
+            if erasures and again is None:
+                raise errors.Refused(
+                    f"{self.path} has content that was erased since this copy was made.",
+                    hint="Open it with limpet.connect, which erases it again first.",
+                )
+            if again is not None:
+                for erasure in list(erasures.erasures(again, again.now_us())):
+                    self._erase(erasure, again.derive)
+                    repeated = True
+        pending = reads.first_row(self._writer, sql["pending"], ())
+        if pending is not None and (repeated or pending[0] in (b"", b"\n")):
             try:
-                self._begin()
-                yield self._writer
-                self._commit_transaction()
-            except BaseException:
-                self._abandon_writer()
-                raise
-            # Told to nobody here: the next turn has to hear of it, and of what others wrote before.
-            if not (quietly and alone):
-                self._seen_data_version = None
+                incomplete = self._scrub(b"\n" if pending[0] == b"\n" else b"", b"")
+            except errors.StoreBusy as error:
+                incomplete = error
+            if incomplete is not None:
+                # The scrub stays pending; the store can be used.
+                self.remarks = (*self.remarks, incomplete.message)
+
+    def status(self) -> Mapping[str, Json]:
+        """Return facts for people: path, size, versions, durability, counts."""
+        with self._read_connection() as connection:
+            facts = verification.store_status(connection, self.path)
+            return {**facts, "durability": self.durability, "notes": list(self.remarks)}
+
+    def backup(self, target: str) -> Iterator[tuple[int, int]]:
+        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
+        self._check_open()
+        with (
+            self._error_translator,
+            contextlib.closing(database.connect(self.path, write=False)) as connection,
+        ):
+            place = Path(target).expanduser().resolve()
+            yield from verification.copy_database(self._files, connection, place)
 
     def close(self) -> None:
-        """Give back every connection and file. Closing twice is fine."""
+        """Close every connection and file. Closing twice is fine."""
         if self._closed:
             return
         try:
