@@ -98,6 +98,21 @@ def test_no_machine_is_named():
     assert offences == []
 
 
+# A name that belongs to another project. Written in two parts, so that this file does not offend.
+FOREIGN_NAME = re.compile("hold" + r"[\s_.-]*" + "fast", re.IGNORECASE)
+
+
+def test_no_file_has_the_name_of_another_project():
+    offences = [name for name, text in texts() if FOREIGN_NAME.search(name + "\n" + text)]
+    offences += [str(path) for path in tracked() if FOREIGN_NAME.search(path.name)]
+    assert offences == []
+
+
+@pytest.mark.parametrize("middle", ["", "_", "-", " ", "\n"])
+def test_name_of_another_project_is_seen_in_any_spelling(middle: str):
+    assert FOREIGN_NAME.search(f"a Hold{middle}FAST store")
+
+
 def test_no_heavy_files():
     assert [str(path) for path in tracked() if path.stat().st_size > FILE_BYTES_MAX] == []
 
