@@ -23,29 +23,29 @@ from limpet.core.values.memory_records import (
 from limpet.memory.facts import fact_store, rules, sanitizer
 from limpet.memory.facts.fact_store import FactSlot, FactStore, Mention
 from limpet.memory.facts.ingest_journal import IngestAttempt, IngestJournal
-from limpet.memory.index_store import IndexStore
+from limpet.memory.index_store import IndexStore, retry_write
 from limpet.memory.port import MemoryEngine
 
 MentionsBySlot = dict[str, tuple[str, list[Mention]]]
-"""By the name of a slot: what it is about, and what was said."""
+"""By the name of a slot: its subject and its mentions."""
 
 
 class BuiltIn:
-    """Long-term memory on a shelf, which stays open when this is closed.
+    """Long-term memory in an index store, which `close` leaves open.
 
-    `extract` finds the facts, for instance by asking a model; while it can't, or without one, `fallback` does.
+    `extract` finds the facts, for instance with a model. If it fails, or is None, `fallback` finds them.
     """
 
     def __init__(
         self,
-        shelf: IndexStore,
+        index: IndexStore,
         *,
         count: Callable[[str], int],
         extract: Extract | None = None,
         fallback: Extract = rules.extract,
     ) -> None:
-        self._facts = FactStore(shelf)
-        self._journal = IngestJournal(shelf)
+        self._facts = FactStore(index)
+        self._journal = IngestJournal(index)
         self._count = count
         self._extract = extract
         self._fallback = fallback
@@ -53,38 +53,38 @@ class BuiltIn:
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """The name of the engine, for people."""
         return "built-in"
 
     def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
-        """Take a conversation, in chunks; when this returns, it is kept.
+        """Ingest a conversation, in chunks. When this returns, its facts are durable.
 
-        One that was taken is not taken again, whatever comes. Raises Unavailable if somebody else takes or
-        forgets it meanwhile: hand it over again.
+        A conversation that was ingested is skipped. Raises Unavailable if another thread or process
+        ingests or forgets it meanwhile: call again.
         """
         self._ingest(history, said, redo=False)
 
     def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
-        """Take a conversation again in which the fallback had to stand in, in the place of what it had found.
+        """Extract the facts of a conversation again, if the fallback had found them, and replace those.
 
-        Return whether it stands in no more. Where `extract` fails again, what is known stays. A conversation that was
-        forgotten is not taken again.
+        Returns whether `extract` has succeeded. Where it fails again, the known facts stay. A forgotten
+        conversation is not ingested again.
         """
         self._ingest(history, said, redo=True)
         return not self.used_fallback(history.who, history.session_id, history.key)
 
     def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
-        """Whether a conversation was taken, whole, and was not forgotten."""
+        """Whether a conversation was ingested completely and not forgotten."""
         self._check_usable(who)
         return self._journal.has_ingested(who, session_id, key)
 
     def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
-        """Whether the fallback stands in for what `extract` would have found in a conversation."""
+        """Whether the fallback found the facts of a conversation because `extract` failed."""
         self._check_usable(who)
         return self._journal.used_fallback(who, session_id, key)
 
     def stand_ins(self, who: Who) -> list[tuple[str, str]]:
-        """Return session id and key of each conversation of a user in which the fallback stood in."""
+        """Return session id and key of each conversation of a user for which the fallback was used."""
         self._check_usable(who)
         return list(self._journal.fallback_ingests(who))
 
@@ -103,7 +103,7 @@ class BuiltIn:
         self._journal.end(attempt, used_fallback=used_fallback)
 
     def _extract_facts(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
-        # What was carried over from another session was said there, and not again now.
+        # Messages that were copied from another session count there.
         own = [one for one in chunk if one.message.origin is None]
         if self._extract is None or not any(one.message.role == "user" for one in own):
             return self._fallback(own), False
@@ -115,7 +115,7 @@ class BuiltIn:
     def _store_facts(
         self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]
     ) -> None:
-        """Put what was found in these messages in the place of what was known from them."""
+        """Replace the mentions of these messages by the facts that were found in them."""
         history = attempt.history
         new = _mentions_by_slot(history.session_id, chunk, facts)
         positions = {one.position for one in chunk}
@@ -133,24 +133,24 @@ class BuiltIn:
                 after[name] = fact_store.add_mentions(left, mentions)
             if before == after or self._facts.write_slots(seen, before, after, expected=expected):
                 return
-        raise errors.Unavailable("others change what is known of this user; hand it over again.")
+        raise errors.Unavailable("too many concurrent changes of the facts of this user; retry.")
 
     def profile(self, who: Who, budget: int) -> Profile:
-        """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
+        """Return the current facts of a user in at most `budget` tokens, the most useful first."""
         self._check_usable(who)
         if budget <= 0:
             return Profile("", 0)
         return fact_store.write_profile(self._facts.ranked_facts(who).facts, budget, self._count)
 
     def search(self, who: Who, query: str, k: int) -> list[Recalled]:
-        """Return up to k facts that have words of a query: those that hold first, then what they replaced."""
+        """Return up to k facts that share words with a query: current ones first, then those they replaced."""
         self._check_usable(who)
         if not 0 < k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
         return fact_store.search_facts(self._facts, who, query, k)
 
     def facts(self, who: Who) -> list[Fact]:
-        """Return everything that is or was known of a user, the newest first."""
+        """Return all facts of a user, also replaced ones, the newest first."""
         self._check_usable(who)
         found = (
             fact for slot in self._facts.all_slots(who) for fact in fact_store.slot_facts(who, slot)
@@ -158,7 +158,7 @@ class BuiltIn:
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
     def sources(self, who: Who, fact: Fact) -> list[Source]:
-        """Return who said so, the newest first, up to limits.FACT_SOURCES_MAX."""
+        """Return the messages that state a fact, the newest first, up to limits.FACT_SOURCES_MAX."""
         self._check_usable(who)
         name = fact_store.slot_name(fact.about, fact.text)
         return [
@@ -168,19 +168,20 @@ class BuiltIn:
         ]
 
     def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
-        """Drop what is known of a user, or from one session, or from one message; return how many facts are gone.
+        """Delete the facts of a user, or those from one session, or from one message; return how many.
 
-        A fact that others have said too stays; what a dropped one had replaced holds again. When this
-        returns, nothing of it is in any file; if it fails, call it again.
+        A fact with other sources stays. A fact that a deleted one had replaced is current again. When
+        this returns, nothing of it is in any file. Raises Unavailable after too many concurrent
+        changes: call again.
         """
         self._check_usable(who)
         if position is not None and not 0 <= position < 2**63:
             raise errors.InvalidRequest(
-                "a position is a place in the log: a whole number, 0 or more."
+                "position is a position in the log: a whole number, 0 or more."
             )
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(who))
-            self._retry(lambda: self._journal.forget(who, self._facts.drop_user(who)))
+            retry_write(lambda: self._journal.forget(who, self._facts.drop_user(who)) or None)
         else:
             gone = self._forget_mentions(who, session_id, position)
         self._facts.scrub()
@@ -188,11 +189,11 @@ class BuiltIn:
 
     def _forget_mentions(self, who: Who, session_id: str | None, position: int | None) -> int:
         gone = 0
-        # First, so that whoever is taking it stops.
+        # First, so that a running ingest fails at its next write and stores nothing again.
         if session_id is not None and position is None:
-            self._retry(lambda: self._journal.forget_session(who, session_id))
+            retry_write(lambda: self._journal.forget_session(who, session_id) or None)
         else:
-            self._retry(lambda: self._journal.abort_attempts(who))
+            retry_write(lambda: self._journal.abort_attempts(who) or None)
         lost = 0
         while lost < limits.RETRIES_MAX:
             seen = self._facts.read_ranked(who)
@@ -200,7 +201,7 @@ class BuiltIn:
                 return gone
             before = self._facts.slots(who, names)
             if not before:
-                raise errors.Corrupt("rows of the memory point at facts that are not there.")
+                raise errors.Corrupt("an index row of the memory names a fact that does not exist.")
             positions = None if position is None else {position}
             after = {
                 n: fact_store.remove_mentions(slot, session_id, positions)
@@ -212,30 +213,20 @@ class BuiltIn:
                 lost = 0
             else:
                 lost += 1
-        raise _concurrent_change()
-
-    def _retry(self, step: Callable[[], bool]) -> None:
-        for _ in range(limits.RETRIES_MAX):
-            if step():
-                return
-        raise _concurrent_change()
+        raise errors.Unavailable("too many concurrent changes of the facts of this user; retry.")
 
     def close(self) -> None:
-        """Use it no more. The shelf is left to whoever opened it."""
+        """Refuse every further call. The index store stays open: its owner closes it."""
         self._closed = True
 
     def _check_usable(self, who: Who) -> None:
         if self._closed:
             raise errors.EngineClosed
         if not who.tenant or not who.user_id:
-            raise errors.InvalidRequest("memory is about a user: name the tenant and the user.")
+            raise errors.InvalidRequest("a call of the memory names a tenant and a user.")
 
 
 _: type[MemoryEngine] = BuiltIn
-
-
-def _concurrent_change() -> errors.Unavailable:
-    return errors.Unavailable("others change what is known; forget it again.")
 
 
 def _split_chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
@@ -247,7 +238,7 @@ def _split_chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
 def _mentions_by_slot(
     session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]
 ) -> MentionsBySlot:
-    """Return what facts say, by slot. Whoever found them may be a model: nothing of theirs is taken on trust."""
+    """Return the mentions of facts, by slot. A model may have found them, so their texts are checked."""
     users = {one.position: one for one in chunk if one.message.role == "user"}
     found, counts = MentionsBySlot(), dict[int, int]()
     for fact in facts:

@@ -30,13 +30,15 @@ from limpet.memory.index_store import (
     IndexStore,
     PutRow,
     decode_row,
+    drop_row,
     encode_key,
     prefix_end,
+    scan_all,
 )
 
 
 class Mention(msgspec.Struct, frozen=True, array_like=True):
-    """That something was said once. Mentions compare as the moments in which they were said."""
+    """One message that states something."""
 
     time_us: int
     position: int
@@ -48,7 +50,7 @@ class Mention(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FactSlot(msgspec.Struct, frozen=True, array_like=True):
-    """All that was said about one thing, the newest last. Without `about` it is one sentence, said any number of times."""
+    """All mentions of one subject, the newest last. Without `about`, all mentions of one sentence."""
 
     about: str
     mentions: tuple[Mention, ...] = ()
@@ -58,17 +60,17 @@ _PUNCTUATION: Final = " \t.,;:!?\"'“”‘’…。、，；：！？「」"
 
 
 def normalize_wording(text: str) -> str:
-    """Return text without what makes no difference to its meaning: two of the same say the same."""
+    """Return text without differences of case, width, space and punctuation. Equal results mean equal facts."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).strip(_PUNCTUATION)
 
 
 def slot_name(about: str, text: str) -> str:
-    """Return the name of the slot that a fact belongs to."""
+    """Return the name of the slot of a fact."""
     return f"about:{about}" if about else f"text:{_digest(normalize_wording(text))}"
 
 
 def add_mentions(slot: FactSlot, new: Iterable[Mention]) -> FactSlot:
-    """Return a slot with more mentions, within its bounds: of each wording and of all the newest stay."""
+    """Return a slot with more mentions. Of each wording and of all, the newest stay within the limits."""
     ordered = sorted({*slot.mentions, *new}, key=_mention_order, reverse=True)
     kept, said = list[Mention](), dict[str, int]()
     for mention in ordered:
@@ -82,7 +84,7 @@ def add_mentions(slot: FactSlot, new: Iterable[Mention]) -> FactSlot:
 def remove_mentions(
     slot: FactSlot, session_id: str | None, positions: Iterable[int] | None
 ) -> FactSlot:
-    """Return a slot without what one session said, or any, at these positions or anywhere."""
+    """Return a slot without the mentions of a session (None: of any) at some positions (None: at all)."""
     gone = None if positions is None else set(positions)
     left = (
         mention
@@ -94,7 +96,7 @@ def remove_mentions(
 
 
 def slot_facts(who: Who, slot: FactSlot) -> list[Fact]:
-    """Return the facts of a slot, the newest first; the first one holds."""
+    """Return the facts of a slot, the newest first. The first one is current; a later wording replaced the others."""
     runs = [
         list(run)
         for _, run in itertools.groupby(slot.mentions, lambda m: normalize_wording(m.text))
@@ -113,7 +115,7 @@ def slot_facts(who: Who, slot: FactSlot) -> list[Fact]:
 
 
 def slot_sources(slot: FactSlot, text: str) -> Iterator[Source]:
-    """Yield who said so, the newest first."""
+    """Yield the messages that state a fact, the newest first."""
     for mention in reversed(slot.mentions):
         if normalize_wording(mention.text) == normalize_wording(text):
             yield Source(mention.session_id, mention.message_id, mention.position)
@@ -152,9 +154,9 @@ _MISSES_MAX: Final = 16
 
 
 class RankedFacts(msgspec.Struct, frozen=True, array_like=True):
-    """The facts of a user that hold, the most useful first; `more`: there are others, all of them less useful.
+    """The current facts of a user, the most useful first. `more` says that others exist, all less useful.
 
-    `turn` counts the changes of all that is known of the user.
+    `revision` counts the changes of all facts of the user.
     """
 
     revision: int = 0
@@ -163,8 +165,10 @@ class RankedFacts(msgspec.Struct, frozen=True, array_like=True):
 
 
 def usefulness(fact: Fact) -> tuple[int, int, int, str]:
-    """Return how useful a fact is; the least value is the most useful: who they are, what they can't have,
-    what they like, what else is so, whom and what they mention; the newest first.
+    """Return a sort key, the lowest for the most useful fact.
+
+    Identity comes first, then constraints such as allergies, preferences, other facts, entities; the
+    newest first in each.
     """
     topic = fact.about.partition(":")[0]
     rank = 0 if topic in _IDENTITY else 1 if topic in _CONSTRAINTS else _BY_KIND[fact.kind]
@@ -172,15 +176,15 @@ def usefulness(fact: Fact) -> tuple[int, int, int, str]:
 
 
 def update_ranked_facts(
-    ready: RankedFacts,
+    ranked: RankedFacts,
     gone: Iterable[Fact],
     new: Iterable[Fact],
     all_facts: Callable[[], Iterable[Fact]],
 ) -> RankedFacts:
-    """Return the list after some facts ceased to hold and others came to; `all_facts` is asked only if it is short."""
+    """Return the ranked facts without `gone` and with `new`. Calls `all_facts` only if too few are left."""
     lost = {fact.id for fact in gone}
-    facts = [fact for fact in ready.facts if fact.id not in lost]
-    more = ready.more
+    facts = [fact for fact in ranked.facts if fact.id not in lost]
+    more = ranked.more
     for fact in new:
         if more and (not facts or usefulness(fact) > usefulness(facts[-1])):
             continue
@@ -190,11 +194,11 @@ def update_ranked_facts(
     if len(facts) > limits.PROFILE_FACTS_KEPT:
         del facts[limits.PROFILE_FACTS_KEPT :]
         more = True
-    return RankedFacts(ready.revision + 1, more, tuple(facts))
+    return RankedFacts(ranked.revision + 1, more, tuple(facts))
 
 
 def write_profile(facts: Sequence[Fact], budget: int, count: CountTokens) -> Profile:
-    """Return a profile within a budget of tokens: one line for each fact, the words of the user in quotes."""
+    """Return a profile within a budget of tokens: a line for each fact, with the words of the user in quotes."""
     lines, taken, said = list[str](), list[Fact](), set[str]()
     room, misses = budget, 0
     for fact in facts[: limits.PROFILE_FACTS_MAX]:
@@ -211,7 +215,7 @@ def write_profile(facts: Sequence[Fact], budget: int, count: CountTokens) -> Pro
         said.add(fact.text)
         lines.append(line)
         taken.append(fact)
-    # Lines together may have more tokens than one by one.
+    # Tokens do not add up exactly: the joined lines may have more than their sum.
     while lines and count("\n".join(lines)) > budget:
         del lines[-1], taken[-1]
     text = "\n".join(lines)
@@ -231,69 +235,18 @@ def _iso_date(time_us: int) -> str:
         return "undated"
 
 
-_STOP_WORDS: Final = frozenset(
-    [
-        "a",
-        "about",
-        "am",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "can",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "im",
-        "in",
-        "is",
-        "it",
-        "its",
-        "ive",
-        "me",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "or",
-        "our",
-        "so",
-        "that",
-        "the",
-        "this",
-        "to",
-        "was",
-        "we",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
-"""Words that half of all sentences have."""
+_STOP_WORDS: Final = frozenset([
+    "a", "about", "am", "an", "and", "are", "as", "at", "be", "but", "by", "can", "did", "do",
+    "does", "for", "from", "had", "has", "have", "how", "i", "if", "im", "in", "is", "it",
+    "its", "ive", "me", "my", "no", "not", "of", "on", "or", "our", "so", "that", "the", "this",
+    "to", "was", "we", "what", "when", "where", "which", "who", "why", "will", "with", "you",
+    "your"
+])  # fmt: skip
+"""Words that are too common to find anything by."""
 
 
 def search_terms(text: str) -> list[str]:
-    """Return the words of a text that can be looked for, in order, as the archive finds them."""
+    """Return the terms of a text without stop words, in order, by the rules of the archive."""
     return [
         word for term in terms.count_terms(text) if (word := term.decode()) not in _stop_terms()
     ]
@@ -304,21 +257,21 @@ def _stop_terms() -> frozenset[str]:
     return frozenset(term.decode() for word in _STOP_WORDS for term in terms.count_terms(word))
 
 
-def search_facts(book: FactStore, who: Who, query: str, k: int) -> list[Recalled]:
-    """Return up to k facts of a user, the best first."""
+def search_facts(store: FactStore, who: Who, query: str, k: int) -> list[Recalled]:
+    """Return up to k facts of a user that share words with a query, current ones first."""
     weights = dict[str, float]()
     scores = dict[str, float]()
     for word in search_terms(query[: limits.FACT_SCAN_CHARS_MAX])[: limits.FACT_QUERY_TERMS]:
-        names = book.slots_with_word(who, word)
+        names = store.slots_with_word(who, word)
         weights[word] = 1 / (1 + math.log1p(len(names)))
         for name in names:
             scores[name] = scores.get(name, 0.0) + weights[word]
     best = sorted(scores, key=lambda name: (-scores[name], name))[: 2 * k]
     found = list[tuple[bool, Recalled]]()
-    for name, slot in book.slots(who, best).items():
+    for name, slot in store.slots(who, best).items():
         for place, fact in enumerate(slot_facts(who, slot)):
             own = sum(weights.get(word, 0.0) for word in search_terms(fact.text))
-            # Who asks for what was so is told first what is so.
+            # A query for a replaced fact finds the current one first, so it gets the score of the slot.
             score = own if place else max(own, scores[name])
             if score:
                 found.append((place > 0, _recalled_fact(fact, score)))
@@ -347,7 +300,11 @@ SlotsByName = Mapping[str, FactSlot]
 
 
 class RankedFactsRow(msgspec.Struct, frozen=True):
-    """The ready row of a user as it was before anything else was read."""
+    """The row of a user's ranked facts, read before the slots that a change rests on.
+
+    Every change of a user writes this row and expects it unchanged: it is the optimistic lock of all
+    rows of the user.
+    """
 
     who: Who
     row: bytes | None
@@ -355,33 +312,33 @@ class RankedFactsRow(msgspec.Struct, frozen=True):
 
 
 class FactStore:
-    """The rows of all users on a shelf."""
+    """The facts of all users in an index store."""
 
-    def __init__(self, shelf: IndexStore) -> None:
-        self._shelf = shelf
+    def __init__(self, index: IndexStore) -> None:
+        self._index = index
 
     def slots(self, who: Who, names: Iterable[str]) -> dict[str, FactSlot]:
-        """Return the slots of these names that are there."""
+        """Return the slots of these names that exist."""
         at = {_user_key(who, name): name for name in names}
-        found = self._shelf.get(SLOTS, list(at))
+        found = self._index.get(SLOTS, list(at))
         return {at[row]: _decode_slot(value) for row, value in found.items()}
 
     def all_slots(self, who: Who) -> Iterator[FactSlot]:
-        """Yield every slot of a user, some hundred at a time."""
+        """Yield every slot of a user."""
         for _key, value in self._rows(SLOTS, _user_key(who)):
             yield _decode_slot(value)
 
     def ranked_facts(self, who: Who) -> RankedFacts:
-        """Return the facts that stand ready for a profile."""
+        """Return the facts for a profile."""
         return self.read_ranked(who).ranked
 
     def read_ranked(self, who: Who) -> RankedFactsRow:
-        """Return what a change must begin with: whatever is read after it is as it says, or the change fails."""
-        row = self._shelf.get(RANKED_FACTS, [_user_key(who)]).get(_user_key(who))
+        """Return the row that a change must read first: if it changes before `write_slots`, the write fails."""
+        row = self._index.get(RANKED_FACTS, [_user_key(who)]).get(_user_key(who))
         return RankedFactsRow(who, row, decode_row(row, RankedFacts) if row else RankedFacts())
 
     def slots_of_messages(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
-        """Return the names of the slots that have something of these messages."""
+        """Return the names of the slots with mentions in these messages."""
         first, last = (
             _user_key(who, session_id, min(positions)),
             _user_key(who, session_id, max(positions)),
@@ -394,7 +351,10 @@ class FactStore:
         }
 
     def slots_of_source(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
-        """Return the names of some slots that have something of a session, or of a message; none: there are none."""
+        """Return the names of some slots with mentions in a session, or at a position; empty if there are none.
+
+        At most limits.MEMORY_ROWS names: the caller removes their mentions and calls again.
+        """
         if session_id is None:
             rows = self._rows(SOURCES, _user_key(who))
         elif position is None:
@@ -411,9 +371,9 @@ class FactStore:
         return found
 
     def slots_with_word(self, who: Who, word: str) -> list[str]:
-        """Return the names of slots that have a word."""
+        """Return the names of slots with a word."""
         at = _user_key(who, word)
-        rows = self._shelf.scan(WORDS, at, prefix_end(at), limit=limits.MEMORY_ROWS)
+        rows = self._index.scan(WORDS, at, prefix_end(at), limit=limits.MEMORY_ROWS)
         return [value.decode() for _, value in rows]
 
     def write_slots(
@@ -424,9 +384,9 @@ class FactStore:
         *,
         expected: ExpectedRows = NO_EXPECTATION,
     ) -> bool:
-        """Put slots in the place of others, all or none; return whether nothing has changed since it was seen.
+        """Replace slots, all or none; return False if the user's facts have changed since `seen` was read.
 
-        `before` has those that are there, `then` all that change; one without mentions is gone.
+        `before` has the slots that exist, `then` all that change. A slot without mentions is deleted.
         """
         who = seen.who
         names = [name for name in then if then[name] != before.get(name)]
@@ -439,12 +399,12 @@ class FactStore:
             seen.ranked, gone, new, lambda: self._all_current_facts(who, then)
         )
         changes.append(PutRow(RANKED_FACTS, _user_key(who), msgspec.msgpack.encode(now)))
-        return self._shelf.write(
+        return self._index.write(
             changes, expected={**expected, (RANKED_FACTS, _user_key(who)): seen.row}
         )
 
     def _all_current_facts(self, who: Who, then: SlotsByName) -> Iterator[Fact]:
-        """Yield the facts that hold once these slots are changed."""
+        """Yield the facts that are current once these slots are changed."""
         for slot in self.all_slots(who):
             if slot.mentions and _name_of(slot) not in then:
                 yield from _current_facts(who, slot)
@@ -452,24 +412,21 @@ class FactStore:
             yield from _current_facts(who, slot)
 
     def drop_user(self, who: Who) -> list[DropRows]:
-        """Return what drops every row of a user."""
-        return [DropRows(book, _user_key(who), prefix_end(_user_key(who))) for book in TABLES]
+        """Return the changes that delete every row of a user."""
+        return [DropRows(table, _user_key(who), prefix_end(_user_key(who))) for table in TABLES]
 
     def scrub(self) -> None:
-        """See to it that nothing of what was dropped is left in any file."""
-        self._shelf.scrub()
+        """Remove the remains of deleted rows from every file."""
+        self._index.scrub()
 
     def _rows(
-        self, book: str, first: bytes, last: bytes | None = None
+        self, table: str, first: bytes, last: bytes | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
-        end = prefix_end(first) if last is None else last
-        while rows := self._shelf.scan(book, first, end, limit=limits.MEMORY_ROWS):
-            yield from rows
-            first = rows[-1][0] + b"\0"
+        return scan_all(self._index, table, first, prefix_end(first) if last is None else last)
 
 
 class SlotSource(msgspec.Struct, frozen=True, array_like=True):
-    """That a message is a source of a slot."""
+    """Index row: the message at a position has a mention in a slot."""
 
     position: int
     slot: str
@@ -496,14 +453,12 @@ def _slot_rows(
 ) -> Iterator[PutRow | DropRows]:
     at = _user_key(who, name)
     yield (
-        PutRow(SLOTS, at, msgspec.msgpack.encode(then))
-        if then.mentions
-        else DropRows(SLOTS, at, at + b"\0")
+        PutRow(SLOTS, at, msgspec.msgpack.encode(then)) if then.mentions else drop_row(SLOTS, at)
     )
-    for rows, book in ((_source_rows, SOURCES), (_word_rows, WORDS)):
+    for rows, table in ((_source_rows, SOURCES), (_word_rows, WORDS)):
         was, now = rows(who, name, before), rows(who, name, then)
-        yield from (DropRows(book, key_, key_ + b"\0") for key_ in was.keys() - now.keys())
-        yield from (PutRow(book, key_, value) for key_, value in now.items() if key_ not in was)
+        yield from (drop_row(table, key) for key in was.keys() - now.keys())
+        yield from (PutRow(table, key, value) for key, value in now.items() if key not in was)
 
 
 def _source_rows(who: Who, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:

@@ -20,8 +20,10 @@ from limpet.memory.index_store import (
     IndexStore,
     PutRow,
     decode_row,
+    drop_row,
     encode_key,
     prefix_end,
+    scan_all,
 )
 
 INGESTED = "memory.taken"
@@ -29,7 +31,7 @@ EPOCHS = "memory.epochs"
 
 
 class IngestRow(msgspec.Struct, frozen=True, array_like=True):
-    """How far a conversation is: being taken, for the n-th time since an epoch, or done."""
+    """The state of one conversation: in its n-th attempt since an epoch, or done."""
 
     epoch: int
     attempt: int
@@ -40,7 +42,7 @@ class IngestRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class IngestAttempt(msgspec.Struct, frozen=True):
-    """Somebody taking a conversation, and the row that they hold."""
+    """A running ingest and its row. Each of its writes expects the row unchanged."""
 
     history: History
     key: bytes
@@ -48,30 +50,32 @@ class IngestAttempt(msgspec.Struct, frozen=True):
 
 
 class IngestJournal:
-    """The rows of all users on a shelf."""
+    """The ingests of all users in an index store."""
 
-    def __init__(self, shelf: IndexStore) -> None:
-        self._shelf = shelf
+    def __init__(self, index: IndexStore) -> None:
+        self._index = index
 
     def has_ingested(self, who: Who, session_id: str, named: str) -> bool:
-        """Whether a conversation was taken."""
+        """Whether a conversation was ingested completely."""
         row = self._find(who, session_id, named)
         return row is not None and row.done
 
     def used_fallback(self, who: Who, session_id: str, named: str) -> bool:
-        """Whether somebody had to stand in when a conversation was taken."""
+        """Whether the fallback extracted the facts of a conversation."""
         row = self._find(who, session_id, named)
         return row is not None and row.used_fallback
 
     def _find(self, who: Who, session_id: str, named: str) -> IngestRow | None:
         at = encode_key(who.tenant, who.user_id, session_id, named)
-        seen = self._shelf.get(INGESTED, [at]).get(at)
+        seen = self._index.get(INGESTED, [at]).get(at)
         return None if seen is None else _decode_row(seen)
 
     def begin(self, history: History, *, redo: bool) -> IngestAttempt | None:
-        """Return an attempt; None if the conversation was taken, and is not to be taken again.
+        """Return an attempt; None if there is nothing to do.
 
-        To redo is for one in which somebody stood in: what was forgotten has no row, and stays forgotten.
+        Without `redo` that is so for a conversation that was ingested; with it, for one whose facts the
+        fallback did not extract. A forgotten conversation has no row, so `redo` never ingests it again.
+        Raises Unavailable after too many concurrent attempts.
         """
         who = history.who
         at, at_epoch = (
@@ -79,8 +83,10 @@ class IngestJournal:
             encode_key(who.tenant),
         )
         for _ in range(limits.RETRIES_MAX):
-            epoch = self._shelf.get(EPOCHS, [at_epoch]).get(at_epoch)
-            seen = self._shelf.get(INGESTED, [at]).get(at)
+            # The epoch is read before the row. A deletion between the two reads raises the epoch, and
+            # then the write below fails.
+            epoch = self._index.get(EPOCHS, [at_epoch]).get(at_epoch)
+            seen = self._index.get(INGESTED, [at]).get(at)
             row = _decode_row(seen) if seen else IngestRow(0, 0, history.session_id, history.key)
             if not row.used_fallback if redo else row.done:
                 return None
@@ -90,75 +96,77 @@ class IngestJournal:
                 )
             )
             expected = {(INGESTED, at): seen, (EPOCHS, at_epoch): epoch}
-            if self._shelf.write([PutRow(INGESTED, at, mine)], expected=expected):
+            if self._index.write([PutRow(INGESTED, at, mine)], expected=expected):
                 return IngestAttempt(history, at, mine)
-        raise errors.Unavailable("others take the same conversation; hand it over again.")
+        raise errors.Unavailable("too many concurrent ingests of one conversation; retry.")
 
     def expected_row(self, attempt: IngestAttempt) -> ExpectedRows:
-        """Return what a write must expect; raise Unavailable if somebody else has it, or it was forgotten."""
-        if self._shelf.get(INGESTED, [attempt.key]).get(attempt.key) != attempt.row:
+        """Return what a write of this attempt must expect.
+
+        Raises Unavailable if another attempt has begun or the conversation was forgotten.
+        """
+        if self._index.get(INGESTED, [attempt.key]).get(attempt.key) != attempt.row:
             raise errors.Unavailable(
-                "the conversation was forgotten, or somebody else takes it; hand it over again."
+                "the conversation was forgotten, or is being ingested elsewhere; retry."
             )
         return {(INGESTED, attempt.key): attempt.row}
 
     def end(self, attempt: IngestAttempt, *, used_fallback: bool) -> None:
-        """Keep that the conversation was taken."""
+        """Record that the conversation was ingested; raise Unavailable as `expected_row` does."""
         row = _decode_row(attempt.row)
         done = msgspec.structs.replace(row, done=True, used_fallback=used_fallback)
         put = PutRow(INGESTED, attempt.key, msgspec.msgpack.encode(done))
-        if not self._shelf.write([put], expected=self.expected_row(attempt)):
+        if not self._index.write([put], expected=self.expected_row(attempt)):
             self.expected_row(attempt)
 
     def fallback_ingests(self, who: Who) -> Iterator[tuple[str, str]]:
-        """Yield session and key of the conversations in which somebody had to stand in."""
-        for _at, value in _scan_all(self._shelf, encode_key(who.tenant, who.user_id)):
+        """Yield session id and key of the conversations whose facts the fallback extracted."""
+        for _key, value in self._rows(who):
             if (row := _decode_row(value)).used_fallback:
                 yield row.session_id, row.key
 
     def forget(self, who: Who, drops: Sequence[DropRows]) -> bool:
-        """Drop everything of a user's, these rows included; return whether nobody was in the way."""
+        """Apply `drops` and delete all rows of a user; return False if another writer was faster."""
         mine = encode_key(who.tenant, who.user_id)
         return self._next_epoch(who, [*drops, DropRows(INGESTED, mine, prefix_end(mine))])
 
     def forget_session(self, who: Who, session_id: str) -> bool:
-        """Forget that a session was taken, or is being taken; return whether nobody was in the way."""
+        """Delete the rows of a session, so that running attempts fail; return False if another writer was faster."""
         mine = encode_key(who.tenant, who.user_id, session_id)
         return self._next_epoch(who, [DropRows(INGESTED, mine, prefix_end(mine))])
 
     def abort_attempts(self, who: Who) -> bool:
-        """Forget what is being taken of a user's, so that it is taken anew; return whether nobody was in the way."""
+        """Delete the rows of a user's running attempts, so that they fail and begin again.
+
+        Returns False if another writer was faster.
+        """
         if not self._next_epoch(who, []):
             return False
         for _ in range(limits.RETRIES_MAX):
             if not (stale := self._stale_attempts(who)):
                 return True
             for at, seen in stale:
-                self._shelf.write(
-                    [DropRows(INGESTED, at, at + b"\0")], expected={(INGESTED, at): seen}
-                )
+                self._index.write([drop_row(INGESTED, at)], expected={(INGESTED, at): seen})
         return False
 
     def _stale_attempts(self, who: Who) -> list[tuple[bytes, bytes]]:
         at = encode_key(who.tenant)
-        epoch = _decode_epoch(self._shelf.get(EPOCHS, [at]).get(at))
-        rows = _scan_all(self._shelf, encode_key(who.tenant, who.user_id))
+        epoch = _decode_epoch(self._index.get(EPOCHS, [at]).get(at))
         return [
-            (at, seen) for at, seen in rows if not (r := _decode_row(seen)).done and r.epoch < epoch
+            (key, value)
+            for key, value in self._rows(who)
+            if not (row := _decode_row(value)).done and row.epoch < epoch
         ]
+
+    def _rows(self, who: Who) -> Iterator[tuple[bytes, bytes]]:
+        prefix = encode_key(who.tenant, who.user_id)
+        return scan_all(self._index, INGESTED, prefix, prefix_end(prefix))
 
     def _next_epoch(self, who: Who, drops: Sequence[DropRows]) -> bool:
         at = encode_key(who.tenant)
-        epoch = self._shelf.get(EPOCHS, [at]).get(at)
+        epoch = self._index.get(EPOCHS, [at]).get(at)
         put = PutRow(EPOCHS, at, msgspec.msgpack.encode(_decode_epoch(epoch) + 1))
-        return self._shelf.write([*drops, put], expected={(EPOCHS, at): epoch})
-
-
-def _scan_all(shelf: IndexStore, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-    first, last = prefix, prefix_end(prefix)
-    while rows := shelf.scan(INGESTED, first, last, limit=limits.MEMORY_ROWS):
-        yield from rows
-        first = rows[-1][0] + b"\0"
+        return self._index.write([*drops, put], expected={(EPOCHS, at): epoch})
 
 
 def _decode_epoch(row: bytes | None) -> int:
