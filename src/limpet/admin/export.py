@@ -65,33 +65,30 @@ ExportableEvent = (
 
 
 class EventNumbers:
-    """Maps versions of a session to the numbers of its events in a file. Grows as events are written."""
+    """Maps versions of a session to the numbers of its events in a file. Grows as events are written.
+
+    `ordinal` is that of the first event.
+    """
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
         self.count = 0
-        self._spans: list[tuple[int, int, int]] = []
-        self._left_out: dict[int, int] = {}
+        self._by_version = [0]
 
     def leave_out(self, version: int) -> None:
         """Skip an event. A reference to it becomes one to the event before."""
-        self._left_out[version] = self.count
+        # Versions come in rising order; those between were not written.
+        self._by_version += [0] * (version - len(self._by_version))
+        self._by_version.append(self.count)
 
     def add(self, version: int) -> None:
         """Give the next number to the event at a version."""
         self.count += 1
-        if self._spans and self._spans[-1][1] == version - 1:
-            low, _, shift = self._spans[-1]
-            self._spans[-1] = (low, version, shift)
-        else:
-            self._spans.append((version, version, version - self.count))
+        self.leave_out(version)
 
     def number_of(self, version: int) -> int:
         """Return the number of the event at a version; 0 if it was not written."""
-        if version in self._left_out:
-            return self._left_out[version]
-        found = (span for span in reversed(self._spans) if span[0] <= version <= span[1])
-        return next((version - shift for _, _, shift in found), 0)
+        return self._by_version[version] if version < len(self._by_version) else 0
 
 
 class Exporter:

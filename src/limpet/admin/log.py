@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from limpet import errors, limits
 from limpet.admin.erasure.service import ErasureService
+from limpet.core.values.arguments import checked_int, checked_limit, checked_number
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
 from limpet.core.values.json_values import Json
@@ -96,10 +96,8 @@ class Events:
     def page(self, after: int = 0, limit: int = limits.READ_CHUNK) -> list[LogEvent]:
         """Return up to `limit` events after a position."""
         self._engine.check()
-        if type(after) is not int or after < 0:
-            raise errors.InvalidRequest("after is a position: a whole number, 0 or more.")
-        if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
-            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+        checked_int("after", after, unit="a position of the log")
+        checked_limit(limit)
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
         return [
             fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))
@@ -115,9 +113,9 @@ class Events:
 
 def checked_timeout(timeout_s: float | None) -> float | None:
     """Return a timeout; raise InvalidRequest for anything but seconds or None."""
-    number = cast("object", timeout_s)
-    if number is not None and (not isinstance(number, (int, float)) or not 0 <= number < math.inf):
-        raise errors.InvalidRequest("timeout_s is a number of seconds, or None: without end.")
+    if timeout_s is not None:
+        unit, hint = "a number of seconds", "None is no timeout."
+        checked_number("timeout_s", timeout_s, unit=unit, hint=hint)
     return timeout_s
 
 

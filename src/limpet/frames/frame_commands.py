@@ -9,6 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final, cast
 
 import msgspec
@@ -17,7 +18,15 @@ from limpet import errors, limits
 from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
-from limpet.core.values.arguments import checked_str, enum_member
+from limpet.core.values.arguments import (
+    check_size,
+    checked_bool,
+    checked_id,
+    checked_instance,
+    checked_number,
+    checked_str,
+    enum_member,
+)
 from limpet.core.values.budget import TokenBudget, checked_token_count
 from limpet.core.values.context import ContextHandle, ResultRef
 from limpet.core.values.frame_state import (
@@ -32,7 +41,6 @@ from limpet.core.values.frame_state import (
     ToolRun,
 )
 from limpet.core.values.json_values import Json, freeze
-from limpet.core.values.messages import checked_id
 
 UNSET = msgspec.UNSET
 
@@ -49,8 +57,7 @@ DECISIONS: Final[Mapping[str, Decision]] = {
 }
 
 
-def _checked_frame_id(value: str) -> str:
-    return checked_id("a frame's id", value)
+_checked_frame_id = partial(checked_id, "a frame's id")
 
 
 def _checked_own_id(value: str) -> str:
@@ -58,8 +65,7 @@ def _checked_own_id(value: str) -> str:
     frame_id = _checked_frame_id(value)
     if len(frame_id.encode()) > limits.FRAME_ID_BYTES_MAX:
         raise errors.InvalidRequest(
-            f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes.",
-            hint="Its children's ids begin with it.",
+            f"a frame's id has at most {limits.FRAME_ID_BYTES_MAX} bytes: its children's ids begin with it."
         )
     if _GENERATED_ID.search(frame_id):
         raise errors.InvalidRequest(
@@ -72,29 +78,14 @@ def _checked_own_id(value: str) -> str:
 def _bounded_json(what: str, value: Json) -> Json:
     frozen = freeze(value)
     size = len(msgspec.json.encode(frozen))
-    if size > limits.FRAME_JSON_BYTES_MAX:
-        raise errors.TooLarge(
-            f"{what} has {size:,} bytes; at most {limits.FRAME_JSON_BYTES_MAX:,} are kept.",
-            hint="Put large content into a handle.",
-            facts={"bytes": size, "bytes_max": limits.FRAME_JSON_BYTES_MAX},
-        )
+    check_size(what, size, limits.FRAME_JSON_BYTES_MAX, hint="Put large content into a handle.")
     return frozen
 
 
 def _checked_goal(goal: str) -> str:
-    text = checked_str("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX)
-    if not text.strip():
-        raise errors.InvalidRequest(
-            "goal is empty: a frame needs one.", hint="Describe its work in a few words."
-        )
-    return text
-
-
-def checked_flag(what: str, value: object) -> bool:
-    """Return True or False; raise InvalidRequest for any other value."""
-    if type(value) is not bool:
-        raise errors.InvalidRequest(f"{what} is True or False, not {value!r}.")
-    return value
+    hint = "Describe its work in a few words."
+    most = limits.FRAME_TEXT_BYTES_MAX
+    return checked_str("a frame's goal", goal, most, not_blank=True, hint=hint)
 
 
 def _bounded_text(what: str, text: str) -> str:
@@ -111,26 +102,20 @@ class FrameCommandFactory:
         self, scope: Scope, *, goal: str, budget: TokenBudget | int, inputs: Json,
         parent_frame_id: str | None, frame_id: str | None, waits: bool,
     ) -> c.PushFrame:  # fmt: skip
-        if not isinstance(cast("object", scope), Scope):
-            raise errors.InvalidRequest(
-                f"a scope is a Scope, not {type(scope).__name__}.",
-                hint='For example Scope(actor_id="planner", session_id=session.id).',
-            )
-        if isinstance(budget, int) and not isinstance(cast("object", budget), bool):
+        hint = 'For example Scope(actor_id="planner", session_id=session.id).'
+        checked_instance("a scope", scope, Scope, hint=hint)
+        if isinstance(budget, int) and type(budget) is not bool:
             budget = TokenBudget(total=budget)
-        if not isinstance(cast("object", budget), TokenBudget):
-            raise errors.InvalidRequest(
-                f"a budget is a TokenBudget, not {type(budget).__name__}.",
-                hint="For example TokenBudget(total=8_000).",
-            )
+        hint = "For example TokenBudget(total=8_000)."
+        budget = checked_instance("a budget", budget, TokenBudget, hint=hint)
         return c.PushFrame(
             frame_id="" if frame_id is None else _checked_own_id(frame_id),
             scope=scope,
             goal=_checked_goal(goal),
-            budget=cast("TokenBudget", budget),
+            budget=budget,
             parent_frame_id=None if parent_frame_id is None else _checked_frame_id(parent_frame_id),
             inputs=_bounded_json("the inputs of a frame", inputs),
-            waits=checked_flag("parent_waits", waits),
+            waits=checked_bool("parent_waits", waits),
             named=frame_id is not None,
         )
 
@@ -163,7 +148,7 @@ class FrameCommandFactory:
             final_status=final,
             result_summary=_bounded_text("the summary of a result", summary),
             reason=_bounded_text("a reason", reason),
-            cascade=checked_flag("cascade", cascade),
+            cascade=checked_bool("cascade", cascade),
         )
 
     def change_reservation(
@@ -185,10 +170,7 @@ class FrameCommandFactory:
         )
 
     def add_handle(self, frame_id: str, handle: ContextHandle) -> c.AddHandle:
-        if not isinstance(cast("object", handle), ContextHandle):
-            raise errors.InvalidRequest(
-                f"a handle is a ContextHandle, not {type(handle).__name__}."
-            )
+        checked_instance("a handle", handle, ContextHandle)
         if handle.content_hash is not None:
             raise errors.InvalidRequest("content_hash is set by Limpet.", hint="Give the content.")
         return c.AddHandle(frame_id=_checked_frame_id(frame_id), handle=handle)
@@ -202,8 +184,7 @@ class FrameCommandFactory:
         )
 
     def add_result(self, frame_id: str, result: ResultRef) -> c.AddResult:
-        if not isinstance(cast("object", result), ResultRef):
-            raise errors.InvalidRequest(f"a result is a ResultRef, not {type(result).__name__}.")
+        checked_instance("a result", result, ResultRef)
         return c.AddResult(frame_id=_checked_frame_id(frame_id), result=result)
 
     def new_secret(self) -> str:
@@ -215,18 +196,12 @@ class FrameCommandFactory:
         payload: Json, expires_in_s: float | None,
     ) -> c.SuspendFrame:  # fmt: skip
         frame_id, purpose = _checked_frame_id(frame_id), _checked_purpose(purpose)
-        if expires_in_s is not None and (
-            not isinstance(cast("object", expires_in_s), (int, float))
-            or isinstance(expires_in_s, bool)
-            or not 0 < expires_in_s <= limits.SUSPENSION_S_MAX
-        ):
-            raise errors.InvalidRequest(
-                f"expires_in_s is a number of seconds above 0, at most {limits.SUSPENSION_S_MAX:,.0f}, or None.",
-                hint="None is no expiry.",
-            )
-        text = _bounded_text("a reason", reason)
-        if not text.strip():
-            raise errors.InvalidRequest("reason is empty: a suspension needs one.")
+        if expires_in_s is not None:
+            checked_number(
+                "expires_in_s", expires_in_s, above=0, most=limits.SUSPENSION_S_MAX,
+                unit="a number of seconds", hint="None is no expiry.",
+            )  # fmt: skip
+        text = checked_str("a reason", reason, limits.FRAME_TEXT_BYTES_MAX, not_blank=True)
         return c.SuspendFrame(
             frame_id=frame_id,
             suspension_id=ids.new_id("sus", self._factory),
@@ -260,7 +235,7 @@ class FrameCommandFactory:
             call_id=None if call_id is None else checked_id("a call's id", call_id),
             message_id=None if message_id is None else checked_id("a message's id", message_id),
             summary=checked_str("a tool's summary", summary, limits.TITLE_BYTES_MAX),
-            intent=checked_flag("intent", intent),
+            intent=checked_bool("intent", intent),
             named=tool_id is not None,
         )
 
@@ -268,19 +243,15 @@ class FrameCommandFactory:
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool,
         max_messages: int,
     ) -> c.EndTool:  # fmt: skip
-        kept = freeze(output)
-        size = len(msgspec.json.encode(kept))
-        if size > limits.MESSAGE_BYTES_MAX:
-            raise errors.TooLarge(
-                f"the output has {size:,} bytes; at most {limits.MESSAGE_BYTES_MAX:,} are kept.",
-                hint="Store it elsewhere, and return its address.",
-                facts={"bytes": size, "bytes_max": limits.MESSAGE_BYTES_MAX},
-            )
+        frozen = freeze(output)
+        size = len(msgspec.json.encode(frozen))
+        hint = "Store it elsewhere, and return its address."
+        check_size("the output", size, limits.MESSAGE_BYTES_MAX, hint=hint)
         return c.EndTool(
             frame_id=_checked_frame_id(frame_id),
             tool_id=checked_id("a tool's id", tool_id),
-            output=kept,
-            is_error=checked_flag("is_error", is_error),
+            output=frozen,
+            is_error=checked_bool("is_error", is_error),
             abandon=abandon,
             max_messages=max_messages,
         )

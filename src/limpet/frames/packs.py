@@ -16,6 +16,13 @@ from limpet import errors, limits
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values import ids
+from limpet.core.values.arguments import (
+    checked_bool,
+    checked_choice,
+    checked_id,
+    checked_instance,
+    checked_int,
+)
 from limpet.core.values.budget import insufficient_tokens_error
 from limpet.core.values.commands import RecordPack
 from limpet.core.values.context import (
@@ -25,7 +32,7 @@ from limpet.core.values.context import (
     HandleType,
 )
 from limpet.core.values.frame_state import Frame, Scope, TreeState
-from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import BriefContext, PackSelection
 from limpet.core.values.session_state import SessionState
 from limpet.core.windows import compaction, pack_assembly, recorded_selection
@@ -59,10 +66,8 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
 
     def __post_init__(self) -> None:
-        if self.overflow not in ("raise", "flag"):
-            raise errors.InvalidRequest(f"overflow is 'raise' or 'flag', not {self.overflow!r}.")
-        if type(cast("object", self.strict)) is not bool:
-            raise errors.InvalidRequest("strict is True or False.")
+        checked_choice("overflow", self.overflow, ("raise", "flag"))
+        checked_bool("strict", self.strict)
 
 
 def checked_handle_ids(what: str, handles: Collection[str]) -> frozenset[str]:
@@ -139,11 +144,8 @@ class FramePackAssembler:
         if asked is None:
             most = tree.strictest_limit(frame.frame_id, "max_context_tokens")
             return pack_assembly.checked_pack_budget(free if most is None else min(free, most))
-        if type(cast("object", asked)) is not int or asked > limits.TOKENS_MAX:
-            raise errors.InvalidRequest(
-                f"budget_tokens is a number of tokens, not {asked!r}.",
-                hint="For example budget_tokens=4_000.",
-            )
+        hint = "For example budget_tokens=4_000."
+        checked_int("budget_tokens", asked, 0, limits.TOKENS_MAX, hint=hint)
         pack_assembly.checked_pack_budget(asked)
         if request.strict and asked > free:
             raise insufficient_tokens_error(asked, free)
@@ -191,11 +193,8 @@ class FramePackAssembler:
         self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
     ) -> CompactionPlan:
         """Return the plan of a strategy for an open frame's handles."""
-        if not isinstance(cast("object", strategy), CompactionStrategy):
-            raise errors.InvalidRequest(
-                f"strategy is a CompactionStrategy, not {type(strategy).__name__}.",
-                hint="For example CompactionStrategy.PRIORITY_BASED.",
-            )
+        hint = "For example CompactionStrategy.PRIORITY_BASED."
+        checked_instance("strategy", strategy, CompactionStrategy, hint=hint)
         tree = self.open_tree(frame_id)
         frame = tree.frames[frame_id]
         return compaction.plan_compaction(
@@ -293,10 +292,8 @@ def find_recorded_pack(
     store: port.Store, tenant: str, frame: Frame, context_hash: str | None, version: int | None
 ) -> PackSelection:
     """Return the record of a frame's pack: the one at a version of the tree, with a hash, or the last; raise NotFound."""
-    if version is not None and (type(cast("object", version)) is not int or version < 1):
-        raise errors.InvalidRequest(
-            "version is that of an event in the frame's tree: a whole number from 1 on."
-        )
+    if version is not None:
+        checked_int("version", version, 1, hint="It is that of an event in the frame's tree.")
     wanted = frame.context_hash if context_hash is None and version is None else context_hash
     stream = state_cache.tree_stream(frame.root_id)
     high = store.version(tenant, stream) if version is None else version

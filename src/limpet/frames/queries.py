@@ -10,7 +10,6 @@ import heapq
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from typing import cast
 
 import msgspec
 
@@ -18,6 +17,7 @@ from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules import frame_fold, frame_rules
 from limpet.core.values import commands, events
+from limpet.core.values.arguments import checked_id, checked_instance, checked_limit
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.frame_state import (
     ActorResumeState,
@@ -27,7 +27,6 @@ from limpet.core.values.frame_state import (
     ToolStatus,
     TreeState,
 )
-from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
@@ -50,7 +49,7 @@ class FrameQueries:
     ) -> list[Frame]:
         """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
         self._engine.check()
-        checked_limit(limit)
+        checked_limit(limit, sys.maxsize)
         checked_scope(scope, optional=True)
         working = list(self._open_trees(scope))
         found = _sorted_open_frames(working, scope)
@@ -167,20 +166,11 @@ def _leaf_frames(found: list[Frame]) -> list[Frame]:
     return [frame for frame in found if frame.frame_id not in parents]
 
 
-def checked_limit(limit: int) -> int:
-    """Return a number of rows; raise InvalidRequest for any other value."""
-    if type(cast("object", limit)) is not int or not 1 <= limit <= sys.maxsize:
-        raise errors.InvalidRequest("limit is a number of rows, 1 or more.")
-    return limit
-
-
 def checked_scope(scope: Scope | None, *, optional: bool = False) -> None:
     """Raise InvalidRequest unless the argument is a Scope, or None where that is allowed."""
-    if not isinstance(cast("object", scope), Scope) and not (optional and scope is None):
-        raise errors.InvalidRequest(
-            f"a scope is a Scope, not {type(scope).__name__}.",
-            hint='For example Scope(actor_id="planner").',
-        )
+    if scope is not None or not optional:
+        hint = 'For example Scope(actor_id="planner").'
+        checked_instance("a scope", scope, Scope, hint=hint)
 
 
 class FrameDifference(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ one effect. A verb returns after its change is durable.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -16,6 +17,7 @@ from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules.frame_rules import is_suspension_open
 from limpet.core.values import commands, ids
+from limpet.core.values.arguments import checked_id, checked_limit
 from limpet.core.values.budget import TokenBudget
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import (
@@ -40,14 +42,13 @@ from limpet.core.values.frame_state import (
     TreeState,
 )
 from limpet.core.values.json_values import Json
-from limpet.core.values.messages import checked_id
 from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import frame_commands, packs
 from limpet.frames.expiry import expire_frames
 from limpet.frames.handle_content import Resolver, bind_to_version
 from limpet.frames.packs import FramePackAssembler, PackRequest
-from limpet.frames.queries import FrameQueries, checked_limit, checked_scope
+from limpet.frames.queries import FrameQueries, checked_scope
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
@@ -354,7 +355,7 @@ class StateIndex:
     ) -> list[Suspension]:
         """Return suspensions, newest first: those that can still be resumed or decided, or all."""
         self._engine.check()
-        checked_limit(limit)
+        checked_limit(limit, sys.maxsize)
         checked_scope(scope, optional=True)
         query = port.Query(
             kind=state_cache.SUSPENSION_KIND,

@@ -238,9 +238,9 @@ class ForkGraph:
                     yield Reference(event, event)
 
 
-def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[port.StoredEvent]:
+def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[StoredEvent]:
     """Return a stream's own events up to a version, including those that a rewind removed from its path."""
-    found: dict[int, port.StoredEvent] = {}
+    found: dict[int, StoredEvent] = {}
     begin, at = 1, until
     while at >= begin:
         page = _read_path(store, tenant, stream, at)
@@ -254,9 +254,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
     return [found[v] for v in sorted(found) if v >= begin and not is_notice(found[v].kind)]
 
 
-def all_events(
-    store: port.Store, tenant: str, stream: str, until: int
-) -> Iterator[port.StoredEvent]:
+def all_events(store: port.Store, tenant: str, stream: str, until: int) -> Iterator[StoredEvent]:
     """Yield the events on a stream's path, including its source's, then its other own events."""
     seen: set[int] = set()
     for event in (
@@ -268,8 +266,8 @@ def all_events(
             yield event
 
 
-def _read_path(store: port.Store, tenant: str, stream: str, at: int) -> list[port.StoredEvent]:
-    found: list[port.StoredEvent] = []
+def _read_path(store: port.Store, tenant: str, stream: str, at: int) -> list[StoredEvent]:
+    found: list[StoredEvent] = []
     while page := store.read(
         tenant, stream, after=found[-1].version if found else 0, until=at, at=at,
         limit=limits.READ_CHUNK,
@@ -310,7 +308,7 @@ class FrameTreeSearch:
         self._sessions = sessions
         self._handles: set[tuple[str, str]] = set()
 
-    def has_content(self, stored: port.StoredEvent) -> bool:
+    def has_content(self, stored: StoredEvent) -> bool:
         """Whether an event holds such content."""
         event = state_cache.decode_tree_event(stored).event
         match event:
@@ -365,27 +363,21 @@ def frame_references(
         return session_id in sessions
 
     search = FrameTreeSearch(is_covered, None, sessions)
-    for stream in _tree_streams(store, tenant):
+    for row in iter_rows(store, tenant, port.Query(kind=state_cache.TREE_KIND)):
+        stream = state_cache.tree_stream(row.id)
         for stored in _stream_events(store, tenant, stream) if stream not in without else ():
             if stored.payload is not None and search.has_content(stored):
                 yield Reference(stored, stored)
 
 
-def _tree_streams(store: port.Store, tenant: str) -> Iterator[str]:
-    query = port.Query(kind=state_cache.TREE_KIND, limit=limits.PAGE_SIZE_MAX)
-    while page := store.query_projections(tenant, query):
-        yield from (state_cache.tree_stream(row.id) for row in page)
-        query = msgspec.structs.replace(query, after=(page[-1].time_us, page[-1].id))
-
-
-def _stream_events(store: port.Store, tenant: str, stream: str) -> Iterator[port.StoredEvent]:
+def _stream_events(store: port.Store, tenant: str, stream: str) -> Iterator[StoredEvent]:
     after = 0
     while page := store.read(tenant, stream, after=after, limit=limits.READ_CHUNK):
         yield from page
         after = page[-1].version
 
 
-def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[port.StoredEvent]:
+def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[StoredEvent]:
     while page := store.feed(tenant, after=after, limit=limits.READ_CHUNK):
         yield from page
         after = page[-1].position
@@ -400,7 +392,7 @@ def advance_past_unrelated(
     """
     for stored in _feed_events(store, tenant, head):
         payload = stored.payload or b""
-        if stored.kind != events.MessageAddedEvent.kind or stored.stream in streams:
+        if stored.kind != MessageAddedEvent.kind or stored.stream in streams:
             return None
         if any(f'"{name}"'.encode() in payload for name in (MEMORY_METADATA_KEY, "origin")):
             return None
@@ -411,9 +403,9 @@ def advance_past_unrelated(
 def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str) -> MessageTrace:
     """Return the trace of a message and its copies; raise SessionNotFound, MessageNotFound."""
     state = session_rules.existing_state(engine.states.current(tenant, session_id), session_id)
-    events = list(_message_events(engine.store, tenant, state, message_id))
-    causes = [event for event in events if not event.erased]
-    if events and not causes:
+    found = list(_message_events(engine.store, tenant, state, message_id))
+    causes = [event for event in found if not event.erased]
+    if found and not causes:
         # The error does not name the id that replaced the message's own: callers never saw it.
         raise errors.MessageNotFound(
             f"that message of the session {session_id!r} is erased already.",
@@ -425,14 +417,12 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
             f"the session {session_id!r} has no message {message_id!r}.",
             facts={"session": session_id, "message": message_id},
         )
-    found = MessageTrace(engine, tenant, state, causes)
-    found.read_on()
-    return found
+    return MessageTrace(engine, tenant, state, causes)
 
 
 def _message_events(
     store: port.Store, tenant: str, state: SessionState, message_id: str
-) -> Iterator[port.StoredEvent]:
+) -> Iterator[StoredEvent]:
     """Yield the events that add a message to a session, erased or not, including those before a rewind.
 
     Each is read from the feed, at the position where it really is.
@@ -455,7 +445,7 @@ class MessageTrace:
     """Searches the log, from a message on, for copies of the message and for text made from it."""
 
     def __init__(
-        self, engine: Engine, tenant: str, state: SessionState, causes: list[port.StoredEvent]
+        self, engine: Engine, tenant: str, state: SessionState, causes: list[StoredEvent]
     ) -> None:
         self.state = state
         self.cause = causes[0]
@@ -478,7 +468,7 @@ class MessageTrace:
             )
             known.ordinals.add(event.ordinal)
         self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach_by_session)
-        self._found: dict[int, port.StoredEvent] = dict(self._causes)
+        self._found: dict[int, StoredEvent] = dict(self._causes)
 
     def _covered(self, session_id: str, first: int, last: int, began: int | None) -> bool:
         reach = self._reach_by_session.get(session_id)
@@ -509,15 +499,15 @@ class MessageTrace:
         for position, stored in sorted(self._found.items()):
             yield Reference(stored, self._causes.get(position, self.cause))
 
-    def _has_content(self, stored: port.StoredEvent) -> bool:
+    def _has_content(self, stored: StoredEvent) -> bool:
         reach = self._reach_by_session.get(session_id_of(stored))
         begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
-        if reach is None and not begins and stored.kind != events.MessageAddedEvent.kind:
+        if reach is None and not begins and stored.kind != MessageAddedEvent.kind:
             return False
-        if stored.kind == events.MessageAddedEvent.kind and not self._may_be_a_copy(stored):
+        if stored.kind == MessageAddedEvent.kind and not self._may_be_a_copy(stored):
             return False
         match event := _decode(stored, self._blobs):
-            case events.MessageAddedEvent():
+            case MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
             case events.SessionCreatedEvent():
                 return self._follow_continuation(event, stored)
@@ -538,11 +528,11 @@ class MessageTrace:
             case _:
                 return False
 
-    def _may_be_a_copy(self, stored: port.StoredEvent) -> bool:
+    def _may_be_a_copy(self, stored: StoredEvent) -> bool:
         # This avoids decoding every message of the log: a payload holds the message's id as text.
         return self._erased.id.encode() in (stored.payload or b"") or not self._erased.id.isascii()
 
-    def _is_a_copy(self, message: Message, stored: port.StoredEvent) -> bool:
+    def _is_a_copy(self, message: Message, stored: StoredEvent) -> bool:
         if message.id != self._erased.id or message.origin is None:
             return False
         if not planner.is_same_message(message, self._erased):
@@ -553,9 +543,7 @@ class MessageTrace:
         reach.ordinals.add(stored.ordinal)
         return True
 
-    def _follow_continuation(
-        self, event: events.SessionCreatedEvent, stored: port.StoredEvent
-    ) -> bool:
+    def _follow_continuation(self, event: events.SessionCreatedEvent, stored: StoredEvent) -> bool:
         source = self._reach_by_session.get(event.continued_from or "")
         if source is None:
             known = self._reach_by_session.get(event.id)
@@ -607,7 +595,7 @@ class MessageTrace:
         return False
 
 
-ErasurePredicate = Callable[[port.StoredEvent], bool]
+ErasurePredicate = Callable[[StoredEvent], bool]
 """Whether an event is erased."""
 
 
@@ -623,15 +611,15 @@ class PromptReferences:
         self._tenant = tenant
         self._blobs = partial(engine.store.blobs, tenant)
         self._is_erased = goes
-        self._events_by_position: dict[int, port.StoredEvent | None] = {}
-        self._erased_by_session: dict[str, dict[str, port.StoredEvent]] = {}
+        self._events_by_position: dict[int, StoredEvent | None] = {}
+        self._erased_by_session: dict[str, dict[str, StoredEvent]] = {}
         self.prompts: dict[int, str] = {}
         """The sessions whose prompts change, by the prompts' positions."""
 
     def references(self, user_id: str, without: Collection[str]) -> list[Reference]:
         """Return the events to redact in a user's sessions, except those in `without`."""
         sessions = [name for name in self._sessions(user_id) if name not in without]
-        causes: dict[str, port.StoredEvent] = {}
+        causes: dict[str, StoredEvent] = {}
         found: dict[str, list[Reference]] = {}
         while True:
             before = len(causes)
@@ -649,7 +637,7 @@ class PromptReferences:
         return list(found)
 
     def _session_references(
-        self, session_id: str, causes: dict[str, port.StoredEvent]
+        self, session_id: str, causes: dict[str, StoredEvent]
     ) -> Iterator[Reference]:
         state = self._engine.states.current(self._tenant, session_id)
         if state is None:
@@ -670,7 +658,7 @@ class PromptReferences:
         if cause is not None:
             causes[session_id] = cause
 
-    def _cause(self, event: port.StoredEvent) -> port.StoredEvent | None:
+    def _cause(self, event: StoredEvent) -> StoredEvent | None:
         """Return an erased message that a prompt was made from; None if there is none."""
         if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._is_erased(
             event
@@ -681,7 +669,7 @@ class PromptReferences:
             return None
         return next(filter(self._is_erased, self._sources(prompt)), None)
 
-    def _sources(self, prompt: Message) -> Iterator[port.StoredEvent]:
+    def _sources(self, prompt: Message) -> Iterator[StoredEvent]:
         """Yield the messages that a prompt was made from, found by position and by id: an import changes positions."""
         sources = source_messages(prompt)
         names = {source.message_id for source in sources}
@@ -697,7 +685,7 @@ class PromptReferences:
             if found := self._erased_by_session[source.session_id].get(source.message_id):
                 yield found
 
-    def _erased_messages(self, session_id: str) -> Iterator[tuple[str, port.StoredEvent]]:
+    def _erased_messages(self, session_id: str) -> Iterator[tuple[str, StoredEvent]]:
         """Yield the erased messages of a session, by id."""
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
@@ -708,11 +696,11 @@ class PromptReferences:
             if self._is_erased(event) and (name := self._message_id(event)):
                 yield name, event
 
-    def _message_id(self, event: port.StoredEvent) -> str | None:
+    def _message_id(self, event: StoredEvent) -> str | None:
         message = None if event.erased else _message(event, self._blobs)
         return message.id if message is not None else None
 
-    def _event_at(self, position: int) -> port.StoredEvent | None:
+    def _event_at(self, position: int) -> StoredEvent | None:
         if position not in self._events_by_position:
             found = self._store.feed(self._tenant, after=position - 1, limit=1)
             there = found[0] if found and found[0].position == position else None
