@@ -396,7 +396,7 @@ class CommitJournal:
         found = self._files.inode_at(str(self.path(segment)))
         if found is None or found != self._files.inode_of(self._fd):
             raise errors.Unavailable(
-                f"{self.path(segment)} was removed or replaced while in use, so nothing can be kept in it.",
+                f"{self.path(segment)} was removed or replaced while in use, so nothing can be written to it.",
                 hint="Put the file back, or connect again.",
             )
         self._open_segment_inode = (segment, found)

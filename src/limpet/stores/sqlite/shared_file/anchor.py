@@ -21,13 +21,13 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regula
 
 SLOT_BYTES = 4096
 HEADS_MAX = 64
-"""Tenants whose heads one slot holds, those last written first. The newest commit is always among them."""
+"""Tenants whose heads one slot holds: those written last. The newest commit is always among them."""
 
 _ANCHOR_MAGIC = b"LPANCHR1"
 _SLOT_STRUCT = struct.Struct(">8s16sQBH")
 _HEAD_STRUCT = struct.Struct(">QQ32s")
 _COUNT_BYTES = slice(24, 32)
-"""Where a slot's count stands; such bytes sort as the numbers do."""
+"""The position of a slot's count. It is big-endian, so its bytes sort as numbers do."""
 
 
 class LogHead(msgspec.Struct, frozen=True):
@@ -38,9 +38,9 @@ class LogHead(msgspec.Struct, frozen=True):
 
 
 class AnchorSlot(msgspec.Struct, frozen=True):
-    """One reading of the anchor: which store, the how-manieth writing, the heads by tenant number.
+    """The content of one slot: the store, the number of the write, the heads by tenant number.
 
-    `clean`: the last to use the store emptied its write-ahead log and closed it.
+    `clean`: the last process emptied the write-ahead log and closed the store.
     """
 
     store_id: bytes
@@ -76,7 +76,7 @@ def decode_slot(data: bytes) -> AnchorSlot | None:
 
 
 def acknowledged_events(path: Path) -> int:
-    """Return how many events an anchor file knows of; 0 if there is none or it says nothing."""
+    """Return how many acknowledged events an anchor file records; 0 if it is missing or unreadable."""
     if not path.exists():
         return 0
     with open_regular_file(path) as file:
@@ -85,7 +85,7 @@ def acknowledged_events(path: Path) -> int:
 
 
 def is_anchor_file(path: Path) -> bool:
-    """Whether a file can be an anchor: of its size, and each slot blank or with its beginning."""
+    """Return whether a file can be an anchor: not too long, each slot blank or with the magic."""
     with open_regular_file(path) as file:
         data = file.read(2 * SLOT_BYTES + 1)
     whole = len(data) <= 2 * SLOT_BYTES
@@ -97,42 +97,42 @@ def _split_slots(data: bytes) -> tuple[bytes, bytes]:
 
 
 def _newest_slot(halves: tuple[bytes, bytes]) -> AnchorSlot | None:
-    """Return the sound slot with the higher count; the other is not even looked through."""
+    """Return the intact slot with the higher count. The other is decoded only if that one is damaged."""
     one, other = sorted(halves, key=lambda half: half[_COUNT_BYTES], reverse=True)
     return decode_slot(one) or decode_slot(other)
 
 
 class Anchor:
-    """The anchor file of one open store. Read and written only by the holder of the turn."""
+    """The anchor file of one open store. The caller of every method holds the write lock."""
 
     def __init__(self, files: StoreFiles, path: Path, store_id: bytes) -> None:
         self._files = files
         self._store_id = store_id
         self._fd = files.open_or_create(path)
-        # Its blocks are taken now: a full disk must not stop the anchor of a commit that went through.
+        # The blocks are allocated now: a full disk must not prevent the anchor of a commit that succeeded.
         size = len(files.read(self._fd, 2 * SLOT_BYTES, 0))
         files.write(self._fd, bytes(2 * SLOT_BYTES - size), size)
         self._last_written: AnchorSlot | None = None
 
     def read(self) -> tuple[AnchorSlot | None, int]:
-        """Return the newest slot that verifies, and how many of the written slots do not."""
+        """Return the newest intact slot, and how many written slots are damaged."""
         halves = self._read_slots()
-        spoiled = sum(decode_slot(half) is None and any(half) for half in halves)
-        return _newest_slot(halves), spoiled
+        damaged = sum(decode_slot(half) is None and any(half) for half in halves)
+        return _newest_slot(halves), damaged
 
     def _read_slots(self) -> tuple[bytes, bytes]:
         return _split_slots(self._files.read(self._fd, 2 * SLOT_BYTES, 0))
 
     def write(self, changed: Mapping[int, LogHead], *, clean: bool = False) -> None:
-        """Record new heads. Others keep their place while there is room."""
+        """Write new heads. Heads of other tenants stay while there is room."""
         self.write_prepared(*self.prepare(changed, clean=clean))
 
     def prepare(
         self, changed: Mapping[int, LogHead], *, clean: bool = False, alone: bool = False
     ) -> tuple[AnchorSlot, bytes]:
-        """Return what is to be written once the heads are: whoever comes from a sync has no time to lose.
+        """Return the slot to write after the commit, encoded before it, so that the acknowledgement is not delayed.
 
-        `alone`: nobody else has written since this anchor did, so it need not be read first.
+        `alone`: no other process has written since this object did, so the file need not be read.
         """
         before = self._last_written if alone else _newest_slot(self._read_slots())
         heads = changed
@@ -145,7 +145,7 @@ class Anchor:
         return slot, encode_slot(slot)
 
     def write_prepared(self, slot: AnchorSlot, data: bytes) -> None:
-        """Write what `ready` gave."""
+        """Write what `prepare` returned."""
         self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
         self._last_written = slot
 

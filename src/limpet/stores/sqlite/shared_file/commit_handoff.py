@@ -30,10 +30,10 @@ LOCK_FILE_MAGIC: Final = b"LPTURNS1"
 MAILBOXES: Final = 32
 MAILBOX_BYTES: Final = 64 * 1024
 OUTCOMES_BYTES: Final = 4 * 1024
-"""Of a box, what is kept for the outcomes; the rest is for appends."""
+"""The part of a mailbox that holds outcomes; the rest holds appends."""
 
 ANSWER_WAIT_S, ANSWER_POLL_S = 40e-3, 1e-3
-"""How long a process waits to hear of what it handed over, and how soon it looks if nobody rings."""
+"""How long a process waits for the outcomes of its appends, and how often it looks without a wakeup."""
 
 _FLAGS_OFFSET, _SOCKETS_OFFSET, _MAILBOXES_OFFSET = 64, 1024, 4096
 _SOCKET_NAME_BYTES = 16
@@ -46,10 +46,10 @@ _APPEND_TYPES = (
     port.KeyUse,
 )
 _APPEND_LAYOUT = repr([(part.__name__, part.__struct_fields__) for part in _APPEND_TYPES])
-"""What an append is made of here."""
+"""The fields of an append in this version. Other versions write other layouts, and are ignored."""
 
 _MESSAGE_STRUCT = struct.Struct(">8sIII")
-"""Before what lies in a box: which offer it belongs to, the form, the size, the checksum."""
+"""The header of a message: the offer it belongs to, the layout, the size, the checksum."""
 
 _MAILBOX_EMPTY, _MAILBOX_FULL = b"\0", b"\1"
 _appends_decoder = msgspec.msgpack.Decoder(list[port.Append])
@@ -57,7 +57,7 @@ _outcomes_decoder = msgspec.msgpack.Decoder(list[tuple[int, int] | None])
 
 
 class HandedOffAppends(msgspec.Struct, frozen=True):
-    """Appends found in a box."""
+    """Appends that another process put into its mailbox."""
 
     mailbox: int
     offer: bytes
@@ -65,19 +65,19 @@ class HandedOffAppends(msgspec.Struct, frozen=True):
 
 
 def is_lock_file(beginning: bytes) -> bool:
-    """Whether a lock file can begin like this: with nothing, or with the boxes' mark."""
+    """Return whether a lock file can begin like this: with zeros, or with the magic of the mailboxes."""
     return not any(beginning[: len(LOCK_FILE_MAGIC)]) or beginning.startswith(LOCK_FILE_MAGIC)
 
 
 class CommitHandoff:
-    """The boxes of one store, as one process sees them. Used by one thread at a time."""
+    """The mailboxes of one store, as one process sees them. Used by one thread at a time."""
 
     def __init__(
-        self, files: StoreFiles, turns: ProcessWriteLock, random: Callable[[int], bytes]
+        self, files: StoreFiles, process_lock: ProcessWriteLock, random: Callable[[int], bytes]
     ) -> None:
         self._files = files
-        self._process_lock = turns
-        self._fd = turns.fd
+        self._process_lock = process_lock
+        self._fd = process_lock.fd
         self._random = random
         self._held_lock_last = False
         self._layout = 0
@@ -87,30 +87,34 @@ class CommitHandoff:
         self._handed_off: list[tuple[str, str]] = []
 
     def set_layout(self, schema: int, database: tuple[int, int] | None, rebuilt: int = 0) -> None:
-        """From now on appends are of this schema and for this database: others' are left to them.
+        """Set the schema, database and cache epoch that appends must be made for.
 
-        So is what was decided before the store was last rebuilt, or something in it erased.
+        Appends of other versions, for another file, or decided before a rebuild or an erasure are not collected.
         """
         self._layout = binascii.crc32(f"{_APPEND_LAYOUT} {schema} {database} {rebuilt}".encode())
 
     @property
     def has_layout(self) -> bool:
-        """Whether it is known which appends are of one's own kind."""
+        """Whether `set_layout` was called."""
         return self._layout != 0
 
     def clear_mailboxes(self) -> None:
-        """Leave nothing in any box. The caller holds the turn; who waits for an answer decides again."""
+        """Clear every mailbox. The caller holds the write lock; processes that wait for outcomes decide again."""
         size = self._files.size(self._fd)
-        for box in range(MAILBOXES):
-            begin, room = _mailbox_offset(box), min(MAILBOX_BYTES, size - _mailbox_offset(box))
-            if room > 0:
-                self._set_flag(box, _MAILBOX_EMPTY)
-                self._files.write(self._fd, bytes(room), begin)
+        for mailbox in range(MAILBOXES):
+            begin = _mailbox_offset(mailbox)
+            used = min(MAILBOX_BYTES, size - begin)
+            if used > 0:
+                self._set_flag(mailbox, _MAILBOX_EMPTY)
+                self._files.write(self._fd, bytes(used), begin)
 
     def hand_off(
         self, appends: Sequence[port.Append]
     ) -> tuple[list[port.Appended | None] | None, bool]:
-        """Return what became of the appends, None if nobody said, and whether the turn came instead."""
+        """Return the outcomes of appends, None if there are none, and whether the process lock was acquired instead.
+
+        Raises StoreBusy if a process collected them and has not answered within limits.WRITE_LOCK_WAIT_S.
+        """
         until = time.monotonic() + ANSWER_WAIT_S
         try:
             if not self._write_offer(appends):
@@ -119,7 +123,7 @@ class CommitHandoff:
                 self._wait()
             while (outcomes := self._read_outcomes()) is None:
                 if self._process_lock.try_acquire():
-                    # Nobody is at it any more: what is not known by now never will be.
+                    # No process commits them any more: outcomes that are missing now will never come.
                     outcomes = self._read_outcomes()
                     if outcomes is None:
                         self._held_lock_last = True
@@ -155,15 +159,15 @@ class CommitHandoff:
     def _no_answer_error(self) -> errors.StoreBusy:
         holder = self._files.lock_holder(self._fd) or "unknown"
         return errors.StoreBusy(
-            f"process {holder} has had the store, and messages to write for others, for more than "
-            f"{limits.WRITE_LOCK_WAIT_S:g} s; whether it writes them is unknown.",
+            f"process {holder} has held the store, with commits to make for other processes, for more than "
+            f"{limits.WRITE_LOCK_WAIT_S:g} s; whether it makes them is unknown.",
             hint="See whether it is stopped, and continue or end it; retry with the same message ids.",
             facts={"holder": holder, "timeout_s": limits.WRITE_LOCK_WAIT_S},
         )
 
     def _is_uncollected(self) -> bool:
-        """Whether nobody has collected what was offered: once it is, its outcome is near."""
-        assert self._mailbox is not None, "who asks has offered something"
+        """Whether no process has collected the offer. Once one has, the outcome comes soon."""
+        assert self._mailbox is not None, "an offer was written"
         return self._files.read(self._fd, 1, _FLAGS_OFFSET + self._mailbox) == _MAILBOX_FULL
 
     def _own_mailbox(self) -> int | None:
@@ -182,43 +186,43 @@ class CommitHandoff:
         at = _FLAGS_OFFSET + box
         if self._files.is_byte_locked(self._fd, at):
             return False
-        # Emptied first: what its last owner left there must not seem to be the next one's.
+        # Emptied before it is locked: an offer of the last owner must not count as one of this process.
         self._set_flag(box, _MAILBOX_EMPTY)
         return self._files.lock_byte(self._fd, at)
 
     def _bind_socket(self) -> bool:
-        """Have a socket under a name that is no file's; False where there is no such thing."""
+        """Bind a socket in the abstract namespace; return False where the system has none."""
         if self._socket is None and sys.platform == "linux":
-            bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             try:
-                bell.bind(b"\0hf" + self._random(6).hex().encode())
+                made.bind(b"\0hf" + self._random(6).hex().encode())
             except OSError:
-                bell.close()
+                made.close()
             else:
-                self._socket = bell
+                self._socket = made
         return self._socket is not None
 
     def _wait(self) -> None:
-        """Wait until somebody rings, or for a while."""
-        assert self._socket is not None, "who waits has offered something"
+        """Wait for a wakeup, at most ANSWER_POLL_S."""
+        assert self._socket is not None, "an offer was written"
         self._socket.settimeout(ANSWER_POLL_S)
         with contextlib.suppress(TimeoutError):
             self._socket.recv(1)
 
     def _read_outcomes(self) -> list[port.Appended | None] | None:
-        assert self._mailbox is not None, "who asks has offered something"
+        assert self._mailbox is not None, "an offer was written"
         found = self._get(_mailbox_offset(self._mailbox), OUTCOMES_BYTES)
         if found is None or found[0] != self._offer:
             return None
-        told = _outcomes_decoder.decode(found[1])
-        return [port.Appended(*each) if each is not None else None for each in told]
+        outcomes = _outcomes_decoder.decode(found[1])
+        return [port.Appended(*each) if each is not None else None for each in outcomes]
 
     def _withdraw_offer(self) -> None:
-        # What was collected before takes effect all the same, unheard.
+        # Appends that were collected already take effect; their outcome is not read.
         if self._mailbox is not None:
             with contextlib.suppress(OSError):
                 self._set_flag(self._mailbox, _MAILBOX_EMPTY)
-                # Nobody looks for messages here who wants them deleted.
+                # Overwritten, because an erasure must not leave messages in the lock file.
                 self._files.write(
                     self._fd,
                     bytes(self._written_bytes),
@@ -226,21 +230,22 @@ class CommitHandoff:
                 )
 
     def collect(self) -> list[HandedOffAppends]:
-        """Take what others have put into their boxes. The caller holds the turn."""
-        parcels: list[HandedOffAppends] = []
+        """Return the appends of other processes. The caller holds the write lock."""
+        batches: list[HandedOffAppends] = []
         try:
             flags = self._files.read(self._fd, MAILBOXES, _FLAGS_OFFSET)
             if _MAILBOX_FULL not in flags:
-                return parcels
-            full = (box for box, flag in enumerate(flags) if flag and box != self._mailbox)
-            parcels += filter(None, map(self._collect_from, full))
+                return batches
+            full = (at for at, flag in enumerate(flags) if flag and at != self._mailbox)
+            batches += filter(None, map(self._collect_from, full))
         except OSError:
             pass
-        for append in itertools.chain.from_iterable(parcel.appends for parcel in parcels):
+        for append in itertools.chain.from_iterable(batch.appends for batch in batches):
             self._handed_off += [(append.tenant, write.stream) for write in append.writes]
-        return parcels
+        return batches
 
     def _collect_from(self, box: int) -> HandedOffAppends | None:
+        # Emptied before it is read: an offer that is written after this keeps its flag.
         self._set_flag(box, _MAILBOX_EMPTY)
         found = self._get(_mailbox_offset(box) + OUTCOMES_BYTES, MAILBOX_BYTES - OUTCOMES_BYTES)
         if found is None or not self._files.is_byte_locked(self._fd, _FLAGS_OFFSET + box):
@@ -251,27 +256,27 @@ class CommitHandoff:
             return None
 
     def take_handed_off(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was collected since this was asked."""
-        served, self._handed_off = self._handed_off, []
-        return served
+        """Return tenant and stream of what was collected since the last call."""
+        streams, self._handed_off = self._handed_off, []
+        return streams
 
     def answer(
-        self, parcels: Sequence[HandedOffAppends], outcomes: Sequence[port.AppendOutcome]
+        self, batches: Sequence[HandedOffAppends], outcomes: Sequence[port.AppendOutcome]
     ) -> None:
-        """Put what became of each parcel's appends into its box, and ring."""
+        """Write the outcomes of each batch into its mailbox and wake its owner."""
         done = 0
-        for parcel in parcels:
-            self._answer_one(parcel, outcomes[done : done + len(parcel.appends)])
-            done += len(parcel.appends)
+        for batch in batches:
+            self._answer_one(batch, outcomes[done : done + len(batch.appends)])
+            done += len(batch.appends)
 
-    def _answer_one(self, parcel: HandedOffAppends, outcomes: Sequence[port.AppendOutcome]) -> None:
-        told = [(o.first, o.last) if isinstance(o, port.Appended) else None for o in outcomes]
-        body = msgspec.msgpack.encode(told)
+    def _answer_one(self, batch: HandedOffAppends, outcomes: Sequence[port.AppendOutcome]) -> None:
+        positions = [(o.first, o.last) if isinstance(o, port.Appended) else None for o in outcomes]
+        body = msgspec.msgpack.encode(positions)
         if len(body) <= OUTCOMES_BYTES - _MESSAGE_STRUCT.size:
-            # Who is not told takes its appends back; here they are in the log already.
+            # A process without an answer withdraws its appends, finds them in the log and decides again.
             with contextlib.suppress(OSError):
-                self._put(_mailbox_offset(parcel.mailbox), parcel.offer, body)
-                self._wake_owner(parcel.mailbox)
+                self._put(_mailbox_offset(batch.mailbox), batch.offer, body)
+                self._wake_owner(batch.mailbox)
 
     def _wake_owner(self, box: int) -> None:
         name = self._files.read(
@@ -279,12 +284,12 @@ class CommitHandoff:
         )
         if name and self._bind_socket():
             assert self._socket is not None
-            # Who can't be reached looks by itself before long.
+            # An owner that does not get the datagram polls.
             with contextlib.suppress(OSError):
                 self._socket.sendto(b"!", socket.MSG_DONTWAIT, name[1 : 1 + name[0]])
 
     def close(self) -> None:
-        """Take the bell down."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 

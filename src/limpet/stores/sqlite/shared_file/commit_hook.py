@@ -16,58 +16,58 @@ from limpet.stores.sqlite.database import Synchronous
 
 
 class CommitHook:
-    """Nobody else. Every method is called by the holder of the turn."""
+    """Called around every commit, by the holder of the write lock. This one does nothing."""
 
     synchronous: Synchronous = "FULL"
     reports_anchor = True
-    """Whether people are told that an anchor was written anew."""
+    """Whether `remarks` mention a replaced anchor."""
     kept = False
-    """Whether what the open transaction has changed is kept here, and holds whatever becomes of the transaction."""
+    """Whether `commit` has made the open transaction durable, so that it takes effect even if SQLite fails to commit."""
 
     def lock_path(self, store: Path) -> Path:
-        """Return the file whose lock is the turn."""
+        """Return the path of the lock file."""
         return Path(f"{store}-lock")
 
     def erased_list_path(self, store: Path) -> Path:
-        """Return where the list of what was erased is."""
+        """Return the path of the list of erased events."""
         return event_erasure.erased_list_path(store)
 
     def store_id_for_new(self, made: bytes) -> bytes:
-        """Return the id of a store that is made now; `made` if nobody has one for it."""
+        """Return the id of a store that is being created: `made` unless the hook has one."""
         return made
 
     def attach(self, connection: apsw.Connection) -> None:
-        """Watch a connection that is going to write."""
+        """Prepare a connection that will write."""
 
     def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
-        """Bring the store up to what is kept elsewhere, in transactions of its own; return remarks for people."""
+        """Apply what the hook has and the store lacks, in own transactions; return remarks for people."""
         del connection
         return ()
 
     def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
-        """Bring the store up, in the open transaction; return whether something was missing.
+        """Apply in the open transaction what the store lacks; return whether anything was missing.
 
-        If so it is committed, and this is asked again. `others`: other processes have committed since this was last asked.
+        If so, the caller commits and calls again. `others`: other processes have committed since the last call.
         """
         del connection, others
         return False
 
     def commit(self, connection: apsw.Connection) -> None:
-        """Keep what the open transaction has changed; durable on return, and the transaction follows. Says so in `kept`."""
+        """Write the changes of the open transaction, durable on return, and set `kept`. SQLite commits afterwards."""
 
     def rolled_back(self) -> None:
-        """The open transaction never was."""
+        """Drop the changes of the open transaction."""
 
     def scrub(self, connection: apsw.Connection) -> errors.Error | None:
-        """Keep nothing any more that the store does not have; durable on return. No transaction is open.
+        """Remove all content that the store no longer has; durable on return. No transaction is open.
 
-        Returns what keeps it from being through, if something does: all else is done.
+        Returns the error of a part that could not be removed; everything else is done.
         """
         del connection
         return None
 
     def before_close(self) -> None:
-        """The store is about to be closed: leave nothing that only its use needs."""
+        """Remove what only an open store needs."""
 
     def close(self) -> None:
-        """Give back every file."""
+        """Close every file."""

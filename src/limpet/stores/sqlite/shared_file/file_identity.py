@@ -15,16 +15,16 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 
 SECOND_NS = 1_000_000_000
 CLOCK_TICK_NS = 50_000_000
-"""More than a tick of the clock that stamps folders, where it knows parts of a second."""
+"""Longer than a tick of the clock that stamps folders, on file systems with sub-second times."""
 
 CHECK_VALID_S = 1e-3
-"""How long before a turn a look still counts; after a commit only a new one does."""
+"""How old a check may be when a transaction begins. After a commit, only a new check counts."""
 
 DeviceInode = tuple[int, int] | None
 
 
 class FileIdentity:
-    """The database and the log of one store, on the file system."""
+    """The identity (device and inode) of the database and the write-ahead log of one open store."""
 
     def __init__(self, files: StoreFiles, path: Path) -> None:
         self._files = files
@@ -35,31 +35,30 @@ class FileIdentity:
 
     @property
     def has_log(self) -> bool:
-        """Whether a log is there."""
+        """Whether the log exists."""
         return self._files.inode_at(self._log) is not None
 
     @property
     def database_inode(self) -> DeviceInode:
-        """The database that was opened."""
+        """The identity of the database that was opened."""
         return self._accepted[0]
 
     def read_inodes(self) -> tuple[DeviceInode, DeviceInode]:
-        """Return what lies there now: the database and its log."""
+        """Return the present identities of database and log."""
         return self._files.inode_at(self._path), self._files.inode_at(self._log)
 
-    def accept(self, found: tuple[DeviceInode, DeviceInode]) -> None:
-        """From now on these are the files in use."""
-        self._accepted, self._settled_stamp, self._checked_s = found, None, -1.0
+    def accept(self, inodes: tuple[DeviceInode, DeviceInode]) -> None:
+        """Set the identities that later checks compare with."""
+        self._accepted, self._settled_stamp, self._checked_s = inodes, None, -1.0
 
     def check_if_due(self) -> None:
-        """The same as `check`, unless that was done a moment ago."""
+        """Call `check` unless the last one is at most CHECK_VALID_S old."""
         if time.monotonic() - self._checked_s > CHECK_VALID_S:
             self.check()
 
     def check(self) -> None:
         """Raise Unavailable unless database and log are still those that were opened."""
-        # First the clock, then the folder: whatever changes while the files are looked at is seen
-        # the next time.
+        # First the clock, then the folder: a change while the files are read is seen by the next check.
         now_ns = time.time_ns()
         stamp = self._files.folder_stamp(self._folder)
         if stamp is not None and stamp == self._settled_stamp:
@@ -69,7 +68,7 @@ class FileIdentity:
         self.check_database()
         if self._files.inode_at(self._log) != self._accepted[1]:
             raise errors.Unavailable(
-                f"the write-ahead log of {self._path} was removed while in use, so nothing can be kept in it.",
+                f"the write-ahead log of {self._path} was removed while in use, so nothing can be written to it.",
                 hint="Another SQLite library in this process opened the same file: keep it away, then connect again.",
             )
         # A second change within one tick would leave the stamp as it is.
@@ -80,11 +79,11 @@ class FileIdentity:
         """Raise Unavailable unless the database is still the one that was opened."""
         if self._files.inode_at(self._path) != self._accepted[0]:
             raise errors.Unavailable(
-                f"{self._path} was removed or replaced while in use, so nothing can be kept in it.",
+                f"{self._path} was removed or replaced while in use, so nothing can be written to it.",
                 hint="Put the file back, or connect again.",
             )
 
 
 def stamp_resolution_ns(stamp_ns: int) -> int:
-    """Return how close two changes can be and have one stamp; some file systems know only seconds."""
+    """Return how close two changes with the same stamp can be. Some file systems store whole seconds only."""
     return CLOCK_TICK_NS if stamp_ns % SECOND_NS else 2 * SECOND_NS

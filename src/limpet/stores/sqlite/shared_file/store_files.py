@@ -34,27 +34,27 @@ _BYTE_LOCK_COMMANDS: tuple[int, int] | None = (
     if sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
     else None
 )
-"""Locks that belong to an open file rather than to a process, and how they are asked for."""
+"""The commands that set and query a lock of an open file (rather than of a process)."""
 
 
 _NOT_A_FILE_ERRNOS = frozenset((errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO))
-"""What the system says when a link, a folder or a socket is to be opened as a file."""
+"""The errors for opening a link, a folder or a socket as a file."""
 
 
 def open_regular_file(path: Path) -> BinaryIO:
-    """Open a file for reading, if it lies there itself: a link or a pipe raises NotAStore, and nothing waits for one."""
+    """Open a regular file for reading; raise NotAStore, without waiting, for a link or a pipe."""
     return os.fdopen(_open_regular_fd(path, os.O_RDONLY), "rb")
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Return what is in such a file."""
+    """Return the content of a regular file; raise NotAStore for a link or a pipe."""
     with open_regular_file(path) as file:
         return file.read()
 
 
 def _open_regular_fd(path: Path, flags: int) -> int:
     try:
-        # Without O_NONBLOCK, a pipe that nobody writes to would keep us for ever.
+        # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
         if error.errno in _NOT_A_FILE_ERRNOS:
@@ -75,10 +75,10 @@ def _not_a_regular_file_error(path: Path) -> errors.NotAStore:
 
 
 class StoreFiles:
-    """The real file system."""
+    """The operations on the real file system."""
 
     def open_or_create(self, path: Path) -> int:
-        """Open a file for reading and writing, creating it for its owner only; as `reading` does otherwise."""
+        """Open a regular file for reading and writing, creating it for its owner only."""
         return _open_regular_fd(path, os.O_RDWR | os.O_CREAT)
 
     def close(self, fd: int) -> None:
@@ -95,7 +95,7 @@ class StoreFiles:
             data, offset = data[written:], offset + written
 
     def datasync(self, fd: int) -> None:
-        """Bring a file's content to the disk, and what is needed to find it."""
+        """Sync a file's content and the metadata needed to read it."""
         os.fdatasync(fd) if hasattr(os, "fdatasync") else os.fsync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
@@ -107,7 +107,7 @@ class StoreFiles:
         return os.fstat(fd).st_size
 
     def create_temporary(self, path: Path) -> Path:
-        """Create an empty file beside a path, under a name that nobody has, and return it."""
+        """Create an empty file beside a path, under an unused name, and return it."""
         # Imported here: opening a store that exists is twice as fast without it.
         import tempfile  # noqa: PLC0415
 
@@ -116,7 +116,7 @@ class StoreFiles:
         return Path(name)
 
     def sync(self, path: Path) -> None:
-        """Bring a file or folder to the disk."""
+        """Sync a file or folder."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -124,12 +124,12 @@ class StoreFiles:
             os.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put a file in another's place, and bring that to the disk."""
+        """Rename a file, replacing the target, and sync the folder."""
         source.replace(target)
         self.sync(target.parent)
 
     def replace_content(self, path: Path, data: bytes) -> None:
-        """Have a file with this content at a path, or the one before, whatever happens; durable on return."""
+        """Replace a file's content atomically: after a crash it is the old or the new one. Durable on return."""
         fresh = self.create_temporary(path)
         fd = self.open_or_create(fresh)
         try:
@@ -144,7 +144,7 @@ class StoreFiles:
         path.unlink(missing_ok=True)
 
     def inode_at(self, path: str) -> tuple[int, int] | None:
-        """Return device and inode of a path, None if nothing is there."""
+        """Return device and inode of a path, None if it does not exist."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -157,9 +157,9 @@ class StoreFiles:
         return found.st_dev, found.st_ino
 
     def folder_stamp(self, folder: str) -> tuple[int, int, int] | None:
-        """Return device and inode of a folder and when it last changed; None if nothing is there.
+        """Return device, inode and change time of a folder; None if it does not exist.
 
-        That is its ctime, which nobody can set: programs that copy folders put back the mtime.
+        The ctime can't be set by programs; those that copy folders restore the mtime.
         """
         try:
             found = os.stat(folder)
@@ -168,7 +168,7 @@ class StoreFiles:
         return found.st_dev, found.st_ino, found.st_ctime_ns
 
     def try_lock(self, fd: int) -> bool:
-        """Take the exclusive lock if it is free."""
+        """Acquire the exclusive lock if it is free; return whether it was."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -180,11 +180,11 @@ class StoreFiles:
         fcntl.flock(fd, fcntl.LOCK_EX)
 
     def unlock(self, fd: int) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def lock_byte(self, fd: int, at: int) -> bool:
-        """Lock one byte for as long as the file is open; False if another has it, or there are no such locks."""
+        """Lock one byte until the file is closed; return False if it is locked or the system has no such locks."""
         if _BYTE_LOCK_COMMANDS is None:
             return False
         try:
@@ -196,7 +196,7 @@ class StoreFiles:
         return True
 
     def is_byte_locked(self, fd: int, at: int) -> bool:
-        """Whether another has locked that byte."""
+        """Return whether another open file has locked that byte."""
         if _BYTE_LOCK_COMMANDS is None:
             return False
         found = fcntl.fcntl(
@@ -205,12 +205,12 @@ class StoreFiles:
         return _FLOCK_STRUCT.unpack(found)[0] != fcntl.F_UNLCK
 
     def lock_holder(self, fd: int) -> str:
-        """Return the id of the process that holds a file's lock; empty where it can't be known."""
+        """Return the id of the process that holds a file's lock; empty where the system does not tell."""
         place = f":{os.fstat(fd).st_ino}"
         with contextlib.suppress(OSError):
             for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
                 match line.split():
-                    # Those who wait have an arrow before the kind.
+                    # Lines of waiting processes have an arrow before the kind.
                     case [_, "FLOCK", _, _, process, where, *_] if where.endswith(place):
                         return process
                     case _:
@@ -218,13 +218,13 @@ class StoreFiles:
         return ""
 
     def file_system_type(self, path: Path) -> str:
-        """Return the type of the file system that holds a folder; empty where it can't be known."""
+        """Return the type of a folder's file system; empty where the system does not tell."""
         best, kind, place = 0, "", f"{path}/"
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
                 fields = line.split(" ")
                 point = fields[4].encode().decode("unicode_escape").rstrip("/") + "/"
-                # Of the points that a path lies under, the longest is the deepest.
+                # The longest mount point above a path is the one it lies on.
                 if len(point) >= best and place.startswith(point):
                     best, kind = len(point), fields[fields.index("-") + 1]
         return kind

@@ -21,26 +21,31 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 
 LOCK_POLLS_MAX = 24
 LOCK_POLL_S, LOCK_POLL_S_MAX = 200e-6, 4e-3
-"""How often, and how soon again, a taken lock is tried before standing in line."""
+"""How often, and after which pauses, a taken lock is tried before a thread waits for it."""
 
 CONTENTION_MEMORY = 64
-"""For how many turns that were free at once it is remembered that others wanted it too."""
+"""For how many uncontended acquisitions the lock still counts as contended."""
 
 
 _open_locks: weakref.WeakSet[ProcessWriteLock] = weakref.WeakSet()
 
 
 def _drop_in_child() -> None:
-    # A lock belongs to the open file, which a forked child shares: it must not keep it from others.
-    for turns in list(_open_locks):
-        turns.drop()
+    # The lock belongs to the open file, which a forked child shares: the child must not hold it.
+    for lock in list(_open_locks):
+        lock.drop()
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
 
 
 class ProcessWriteLock:
-    """Takes and passes the turn of one store. Used by one thread at a time, which the store ensures."""
+    """The write lock of one store between processes. The store lets one thread at a time use it.
+
+    A flock can't be waited for with a time limit, so a helper thread waits in the kernel. Under `_changed`:
+    `_wanted` while a caller waits for the thread; `_granted` once the thread has the lock for the caller;
+    `_waiting` from the request until the lock is handed to a caller or, if the caller gave up, released again.
+    """
 
     def __init__(self, files: StoreFiles, path: Path) -> None:
         self._files = files
@@ -53,17 +58,17 @@ class ProcessWriteLock:
         _open_locks.add(self)
 
     def drop(self) -> None:
-        """Let go of the lock file without touching the lock, in a child that may not use it."""
+        """Close the lock file in a forked child. The lock stays with the parent."""
         with contextlib.suppress(OSError):
             os.close(self.fd)
 
     def acquire(self, timeout_s: float) -> None:
-        """Take the turn; raise StoreBusy naming the holder if it does not come in time."""
+        """Acquire the lock; raise StoreBusy, naming the holder, after `timeout_s`."""
         if not self.try_acquire() and (self._waiting or not self._poll()):
             self._wait_for_thread(timeout_s)
 
     def try_acquire(self) -> bool:
-        """Take the turn if it is free."""
+        """Acquire the lock if it is free; return whether it was."""
         if self._waiting or not self._files.try_lock(self.fd):
             self.contention = CONTENTION_MEMORY
             return False
@@ -81,7 +86,7 @@ class ProcessWriteLock:
         return False
 
     def release(self) -> None:
-        """Pass the turn on."""
+        """Release the lock."""
         self._files.unlock(self.fd)
 
     def close(self) -> None:
@@ -97,23 +102,23 @@ class ProcessWriteLock:
             self._wanted = self._waiting = True
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._run_lock_thread, name="limpet-turn", daemon=True
+                    target=self._run_lock_thread, name="limpet-write-lock", daemon=True
                 )
                 self._thread.start()
             self._changed.notify_all()
             try:
-                came = self._changed.wait_for(lambda: self._granted, timeout_s)
+                granted = self._changed.wait_for(lambda: self._granted, timeout_s)
             except BaseException:
                 self._cancel_wait()
                 raise
             self._wanted = self._granted = False
-            if came:
+            if granted:
                 self._waiting = False
                 return
         raise lock_busy_error(self._files, self.fd, self._path, timeout_s)
 
     def _cancel_wait(self) -> None:
-        # Interrupted while waiting: a turn that comes all the same goes to the next.
+        # Interrupted while waiting: a lock that was granted meanwhile is released.
         if self._granted:
             self._files.unlock(self.fd)
             self._waiting = False
@@ -136,7 +141,7 @@ class ProcessWriteLock:
 
 
 def lock_busy_error(files: StoreFiles, fd: int, path: Path, timeout_s: float) -> errors.StoreBusy:
-    """Return the error for a lock that did not come in time: it names the holder."""
+    """Return the error for a lock that was not acquired in time. It names the holder."""
     holder = files.lock_holder(fd)
     known = "ps" if holder else f"lsof {path} names it"
     return errors.StoreBusy(
@@ -148,11 +153,11 @@ def lock_busy_error(files: StoreFiles, fd: int, path: Path, timeout_s: float) ->
 
 COMMIT_POLL_S = 0.005
 COMMIT_POLL_S_MAX = 0.05
-"""How long somebody who waits does not look at first, and at most. Twice as long after each look in vain."""
+"""How often a waiter looks for commits of other processes: first and longest pause. Each pause is twice the last."""
 
 
 class CommitSignal:
-    """Those who wait, and those who have something to tell. Telling costs nothing while nobody waits."""
+    """Wakes threads that wait for commits of this process. `notify` costs nothing while none waits."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -160,27 +165,27 @@ class CommitSignal:
         self._notified = 0
 
     def notify(self) -> None:
-        """Wake everybody. Whoever begins to wait later looks first, so nothing is missed."""
+        """Wake all waiters. A thread that begins to wait later looks first, so no commit is missed."""
         if self._waiting:
             with self._changed:
                 self._notified += 1
                 self._changed.notify_all()
 
-    def wait(self, there: Callable[[], bool], timeout_s: float) -> bool:
-        """Return True as soon as a look finds it there; False after a time."""
+    def wait(self, is_ready: Callable[[], bool], timeout_s: float) -> bool:
+        """Return True once `is_ready` does; False after the timeout."""
         until, pause = time.monotonic() + timeout_s, COMMIT_POLL_S
         with self._changed:
             self._waiting += 1
         try:
             while True:
-                told = self._notified
-                if there():
+                seen = self._notified
+                if is_ready():
                     return True
                 left = until - time.monotonic()
                 if left <= 0:
                     return False
                 with self._changed:
-                    if self._notified == told:
+                    if self._notified == seen:
                         self._changed.wait(min(pause, left))
                     pause = min(pause * 2, COMMIT_POLL_S_MAX)
         finally:
