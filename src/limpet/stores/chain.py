@@ -144,6 +144,11 @@ def damaged_event_error(place: EventAddress, why: str) -> errors.Corrupt:
     )
 
 
+def unexplained_erasure_error(place: EventAddress) -> errors.Corrupt:
+    """Return the error for an event without payload that no notice names."""
+    return damaged_event_error(place, "its content is gone, and nothing says that it was erased")
+
+
 def damaged_blob_error(hash_: bytes) -> errors.Corrupt:
     """Return the error for a blob whose content does not match its hash."""
     return errors.Corrupt(

@@ -129,9 +129,7 @@ def _check_next(raw: RawEvent, position: int, link: bytes, *, first: bool) -> by
 def _check_intact(raw: RawEvent) -> None:
     chain.decode_event(raw_event_row(raw), raw.stream)
     if (raw.payload is None) != (raw.erased is not None):
-        raise chain.damaged_event_error(
-            raw_event_row(raw).address, "its content is gone, and nothing says that it was erased"
-        )
+        raise chain.unexplained_erasure_error(raw_event_row(raw).address)
 
 
 def _check_blobs(there: CopyTarget, wanted: dict[bytes, int], blobs: Mapping[bytes, bytes]) -> None:

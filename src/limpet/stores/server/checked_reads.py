@@ -126,9 +126,7 @@ def checked_event(tenant: str, row: FeedRow, name: str) -> port.StoredEvent:
     if event.payload is not None:
         return chain.decode_event(event, name)
     if erasure is None:
-        raise chain.damaged_event_error(
-            event.address, "its content is gone, and nothing says that it was erased"
-        )
+        raise chain.unexplained_erasure_error(event.address)
     return chain.decode_event(
         event, name, checked_redaction(tenant, event.address.position, erasure)
     )

@@ -50,10 +50,10 @@ MIGRATIONS: Final[dict[int, str]] = {
     3: "schema-4.sql",
     4: "schema-5.sql",
 }
-"""From a schema version to the SQL file that lifts a store to the next one."""
+"""From a schema version to the SQL file that migrates a store to the next one."""
 
 Synchronous = Literal["FULL", "NORMAL"]
-"""What SQLite brings to the disk at each commit: all of it, or only what keeps its file whole."""
+"""What SQLite syncs at each commit: the log (FULL), or nothing until a checkpoint (NORMAL)."""
 
 _SYNCHRONOUS_LEVELS: Final[dict[Synchronous, int]] = {"NORMAL": 1, "FULL": 2}
 
@@ -66,13 +66,13 @@ def read_sql_file(name: str) -> str:
 
 
 def schema_sql(version: int) -> str:
-    """Return the SQL that builds an empty store of a version: the first one, lifted step by step."""
+    """Return the SQL that creates an empty store of a version: the first schema and every migration up to it."""
     files = ("schema.sql", *(MIGRATIONS[step] for step in range(1, version)))
     return minify_sql("\n".join(map(read_sql_file, files)))
 
 
 def minify_sql(text: str) -> str:
-    """Return SQL without comments and needless blanks. SQLite keeps what it was told, so every store has room for it."""
+    """Return SQL without comments and needless blanks. SQLite stores its text in every database."""
     return (
         " ".join(re.sub("--.*", "", text).split())
         .replace("( ", "(")
@@ -107,7 +107,7 @@ def check_location(files: StoreFiles, path: Path) -> None:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "no file"
         raise errors.InvalidRequest(
-            f"{path} is {kind}, and a store of SQLite is a file.",
+            f"{path} is {kind}, and a SQLite store is a file.",
             hint=f"Name a file, such as {path / 'state.db'}, or write files:{path} for a folder of files."
             if path.is_dir()
             else "Name a file.",
@@ -132,7 +132,7 @@ def register_checksum_vfs() -> None:
         if CHECKSUM_VFS in apsw.vfs_names():
             return
         default = apsw.vfs_names()[0]
-        # Found by hand: apsw's own finder imports modules that take as long as opening a store.
+        # apsw's own finder is not used: it imports modules that take as long as opening a store.
         binaries = Path(apsw.__file__).with_name("sqlite_extra_binaries")
         extension = next(binaries.glob("cksumvfs.*"), None)
         if extension is None:
@@ -149,13 +149,12 @@ def register_checksum_vfs() -> None:
 def connect(
     path: Path, *, write: bool, verified: bool = True, synchronous: Synchronous = "FULL"
 ) -> apsw.Connection:
-    """Open a connection with every setting made and read back; `verified` checks every page read."""
+    """Open a connection with all settings made and read back; `verified` checks every page on reading."""
     has_log = Path(f"{path}-wal").exists()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=CHECKSUM_VFS)
     if not verified:
         connection.pragma("checksum_verification", False)
-    # Whoever is refused must leave the files as they were; only the writer, once it has checked
-    # them, empties the log when it closes.
+    # A refused opening must leave the files unchanged. Only the writer, after its checks, empties the log on close.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
     connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
     connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
@@ -173,7 +172,7 @@ def connect(
 
 
 def enable_checkpoint_on_close(connection: apsw.Connection) -> None:
-    """Let a connection that has found everything in order empty the log if it is the last to close."""
+    """Let a connection whose checks succeeded empty the log if it is the last to close."""
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
@@ -192,23 +191,23 @@ def check_settings(
 
 
 def create_store(files: StoreFiles, path: Path, store_id: bytes) -> None:
-    """Build an empty store and put it into place. The caller holds the turn."""
+    """Build an empty store under a temporary name and rename it into place. The caller holds the write lock."""
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new*"):
-        # Whoever was at it has died: there is one turn only.
+        # Its process has died, because this one holds the write lock.
         files.remove(leftover)
     fresh = files.create_temporary(path)
     connection = apsw.Connection(str(fresh), vfs=CHECKSUM_VFS)
     try:
         connection.reserve_bytes("main", RESERVE_BYTES)
         connection.pragma("page_size", 4096)
-        # All of it is synced below, before anybody can find it.
+        # The whole file is synced below, before it gets its name.
         connection.pragma("synchronous", "OFF")
         connection.pragma("application_id", APPLICATION_ID)
         with connection:
             connection.execute(schema_sql(SCHEMA_VERSION))
             connection.execute("INSERT INTO store VALUES ('id', ?)", (store_id,))
             connection.pragma("user_version", SCHEMA_VERSION)
-        # What the steps have left between them is room that no store ever uses.
+        # The migrations leave free pages that no store would use.
         connection.execute("VACUUM")
         connection.pragma("journal_mode", "WAL")
     finally:
@@ -230,7 +229,7 @@ def check_schema_version(connection: apsw.Connection, path: Path) -> int:
 
 
 def try_begin(cursor: apsw.Cursor) -> bool:
-    """Begin to write; False if a reading that an interrupt left open holds the connection to the past."""
+    """Begin a write transaction; return False if an interrupted read still holds an old snapshot on this connection."""
     try:
         cursor.execute("BEGIN IMMEDIATE")
     except apsw.BusyError as error:
@@ -242,7 +241,7 @@ def try_begin(cursor: apsw.Cursor) -> bool:
 
 
 def read_store_id(connection: apsw.Connection, path: Path) -> bytes:
-    """Return the id that a store was given when it was made."""
+    """Return the id that the store got when it was created."""
     found = connection.execute(statements()["store_id"]).get
     if not isinstance(found, bytes):
         raise errors.Corrupt(f"{path} has lost its id.")
@@ -250,7 +249,7 @@ def read_store_id(connection: apsw.Connection, path: Path) -> bytes:
 
 
 def migrate(connection: apsw.Connection, version: int) -> None:
-    """Lift a store to the present schema, each step in one transaction. The caller holds the turn."""
+    """Migrate a store to the present schema, each step in one transaction. The caller holds the write lock."""
     for step in range(version, SCHEMA_VERSION):
         with connection:
             connection.execute(read_sql_file(MIGRATIONS[step]))
@@ -258,41 +257,41 @@ def migrate(connection: apsw.Connection, version: int) -> None:
 
 
 def check_side_files(path: Path) -> None:
-    """Raise NotAStore if a file beside a store has the name of one of ours, but is another's."""
-    kept, there = Path(f"{path}-anchor"), path.exists()
-    if kept.exists() and not anchor.is_anchor_file(kept):
-        raise _foreign_file_error(kept, there=there)
+    """Raise NotAStore if a foreign file has the name of one of the store's side files."""
+    anchor_path, exists = Path(f"{path}-anchor"), path.exists()
+    if anchor_path.exists() and not anchor.is_anchor_file(anchor_path):
+        raise _foreign_file_error(anchor_path, store_exists=exists)
     lock = Path(f"{path}-lock")
     if lock.exists():
         with open_regular_file(lock) as file:
             if not commit_handoff.is_lock_file(file.read(len(commit_handoff.LOCK_FILE_MAGIC))):
-                raise _foreign_file_error(lock, there=there)
+                raise _foreign_file_error(lock, store_exists=exists)
 
 
-def _foreign_file_error(path: Path, *, there: bool) -> errors.NotAStore:
+def _foreign_file_error(path: Path, *, store_exists: bool) -> errors.NotAStore:
     named = shlex.quote(str(path))
     return errors.NotAStore(
         f"{path} is in the way: a store needs a file of that name, but it is not Limpet's.",
         hint="Choose another name for the store. Nothing was changed."
-        if not there
+        if not store_exists
         else f"Nothing was changed. Move it away (mv {named} {named}.away); `limpet verify` then says what can't be proved.",
     )
 
 
 def _check_not_lost(path: Path) -> None:
-    log, kept = Path(f"{path}-wal"), anchor.acknowledged_events(Path(f"{path}-anchor"))
-    if kept or (log.exists() and log.stat().st_size):
+    log, acknowledged = Path(f"{path}-wal"), anchor.acknowledged_events(Path(f"{path}-anchor"))
+    if acknowledged or (log.exists() and log.stat().st_size):
         raise errors.Corrupt(
-            f"{path} is {'empty' if path.exists() else 'gone'}, but {kept:,} event(s) had been acknowledged in it.",
+            f"{path} is {'empty' if path.exists() else 'gone'}, but {acknowledged:,} event(s) had been acknowledged in it.",
             hint=f"Put it back, or a backup of it. To begin anew, remove {path.name}-anchor and {path.name}-wal.",
-            facts={"path": str(path), "events": kept},
+            facts={"path": str(path), "events": acknowledged},
         )
 
 
 def check_file_header(path: Path) -> None:
-    """Raise NotAStore, or Corrupt if it once was one, for a file that does not begin as a store does.
+    """Raise NotAStore for a file that does not begin as a store does; Corrupt if it was a store.
 
-    Reads a few bytes and touches nothing: not even SQLite may open what is not ours.
+    Reads a few bytes and changes nothing. SQLite itself is not allowed to open a foreign file.
     """
     if not path.exists() or not path.stat().st_size:
         _check_not_lost(path)

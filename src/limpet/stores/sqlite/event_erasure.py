@@ -51,7 +51,7 @@ from limpet.stores.sqlite.shared_file.store_files import (
 
 
 class SQLiteErasure:
-    """One erasure on its way, over the writing connection of the holder of the turn."""
+    """One erasure in the open transaction. The caller holds the write lock."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SQLiteErasure:
         self._erasure = erasure
         self._derive = derive
         self._sql = database.statements()
-        # A memory of its own: names change on the way.
+        # A separate cache, because names change during the erasure.
         self._cache = SQLiteCache()
         self._tenant = self._cache.tenant_number(connection, erasure.tenant)
         self._base = self._tenant << TENANT_SHIFT
@@ -74,7 +74,7 @@ class SQLiteErasure:
         self._drops: dict[tuple[str, str], None] = {}
 
     def find_stale(self) -> port.Stale | None:
-        """Return what is not as expected: the feed's head, or the first stream that is at another version."""
+        """Return the first difference from the erasure's expectations: the feed's head or a stream's version."""
         if self._erasure.head not in (None, self._next - 1):
             return port.Stale("", self._next - 1)
         for share in self._erasure.streams:
@@ -89,7 +89,7 @@ class SQLiteErasure:
         return read_integer(self._connection, self._sql["stream_key"], (self._tenant, share.stream))
 
     def run(self) -> tuple[ErasureCounts, dict[int, LogHead]]:
-        """Erase; return what went, and the heads that this leads to."""
+        """Erase; return the counts, and the new heads by tenant."""
         shares = self._erasure.streams
         keys = [self._key(share) for share in shares]
         for share, key in zip(shares, keys, strict=True):
@@ -104,7 +104,9 @@ class SQLiteErasure:
                 time_us=self._erasure.time_us,
             )
         )  # fmt: skip
-        assert isinstance(appended, port.Appended), "versions were looked at under the turn"
+        assert isinstance(appended, port.Appended), (
+            "`find_stale` has compared versions under the write lock"
+        )
         for share, key in zip(shares, keys, strict=True):
             if not share.whole:
                 self._derive_again(share, key)
@@ -118,7 +120,7 @@ class SQLiteErasure:
         return decode_head(row).position + 1
 
     def _forget_derived(self, share: StreamErasure, key: int) -> None:
-        """Drop all that is derived from a stream; its rows are known by deriving them once more."""
+        """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
         rows, _ = derived_row_ids(share, lambda: self._derived(share.stream, key))
         self._drops |= dict.fromkeys(rows)
         run, sql = self._connection.execute, self._sql
@@ -134,8 +136,8 @@ class SQLiteErasure:
         return self._derive(name, read_own_events(self._connection, key, name), blobs)
 
     def _erase_stream(self, share: StreamErasure, key: int, position: int) -> port.StreamWrite:
-        """Take payloads out of one stream; return the write of its notice, which gets that position."""
-        stand_ins = {each.position: each for each in share.redactions}
+        """Remove payloads from one stream; return the write of its notice, which gets that position."""
+        redactions = {each.position: each for each in share.redactions}
         gone: list[tuple[int, bytes]] = []
         ordinal = 0
         for event, header, digest, blank in self._connection.execute(
@@ -145,32 +147,32 @@ class SQLiteErasure:
                 isinstance(event, int) and isinstance(header, bytes) and isinstance(digest, bytes)
             )
             at, kind, ordinal = event & NUMBER_MASK, *chain.kind_and_ordinal(header)
-            stand_in = stand_ins.pop(at, None)
-            if is_notice(kind) or not (share.whole or stand_in):
+            redaction = redactions.pop(at, None)
+            if is_notice(kind) or not (share.whole or redaction):
                 continue
-            self._erase_event(event, self._base | position, stand_in)
+            self._erase_event(event, self._base | position, redaction)
             if not blank:
                 gone.append((at, digest))
-        assert not stand_ins, "a stand-in is for an event of its stream"
+        assert not redactions, "a redaction is for an event of its stream"
         self._events += len(gone)
         name = share.stream
         if share.whole:
             name = erased_stream_name(key & NUMBER_MASK)
             check = row_checksum(key, self._tenant, name)
             self._connection.execute(self._sql["rename_stream"], (name, check, key))
-        told = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
-        return port.StreamWrite(name, share.expected, (told,))
+        notice = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
+        return port.StreamWrite(name, share.expected, (notice,))
 
-    def _erase_event(self, event: int, by: int, stand_in: RedactedPayload | None) -> None:
+    def _erase_event(self, event: int, notice: int, redaction: RedactedPayload | None) -> None:
         run, sql = self._connection.execute, self._sql
-        # One that was erased before keeps the notice that proves it.
-        by = read_integer(self._connection, sql["erased_row"], (event,)) or by
-        cause = self._base | stand_in.cause if stand_in else 0
-        payload = stand_in.payload if stand_in else None
+        # An event that was erased before keeps the notice that proves it.
+        notice = read_integer(self._connection, sql["erased_row"], (event,)) or notice
+        cause = self._base | redaction.cause if redaction else 0
+        payload = redaction.payload if redaction else None
         run(sql["blank_event"], (event,))
-        row = (event, by, cause, payload)
+        row = (event, notice, cause, payload)
         run(sql["put_erased"], (*row, row_checksum(*row)))
-        for content in stand_in.blobs if stand_in else ():
+        for content in redaction.blobs if redaction else ():
             run(sql["add_blob"], (self._tenant, chain.blob_hash(content), content))
 
     def _derive_again(self, share: StreamErasure, key: int) -> None:
@@ -191,7 +193,7 @@ class SQLiteErasure:
 
 
 def read_own_events(connection: apsw.Connection, key: int, name: str) -> Iterator[port.StoredEvent]:
-    """Yield the events that a stream has itself, those that a rewind has left out included."""
+    """Yield a stream's own events, including those that a rewind left out."""
     after, query = 0, database.statements()["read_stream"]
     while found := connection.execute(query, (key, after, 1 << 60, limits.READ_CHUNK)).fetchall():
         for event in reads.decode_events(connection, found, name):
@@ -200,7 +202,7 @@ def read_own_events(connection: apsw.Connection, key: int, name: str) -> Iterato
 
 
 def erasure_faults(connection: apsw.Connection) -> Iterator[str]:
-    """Yield what is wrong with what is said to be erased: marks, notices, proofs, and what nothing explains."""
+    """Yield faults of erased events: damaged records, missing notices, wrong proofs, unexplained empty payloads."""
     sql = database.statements()
     groups: dict[int, list[tuple[int, int, bytes]]] = {}
     for row in connection.execute(sql["every_erased"]):
@@ -218,9 +220,7 @@ def erasure_faults(connection: apsw.Connection) -> Iterator[str]:
         place = chain.EventAddress(
             number_in_tenant(key), 0, version if isinstance(version, int) else 0
         )
-        yield chain.damaged_event_error(
-            place, "its content is gone, and nothing says that it was erased"
-        ).message
+        yield chain.unexplained_erasure_error(place).message
 
 
 def _notice_faults(
@@ -245,12 +245,12 @@ def _notice_faults(
 
 ERASED_LIST_MAGIC: Final = b"LPERASE1"
 LINK_PREFIX_BYTES: Final = 12
-"""Of an event's link, how much is kept to know it by."""
+"""How much of an event's link identifies it in the list."""
 
 _LIST_CHECKSUM_BYTES = 32
 
 ErasureGroup = tuple[bytes, int, int, int]
-"""Which store, tenant and stream, and because of which event (0: the whole stream went)."""
+"""Store, tenant and stream, and the event that required the erasure (0: the whole stream was erased)."""
 
 
 class ErasedListEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -264,17 +264,17 @@ class ErasedListEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def group(self) -> ErasureGroup:
-        """What it has in common with others that say more of the same."""
+        """The key by which entries are merged."""
         return self.store, self.tenant, self.stream, self.cause
 
 
 def erased_list_path(store: Path) -> Path:
-    """Return where the list of a store is."""
+    """Return the path of a store's list."""
     return Path(f"{store}-erased")
 
 
 def read_erased_list(path: Path) -> list[ErasedListEntry]:
-    """Return the entries of a list, none if there is no file; raise Corrupt if it is not as it was written."""
+    """Return the entries of a list, none if the file is missing; raise Corrupt if it is damaged."""
     if not path.exists():
         return []
     data = read_regular_file(path)
@@ -294,7 +294,7 @@ def read_erased_list(path: Path) -> list[ErasedListEntry]:
 
 
 def erased_list_checksum(path: Path) -> bytes:
-    """Return the checksum that a list ends with; nothing if there is none."""
+    """Return the checksum at the end of a list; empty if the file is missing."""
     if not path.exists():
         return b""
     with open_regular_file(path) as file:
@@ -305,7 +305,7 @@ def erased_list_checksum(path: Path) -> bytes:
 def update_erased_list(
     files: StoreFiles, path: Path, connection: apsw.Connection, store_id: bytes
 ) -> None:
-    """Write the list anew with all that the store has erased, if it does not have that yet; durable on return."""
+    """Add all events that the store has erased to the list; durable on return."""
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new"):
         files.remove(leftover)
     before = read_erased_list(path)

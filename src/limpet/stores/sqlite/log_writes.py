@@ -36,18 +36,17 @@ if TYPE_CHECKING:
     SQLiteRow = tuple[apsw.SQLiteValue, ...]
 
 TIME_BUCKET_BITS = 20
-"""Microseconds of one moment, as a power of two; the same number stands in the SQL."""
-
+"""The width of an index bucket of times, as a power of two microseconds. The SQL has the same number."""
 
 BULK_PROJECTIONS_MIN = 8
+"""From this many projections of an append on, new rows are inserted together."""
 
 
 class AppendBatch:
     """Appends of one transaction, and the heads that they lead to.
 
-    Rows wait for `flush`, which writes them together and finds out whether a version or a claim was
-    taken after all, or a row is not as remembered: that is rare, and then a `careful` batch asks before
-    each append and writes at once.
+    Rows wait for `flush`, which writes them together. Constraints tell it if a version or claim was taken, or a
+    cached row shape is stale. That is rare; then a `careful` batch checks before each append and writes at once.
     """
 
     def __init__(
@@ -93,7 +92,7 @@ class AppendBatch:
                     return port.Stale(write.stream, actual)
             keys.append(key)
             earlier = earlier or write.base is not None or (key and bool(self._stretch(key)[1]))
-        # A row that is there already tells of a claim in the stretch that is written, not before it.
+        # The constraint on claims covers the stretch that is written, not those before it.
         if earlier and (taken := self._find_taken_claim(append, keys)):
             return taken
         tenant = tenant or known.add_tenant(connection, append.tenant)
@@ -112,7 +111,7 @@ class AppendBatch:
         return port.Appended(begin, head.position)
 
     def flush(self) -> bool:
-        """Write the rows that wait; False if something was not as remembered, and then all of it must be undone."""
+        """Write the waiting rows; return False if a cached value was stale: then the caller rolls back."""
         executemany, sql = self._cursor.executemany, self._sql
         try:
             executemany(sql["add_event"], self._events)
@@ -157,7 +156,7 @@ class AppendBatch:
         return None
 
     def _previous_spans(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
-        """Return what a write goes on from."""
+        """Return the spans that a write continues."""
         if write.base is not None:
             return self._resolve_base(
                 self._cache.tenant_number(self._connection, tenant), write.base
@@ -168,17 +167,17 @@ class AppendBatch:
         return (*spans, Span(key, stretch, 1, UNBOUNDED))
 
     def _resolve_base(self, tenant: int, base: tuple[str, int]) -> tuple[int, tuple[Span, ...]]:
-        """Return the stream that a base names, and what that is made of there."""
+        """Return the key of a base's stream, and its path at the base version."""
         source = self._cache.stream_key(self._connection, tenant, base[0])
-        assert source and base[1] <= self._version(source), "a base names a stream that is there"
+        assert source and base[1] <= self._version(source), "a base names a stream that exists"
         spans = stream_paths.resolve_path(
             source, base[1], functools.partial(reads.read_bases, self._connection)
         )
-        assert stream_paths.last_version(spans) == base[1], "a base names a version that was"
+        assert stream_paths.last_version(spans) == base[1], "a base names a version that existed"
         return source, spans
 
     def _stretch(self, key: int) -> tuple[int, tuple[Span, ...]]:
-        """Return the stretch that a stream is written in, and what of it came before."""
+        """Return the stretch that a stream is written in, and the spans before it."""
         found = self._cache.stretches.get(key)
         if found is None:
             *spans, last = reads.read_path(self._connection, key, None)
@@ -274,7 +273,7 @@ class AppendBatch:
         return row[0]
 
     def write_derived(self, tenant: int, key: int, derived: port.DerivedState) -> int:
-        """Write what a whole stream leads to, where nothing derived is left; return how many claims it has."""
+        """Write the derived rows of a whole stream that has none; return the number of its claims."""
         claims = stream_paths.claims_by_stretch(
             key, reads.read_bases(self._connection, key), derived.claims
         )
@@ -288,7 +287,8 @@ class AppendBatch:
         return len(claims)
 
     def _put_projection(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
-        # Rows that come by the dozen are new ones, as a rule: they are added together.
+        # A row with an unchanged shape is updated without touching an index. Rows of a large append are
+        # usually new, and are inserted together.
         place, moment = (tenant, p.kind, p.id), p.time_us >> TIME_BUCKET_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
@@ -311,7 +311,7 @@ class AppendBatch:
                 self._add_terms(place, dict.fromkeys(p.terms))
                 return
         elif before[-1] == terms:
-            # Its terms are as remembered, or this finds no row.
+            # This updates no row if the cached terms are stale.
             again = (*row[3:-2], p.document, check, *place, terms)
             if self._connection.execute(self._sql["reshape"], again).connection.changes():
                 return
@@ -336,7 +336,7 @@ _hash_list_decoder = msgspec.json.Decoder(list[str])
 
 
 def copy_page(connection: apsw.Connection, base: int, after: int, limit: int) -> list[RawEvent]:
-    """Return a tenant's events after a position; `base` is the tenant's part of every key. One statement."""
+    """Return a tenant's events after a position, as stored. `base` is the tenant's part of every key."""
     found = connection.execute(
         database.statements()["copy"], (base | after, base | NUMBER_MASK, limit)
     )
@@ -347,7 +347,9 @@ def _raw_event(row: tuple[apsw.SQLiteValue, ...]) -> RawEvent:
     event, stream = decode_event_row(row[:8]), row[1]
     name, named, tenant = row[8:11]
     if not isinstance(name, str) or named != row_checksum(stream, tenant, name):
-        raise chain.damaged_event_error(event.address, "its stream's name is not what was written")
+        raise chain.damaged_event_error(
+            event.address, "the name of its stream is not what was written"
+        )
     chain.decode_event(event, name)
     raw = RawEvent(
         stream=name, position=event.address.position, number=event.address.stream,
@@ -357,9 +359,7 @@ def _raw_event(row: tuple[apsw.SQLiteValue, ...]) -> RawEvent:
         erased=_raw_erasure(event.address, row[17:22]),
     )  # fmt: skip
     if (raw.payload is None) != (raw.erased is not None):
-        raise chain.damaged_event_error(
-            event.address, "its content is gone, and nothing says that it was erased"
-        )
+        raise chain.unexplained_erasure_error(event.address)
     return raw
 
 
@@ -372,7 +372,7 @@ def _raw_base(
         case (check, *_, int(source), int(version)) if check == row_checksum(*row[1:]):
             return source & NUMBER_MASK, version
         case _:
-            raise chain.damaged_event_error(place, "what it goes on from is not what was written")
+            raise chain.damaged_event_error(place, "its base is not what was written")
 
 
 def _raw_erasure(
@@ -387,12 +387,12 @@ def _raw_erasure(
             return notice & NUMBER_MASK, cause & NUMBER_MASK, payload
         case _:
             raise chain.damaged_event_error(
-                place, "what says that it was erased is not what was written"
+                place, "the record of its erasure is not what was written"
             )
 
 
 def copy_keys(connection: apsw.Connection, tenant: int, after: str, limit: int) -> list[RawKey]:
-    """Return a tenant's idempotency keys after one, by their text."""
+    """Return a tenant's idempotency keys after a key, by their text."""
     found = connection.execute(database.statements()["copy_keys"], (tenant, after, limit))
     return [_raw_key(tenant, row) for row in found]
 
@@ -408,13 +408,13 @@ def _raw_key(tenant: int, row: tuple[apsw.SQLiteValue, ...]) -> RawKey:
 
 
 class SQLiteCopyTarget:
-    """One page on its way into the log of a tenant. It is what `portable.fit` compares with."""
+    """The log of a tenant into which a page is copied: what `store_copy.plan_page` compares with."""
 
     def __init__(self, connection: apsw.Connection, tenant: str) -> None:
         self._connection = connection
         self._sql = database.statements()
         self._name = tenant
-        # A memory of its own: names change on the way.
+        # A separate cache, because names change during the copy.
         self._cache = SQLiteCache()
         self.tenant = self._cache.tenant_number(connection, tenant)
 
@@ -448,7 +448,7 @@ class SQLiteCopyTarget:
         return row[0] if row and isinstance(row[0], bytes) else b""
 
     def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
-        """Return those of the blobs that are not there."""
+        """Return those of the blobs that do not exist."""
         wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
         found = self._connection.execute(self._sql["known_blobs"], (self.tenant, wanted))
         return set(hashes) - {bytes.fromhex(str(hash_)) for (hash_,) in found}
@@ -458,21 +458,21 @@ class SQLiteCopyTarget:
         row = first_row(self._connection, self._sql["whole_key"], (self.tenant, key))
         return _raw_key(self.tenant, row) if row else None
 
-    def write_page(self, fit: store_copy.CopyPlan) -> None:
-        """Keep what fits."""
+    def write_page(self, plan: store_copy.CopyPlan) -> None:
+        """Write what a plan adds, renames and erases."""
         if not self.tenant:
             self.tenant = self._cache.add_tenant(self._connection, self._name)
-        for number_, name in fit.renamed_streams.items():
+        for number_, name in plan.renamed_streams.items():
             self._rename_stream(number_, name)
         many, sql, tenant = self._connection.executemany, self._sql, self.tenant
-        named = [(self._key_base | at, tenant, name) for at, name in fit.new_streams.items()]
+        named = [(self._key_base | at, tenant, name) for at, name in plan.new_streams.items()]
         many(sql["add_stream"], [(*row, row_checksum(*row)) for row in named])
-        many(sql["add_blob"], [(tenant, hash_, content) for hash_, content in fit.blobs.items()])
-        for raw in fit.new_events:
+        many(sql["add_blob"], [(tenant, hash_, content) for hash_, content in plan.blobs.items()])
+        for raw in plan.new_events:
             self._add_event(raw)
-        if fit.newly_erased:
-            self._erase_events(fit.newly_erased)
-        rows = [(tenant, k.key, k.command_hash, k.first, k.last, k.time_us) for k in fit.new_keys]
+        if plan.newly_erased:
+            self._erase_events(plan.newly_erased)
+        rows = [(tenant, k.key, k.command_hash, k.first, k.last, k.time_us) for k in plan.new_keys]
         many(sql["add_key"], [(*row, row_checksum(*row)) for row in rows])
         self._connection.execute(sql["count_rebuild"])
 
@@ -497,7 +497,7 @@ class SQLiteCopyTarget:
             run(sql["add_blob_use"], (event, hash_))
         if raw.erased is not None:
             notice, cause, payload = raw.erased
-            # No cause has the number 0, whatever its tenant: its whole stream went.
+            # 0 means for every tenant that the whole stream was erased.
             row = (event, self._key_base | notice, self._key_base | cause if cause else 0, payload)
             run(sql["put_erased"], (*row, row_checksum(*row)))
 

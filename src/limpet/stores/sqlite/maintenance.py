@@ -43,15 +43,15 @@ from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
 
 
 def rewrite_file(connection: apsw.Connection, path: Path) -> None:
-    """Write the database anew and empty its log; raise StoreBusy if somebody reads for too long."""
+    """Rewrite the database and empty its log; raise StoreBusy if a reader holds on for too long."""
     connection.execute("VACUUM")
     connection.set_busy_timeout(int(limits.SCRUB_WAIT_S * 1000))
     try:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError as error:
         raise errors.StoreBusy(
-            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: somebody"
-            f" has been reading for more than {limits.SCRUB_WAIT_S:g} s.",
+            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: a reader"
+            f" has held it for more than {limits.SCRUB_WAIT_S:g} s.",
             hint="Let a long read (a backup, a verify, a SQLite shell) end, then erase() once more; the next opening does it too.",
             facts={"path": str(path), "pending": True},
         ) from error
@@ -60,7 +60,7 @@ def rewrite_file(connection: apsw.Connection, path: Path) -> None:
 
 
 class ErasuresToRepeat:
-    """What a list says of the log at hand: events that were erased elsewhere, and are here."""
+    """Events of this log that the erased list names and that still have their payload, as in a restored backup."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ErasuresToRepeat:
         return bool(self._causes)
 
     def erasures(self, again: ErasureReplay, time_us: int) -> Iterator[Erasure]:
-        """Yield what has to be erased, tenant by tenant."""
+        """Yield the erasures to repeat, one for each tenant."""
         for tenant, name in verification.read_tenants(self._connection).items():
             mine = {k: cause for k, cause in self._causes.items() if k >> TENANT_SHIFT == tenant}
             if mine:
@@ -100,7 +100,7 @@ class ErasuresToRepeat:
         streams: dict[int, list[int]] = {}
         for key in sorted(gone):
             row = first_row(self._connection, self._sql["event_at"], (key,))
-            assert row is not None and isinstance(row[1], int), "it was here a moment ago"
+            assert row is not None and isinstance(row[1], int), "the constructor found it"
             streams.setdefault(row[1], []).append(key)
         whole = self._wholly_erased(streams, gone)
         for stream, keys in streams.items():
@@ -124,7 +124,7 @@ class ErasuresToRepeat:
             )
 
     def _wholly_erased(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
-        """Return the streams that go whole: nothing of them stays, and no stream that stays goes on from them."""
+        """Return the streams to erase completely: no event of them stays, and no stream that stays has them as its base."""
         whole = {
             stream
             for stream, keys in streams.items()
@@ -168,11 +168,11 @@ def _header_kind(header: apsw.SQLiteValue) -> str:
 
 
 LOG_TABLES = ("store", "tenants", "streams", "events", "keys", "blobs", "bases", "notes", "erased")
-"""Tables that nothing can be put in the place of."""
+"""Tables that can't be derived again."""
 
 
 def check_log(path: Path, anchor: Anchor) -> Iterator[int]:
-    """Yield events checked so far; raise Corrupt unless the log is as it was written."""
+    """Yield the number of events checked so far; raise Corrupt if the log is damaged."""
     with contextlib.closing(database.connect(path, write=False)) as connection:
         for step in verification.verify_connection(
             connection, anchor, (), verification.CHECKSUMMED_LOG_TABLES, LOG_TABLES
@@ -196,10 +196,10 @@ def raise_if_faulty(path: Path, faults: list[str] | tuple[str, ...]) -> None:
 def derive_all(
     connection: apsw.Connection, path: Path, derive: port.StreamDeriver
 ) -> Iterator[port.Rebuilt]:
-    """Make everything derived again, in an open transaction; yield what is made so far."""
+    """Derive everything again, in an open transaction; yield the counts so far."""
     queries, made = database.statements(), port.Rebuilt()
     connection.execute(queries["clear_derived"])
-    # A memory of its own: what was known of rows does not hold any more.
+    # An empty cache: what the store cached of rows is stale now.
     batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
     for tenant in verification.read_tenants(connection):
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)
@@ -217,7 +217,7 @@ def derive_all(
                 made.claims + claims, made.projections + projections,
             )  # fmt: skip
             yield made
-    # Only what is derived says which blobs there must be.
+    # The derived uses say which blobs must exist, so that is checked last.
     raise_if_faulty(path, verification.blob_faults(connection))
     connection.execute(queries["count_rebuild"])
     yield made
@@ -243,13 +243,13 @@ REPAIR_NOTE = (
 def repair_page_checksums(
     path: str | Path, derive: port.StreamDeriver, files: StoreFiles | None = None
 ) -> tuple[str, ...]:
-    """Rewrite a store whose log is whole; return notes on what was done. Raises Corrupt otherwise."""
+    """Rewrite a store whose log is intact, with new page checksums; return remarks. Raises Corrupt otherwise."""
     place, used = Path(path).expanduser().resolve(), files or StoreFiles()
     database.check_file_header(place)
-    turns = ProcessWriteLock(used, Path(f"{place}-lock"))
+    lock = ProcessWriteLock(used, Path(f"{place}-lock"))
     try:
         with error_mapping.translator(str(place)):
-            turns.acquire(limits.WRITE_LOCK_WAIT_S)
+            lock.acquire(limits.WRITE_LOCK_WAIT_S)
             try:
                 with contextlib.closing(_connect_unverified(place)) as connection:
                     _check_provable(connection, used, place)
@@ -258,9 +258,9 @@ def repair_page_checksums(
                     connection.execute("VACUUM")
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             finally:
-                turns.release()
+                lock.release()
     finally:
-        turns.close()
+        lock.close()
     return (REPAIR_NOTE,)
 
 

@@ -21,17 +21,17 @@ from limpet.stores.sqlite.shared_file.anchor import LogHead
 from limpet.stores.stream_paths import Span, StreamBase
 
 TENANT_SHIFT = 40
-"""Bits of a key that count within a tenant: a trillion events each, eight million tenants."""
+"""Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
 
 CHECKSUM_BYTES = 8
 
 UNBOUNDED = (1 << 62) - 1
-"""A version and a moment that nothing reaches."""
+"""Above every version and every time."""
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
 
 _ERASABLE_TYPES = (bytes, type(None))
-"""What a column that can be erased holds."""
+"""The types of a column that can be erased."""
 
 _msgpack_encoder = msgspec.msgpack.Encoder()
 
@@ -39,20 +39,20 @@ _msgpack_encoder = msgspec.msgpack.Encoder()
 def first_row(
     connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
 ) -> tuple[apsw.SQLiteValue, ...] | None:
-    """Return the first row of a query, if there is one."""
+    """Return the first row of a query, or None."""
     return next(connection.execute(query, bindings), None)
 
 
 def read_integer(
     connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
 ) -> int:
-    """Return the integer that a query finds, 0 if none."""
+    """Return the integer that a query returns, 0 if it returns none."""
     found = connection.execute(query, bindings).get
     return found if isinstance(found, int) else 0
 
 
 def row_checksum(*fields: object) -> bytes:
-    """Return the checksum over a row that can't be derived from the log."""
+    """Return the checksum of a row that is not covered by the log's digests."""
     return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
@@ -71,7 +71,7 @@ def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
 
 
 def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
-    """Return an event's columns with their types checked; raise Corrupt if they are others."""
+    """Return an event's columns; raise Corrupt if a type is wrong."""
     match row:
         case (
             int(key),
@@ -91,14 +91,14 @@ def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
     match row:
         case (int(key), _, int(version), *_):
             raise chain.damaged_event_error(
-                chain.EventAddress(key & NUMBER_MASK, 0, version), "its columns are others"
+                chain.EventAddress(key & NUMBER_MASK, 0, version), "a column has another type"
             )
         case _:
             raise errors.Corrupt("a stored event's columns are not what was written.")
 
 
 def decode_projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
-    """Return a projection whose mark is right; raise Corrupt otherwise."""
+    """Return a projection; raise Corrupt if its checksum does not match."""
     match row:
         case (
             int(), str(kind), str(id_), str(owner), str(status), int(), int(time_us), str(lookup),
@@ -119,7 +119,7 @@ def decode_projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
 
 
 def number_in_tenant(key: apsw.SQLiteValue) -> int:
-    """Return the number within its tenant that a key has; 0 if it is none, as can be in a damaged file."""
+    """Return a key's number within its tenant; 0 if it is no integer, as in a damaged file."""
     return key & NUMBER_MASK if isinstance(key, int) else 0
 
 
@@ -145,18 +145,16 @@ def decode_events(
     raw: Iterable[tuple[apsw.SQLiteValue, ...]],
     names: Mapping[apsw.SQLiteValue, str] | str,
 ) -> list[port.StoredEvent]:
-    """Return stored events, checked, with stand-ins for what was erased; raise Corrupt for a damaged one."""
+    """Return stored events, each checked, erased ones with their redacted payload; raise Corrupt for a damaged one."""
     found = [(line[0], line[1], decode_event_row(line)) for line in raw]
-    gone = [key for key, _, row in found if row.payload is None]
-    stand_ins = _read_redactions(connection, gone) if gone else {}
+    erased = [key for key, _, row in found if row.payload is None]
+    redactions = _read_redactions(connection, erased) if erased else {}
     made: list[port.StoredEvent] = []
     for key, stream, row in found:
         name = names if isinstance(names, str) else names[stream]
-        if row.payload is None and key not in stand_ins:
-            raise chain.damaged_event_error(
-                row.address, "its content is gone, and nothing says that it was erased"
-            )
-        made.append(chain.decode_event(row, name, stand_ins.get(key)))
+        if row.payload is None and key not in redactions:
+            raise chain.unexplained_erasure_error(row.address)
+        made.append(chain.decode_event(row, name, redactions.get(key)))
     return made
 
 
@@ -171,15 +169,15 @@ def _read_redactions(
             case (int(event), int(), int(), payload, bytes(check)) if check == row_checksum(
                 *row[:-1]
             ):
-                assert payload is None or isinstance(payload, bytes), "its mark is right"
+                assert payload is None or isinstance(payload, bytes), "its checksum matches"
                 found[event] = payload
             case _:
-                raise errors.Corrupt("a row that says what was erased is not what was written.")
+                raise errors.Corrupt("the record of an erased event is not what was written.")
     return found
 
 
 def read_forks(connection: apsw.Connection, key: int) -> list[tuple[str, int]]:
-    """Return the streams that go on from another one, and from which version of it."""
+    """Return the streams that have this one as their base, each with the base version."""
     found = connection.execute(database.statements()["forks_of"], (key,))
     return [(str(name), version) for name, version in found if isinstance(version, int)]
 
@@ -187,7 +185,7 @@ def read_forks(connection: apsw.Connection, key: int) -> list[tuple[str, int]]:
 def read_blobs(
     connection: apsw.Connection, tenant: int, hashes: Collection[bytes]
 ) -> dict[bytes, bytes]:
-    """Return the contents of a tenant's blobs that are there; raise Corrupt for a damaged one."""
+    """Return the contents of a tenant's blobs that exist; raise Corrupt for a damaged one."""
     wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
     found: dict[bytes, bytes] = {}
     for hash_, content in connection.execute(database.statements()["blobs"], (tenant, wanted)):
@@ -213,10 +211,9 @@ def read_bases(connection: apsw.Connection, key: int) -> list[StreamBase]:
 
 
 def read_path(connection: apsw.Connection, key: int, at: int | None) -> tuple[Span, ...]:
-    """Return what a stream is made of, now or at a version.
+    """Return the path of a stream, now or at a version.
 
-    What it was made of at a version never changes: so it holds for the statements that follow, even
-    if others write meanwhile.
+    The path to a version never changes, so it is valid for later statements even if another process writes meanwhile.
     """
     row = first_row(connection, database.statements()["stream_extent"], (key,))
     latest, based = row if row else (0, 0)
@@ -238,7 +235,7 @@ def read_stream(
     at: int | None,
     newest: bool,
 ) -> list[port.StoredEvent]:
-    """Return a stream's events after and until two versions, the first of them or the newest."""
+    """Return a stream's events with after < version <= until: the first `limit` of them or the newest."""
     found: list[port.StoredEvent] = []
     query = database.statements()["read_stream_back" if newest else "read_stream"]
     spans = stream_paths.clip(
@@ -291,7 +288,7 @@ def find_version_by_ordinal(
 
 
 def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text: str) -> int:
-    """Return the version at which a path has a claim; 0 if it has not."""
+    """Return the version at which a path has a claim; 0 if it has none."""
     if not spans:
         return 0
     if len(spans) == 1:
@@ -305,7 +302,7 @@ def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text:
 
 
 def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snapshot | None:
-    """Return a stream's newest snapshot, None if there is none, its mark is wrong, or it was left out."""
+    """Return a stream's newest snapshot; None if it is damaged, or a rewind left out its version."""
     match first_row(connection, database.statements()["snapshot"], (key,)):
         case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
             whole = row_checksum(key, version, fold, state, link) == check
@@ -319,7 +316,7 @@ def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snap
 
 
 def projection_query(query: port.Query) -> tuple[str, dict[str, apsw.SQLiteValue]]:
-    """Return the statement of a page and what it is bound to; the tenant is still missing."""
+    """Return the statement of a page and its bindings, which lack the tenant."""
     sql = database.statements()
     after_time, after_id = query.after or (UNBOUNDED, "")
     bindings: dict[str, apsw.SQLiteValue] = {
@@ -347,14 +344,18 @@ def projection_query(query: port.Query) -> tuple[str, dict[str, apsw.SQLiteValue
 
 
 CACHE_ENTRIES_MAX = 10_000
-"""Streams, and shapes of rows, that are remembered at a time."""
+"""Streams and row shapes that are cached at most."""
 
 ProjectionShape = tuple[object, ...]
-"""What of a projection its indexes are made of: a row that keeps its shape keeps its place in them."""
+"""The indexed columns of a projection. A row with the same shape needs no index update."""
 
 
 class SQLiteCache:
-    """The memory of one open store."""
+    """What one open store caches: numbers of tenants and streams, heads, versions, stretches, row shapes.
+
+    A stale version, claim or shape fails a constraint when it is written. Heads have no such constraint, so they
+    are dropped whenever another process has committed; names are dropped after an erasure.
+    """
 
     def __init__(self) -> None:
         self.sql = database.statements()
@@ -381,7 +382,7 @@ class SQLiteCache:
     def stream_key(self, connection: apsw.Connection, tenant: int, name: str) -> int:
         """Return a stream's key, 0 if it has none yet."""
         if not connection.in_transaction:
-            # Who does not hold the turn would not hear that the name is another stream's by now.
+            # Without the write lock, a rename by another process would go unnoticed: no caching.
             return read_integer(connection, self.sql["stream_key"], (tenant, name))
         found = self._streams.get((tenant, name))
         if found is None:
@@ -401,7 +402,7 @@ class SQLiteCache:
         return made
 
     def keep_new(self) -> None:
-        """Keep what the transaction found and made."""
+        """Keep what the committed transaction found and added."""
         if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
             for entries in (self._streams, self.versions, self.stretches, self.shapes):
                 entries.clear()
@@ -412,17 +413,17 @@ class SQLiteCache:
             self._new_streams.clear()
 
     def forget_heads(self) -> None:
-        """Forget what nothing else would tell to be wrong."""
+        """Drop cached values that no database constraint would reject if stale."""
         self.heads.clear()
         self.anchor_is_current = False
 
     def forget_streams(self) -> None:
-        """Something was erased: names may be other streams' by now."""
+        """Drop everything about streams: after an erasure a name may belong to another stream."""
         self._streams.clear()
         self.forget_hints()
 
     def forget_hints(self) -> None:
-        """Forget what others may have changed, and what a transaction that failed has made."""
+        """Drop what other processes may have changed, and what a failed transaction has added."""
         self._new_tenants.clear()
         self._new_streams.clear()
         self.versions.clear()
@@ -432,7 +433,7 @@ class SQLiteCache:
 
 
 class ReadConnectionPool:
-    """Connections for reading, lent one at a time."""
+    """A pool of read connections. Each is used by one caller at a time."""
 
     def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
         self._connect = connect
@@ -442,11 +443,12 @@ class ReadConnectionPool:
 
     @contextlib.contextmanager
     def borrow(self) -> Iterator[apsw.Connection]:
-        """Lend a connection that nobody else uses meanwhile."""
+        """Yield a connection that no other thread uses."""
         if self._closed:
             raise errors.EngineClosed
         generation = self._generation
         try:
+            # Without a lock: `list.pop` and `append` are atomic.
             connection = self._free.pop()
         except IndexError:
             connection = self._connect()
@@ -458,11 +460,11 @@ class ReadConnectionPool:
             else:
                 self._free.append(connection)
             if self._closed or generation != self._generation:
-                # Looked at after it was given back: nobody may find it there later.
+                # Checked after the append: a `close` in between has missed this connection.
                 self._drop(connection)
 
     def renew(self) -> None:
-        """Use none of the present connections again."""
+        """Close all idle connections; those in use close when they are returned."""
         self._generation += 1
         free, self._free = self._free, []
         for connection in free:
@@ -474,6 +476,6 @@ class ReadConnectionPool:
         connection.close()
 
     def close(self) -> None:
-        """Close every connection; one that is lent closes when it comes back."""
+        """Close every connection; those in use close when they are returned."""
         self._closed = True
         self.renew()
