@@ -17,7 +17,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
-from limpet.jobs import leases
+from limpet.jobs import leases, tasks
 from limpet.runtime import projections
 from limpet.stores import chain, store_copy
 from limpet.stores.erasure import is_notice
@@ -264,9 +264,9 @@ class _Migration:
         while page := self._source.copy_keys(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
             after = page[-1].key
             # A key of later events is copied with them.
-            there = [key for key in page if key.last <= end]
-            target.paste(tenant, [], keys=there)
-            copied += len(there)
+            keys = [key for key in page if key.last <= end]
+            target.paste(tenant, [], keys=keys)
+            copied += len(keys)
         return copied
 
     def _rebuild(self) -> None:
@@ -313,11 +313,9 @@ def verify_copy(store: Store, progress: Progress) -> None:
 
 def _notes_to_copy(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a tenant, without leases and marks, which concern one store only."""
-    after = ""
-    while page := store.notes(tenant, after=after, limit=limits.IMPORT_STEP_EVENTS):
-        for after, note in page:
-            if after != store_copy.COPY_NOTE and not after.startswith(leases.LEASE_PREFIX):
-                yield after, note.value
+    for name, note in tasks.iter_notes(store, tenant, page_size=limits.IMPORT_STEP_EVENTS):
+        if name != store_copy.COPY_NOTE and not name.startswith(leases.LEASE_PREFIX):
+            yield name, note.value
 
 
 class _TenantLogCopy:
@@ -393,12 +391,12 @@ class _TenantLogCopy:
             yield part, blobs
 
     def _with_blobs(
-        self, raw: RawEvent, there: Mapping[bytes, bytes]
+        self, raw: RawEvent, present: Mapping[bytes, bytes]
     ) -> tuple[RawEvent, dict[bytes, bytes]]:
-        """Return an event with the blobs that `there` lacks; the erased event, if it was erased since it was read."""
+        """Return an event with the blobs that `present` lacks; the erased event, if it was erased since it was read."""
         came: dict[bytes, bytes] = {}
         for _ in range(limits.RETRIES_MAX):
-            wanted = [hash_ for hash_ in raw.blobs if hash_ not in there]
+            wanted = [hash_ for hash_ in raw.blobs if hash_ not in present]
             came = self._source.blobs(self._tenant, wanted) if wanted else {}
             if len(came) == len(wanted):
                 break
@@ -410,12 +408,12 @@ class _TenantLogCopy:
 
     def _erased_before(self, page: Sequence[RawEvent], head: int) -> list[RawEvent]:
         """Return the events of the target that the notices of a page erase or redact."""
-        told = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
-        if any(raw.position > self._source_head_before for raw in told):
+        notices = [raw for raw in page if is_notice(chain.kind_and_ordinal(raw.header)[0])]
+        if any(raw.position > self._source_head_before for raw in notices):
             gone = self._erased_events(head)
         else:
-            gone = self._erased_of_old if told and self._target_head_before else {}
-        streams = {raw.number for raw in told}
+            gone = self._erased_of_old if notices and self._target_head_before else {}
+        streams = {raw.number for raw in notices}
         return [raw for number in streams for raw in gone.get(number, ())]
 
     @functools.cached_property

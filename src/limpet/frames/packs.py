@@ -282,10 +282,10 @@ def rebuild_pack(store: port.Store, tenant: str, chosen: PackSelection) -> Conte
         found = store.blobs(tenant, {bytes.fromhex(each) for each in hashes})
         return {key.hex(): content.decode() for key, content in found.items()}
 
-    def said(moment: ConversationMoment, first: int, last: int) -> list[Message]:
+    def messages(moment: ConversationMoment, first: int, last: int) -> list[Message]:
         return RecordedMessages(store, tenant, moment).read(first, last)
 
-    return recorded_selection.rebuilt_pack(chosen, texts, said)
+    return recorded_selection.rebuilt_pack(chosen, texts, messages)
 
 
 def find_recorded_pack(

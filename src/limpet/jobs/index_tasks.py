@@ -55,9 +55,9 @@ class IndexTask(Task):
 
     name = "archive"
 
-    def __init__(self, engine: Engine, shelf: IndexStore) -> None:
+    def __init__(self, engine: Engine, index_store: IndexStore) -> None:
         self._engine = engine
-        self._index_store = shelf
+        self._index_store = index_store
         self.notes: list[str] = []
 
     def step(self, tenant: str, beat: Heartbeat = no_heartbeat) -> bool:
@@ -75,18 +75,18 @@ class IndexTask(Task):
         if not new:
             return False
         beat()
-        said = self._read_events(tenant, new)
+        facts = self._read_events(tenant, new)
         try:
-            batch.load_sessions({fact.session_id for fact in said})
+            batch.load_sessions({fact.session_id for fact in facts})
         except errors.Corrupt as error:
             return self.discard_damaged(error)
         states = {
             name: self._engine.states.current(tenant, name)
-            for name in _sessions_without_start(said)
+            for name in _sessions_without_start(facts)
             if batch.session(name) is None
         }
         try:
-            last = _add_events(batch, said, states) or new[-1]
+            last = _add_events(batch, facts, states) or new[-1]
             written = batch.write(last.position, _link_at(new, last.position))
         except errors.Corrupt as error:
             return self.discard_damaged(error)
@@ -137,15 +137,15 @@ class IndexTask(Task):
 
     def _read_events(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
         """Return the events that the index needs, without erased ones."""
-        kept = [
+        indexed = [
             stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None
         ]
-        read = decode_session_events(self._engine.store, tenant, kept)
+        read = decode_session_events(self._engine.store, tenant, indexed)
         return [
             _IndexedEvent(
                 fact.session_id, stored.position, stored.ordinal, stored.version, fact.event
             )
-            for stored, fact in zip(kept, read, strict=True)
+            for stored, fact in zip(indexed, read, strict=True)
         ]
 
 
@@ -162,10 +162,10 @@ class _IndexedEvent(msgspec.Struct, frozen=True):
         return self.version == 1 or isinstance(self.event, events.SessionForkedEvent)
 
 
-def _sessions_without_start(said: Sequence[_IndexedEvent]) -> Iterator[str]:
+def _sessions_without_start(facts: Sequence[_IndexedEvent]) -> Iterator[str]:
     """Yield the sessions of these events whose first event is not among them."""
     seen = set[str]()
-    for fact in said:
+    for fact in facts:
         if fact.session_id not in seen:
             seen.add(fact.session_id)
             if not fact.begins_session:
@@ -177,12 +177,12 @@ def _link_at(new: Sequence[StoredEvent], position: int) -> bytes:
 
 
 def _add_events(
-    batch: IndexBatch, said: Sequence[_IndexedEvent], states: Mapping[str, SessionState | None]
+    batch: IndexBatch, facts: Sequence[_IndexedEvent], states: Mapping[str, SessionState | None]
 ) -> _IndexedEvent | None:
     """Add events to a batch; return the last one added if some are left for the next batch."""
     before = None
     messages = hidden = False
-    for fact in said:
+    for fact in facts:
         match fact.event:
             case events.MessageAddedEvent(message=message):
                 if hidden:
@@ -245,7 +245,7 @@ _LOOKBACK_EVENTS: Final = 4
 
 class _EmbeddingInput(msgspec.Struct, frozen=True):
     user_id: str
-    said: RecordedEvent
+    event: RecordedEvent
     role: str
     text: str
 
@@ -276,18 +276,18 @@ class EmbedTask(Task):
             for passage, vector in zip(some, self._embed(some), strict=True):
                 found.setdefault(passage.user_id, []).append(vector)
         beat()
-        kept = self._vectors.add(tenant, mark, found, page[-1].position)
-        return not kept or len(page) == limits.EMBED_EVENTS
+        added = self._vectors.add(tenant, mark, found, page[-1].position)
+        return not added or len(page) == limits.EMBED_EVENTS
 
     def _embed(self, some: Sequence[_EmbeddingInput]) -> Iterator[MessageVector]:
         answer = self._embedder.embed([passage.text for passage in some])
         rows = unit_vectors(answer, len(some), self._embedder.dimensions)
         for passage, row in zip(some, rows, strict=True):
             yield MessageVector(
-                position=passage.said.position,
-                session_id=passage.said.session_id,
+                position=passage.event.position,
+                session_id=passage.event.session_id,
                 role=passage.role,
-                time_us=passage.said.time_us,
+                time_us=passage.event.time_us,
                 row=row,
             )
 
@@ -298,12 +298,13 @@ class EmbedTask(Task):
         owned = [stored for stored in added if stored.stream in owners]
         texts = state_cache.referenced_texts(owned, partial(self._store.blobs, tenant))
         for stored in owned:
-            said = state_cache.decode_session_event(stored, texts)
-            assert isinstance(said.event, MessageAddedEvent)
-            text = embedding_text(said.event.message)
+            recorded = state_cache.decode_session_event(stored, texts)
+            assert isinstance(recorded.event, MessageAddedEvent)
+            message = recorded.event.message
+            text = embedding_text(message)
             answered = self._message_before(tenant, stored) if is_short(text) else ""
             for passage in passages(text, answered):
-                yield _EmbeddingInput(owners[stored.stream], said, said.event.message.role, passage)
+                yield _EmbeddingInput(owners[stored.stream], recorded, message.role, passage)
 
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
@@ -321,8 +322,8 @@ class EmbedTask(Task):
         before = self._store.read(
             tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True
         )
-        there = [event for event in before if _has_message(event)]
-        for message in reversed(state_cache.messages_of(self._store, tenant, there)):
+        added = [event for event in before if _has_message(event)]
+        for message in reversed(state_cache.messages_of(self._store, tenant, added)):
             if text := embedding_text(message):
                 return text
         return ""

@@ -37,10 +37,7 @@ def read_lease(store: port.Store, tenant: str, task: str) -> tuple[Lease, int]:
     note = store.note(tenant, LEASE_PREFIX + task)
     if note is None:
         return Lease(), 0
-    try:
-        return msgspec.json.decode(note.value, type=Lease), note.version
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt(f"the lease of {task} can't be read.", facts={"task": task}) from error
+    return tasks.decode_note(note.value, Lease, f"the lease of {task}"), note.version
 
 
 class WorkerLeases:

@@ -1,4 +1,4 @@
-"""The queue of histories for long-term memory, kept in notes.
+"""The queue of histories for long-term memory, stored in notes.
 
 A history waits, was given up, or is to be extracted again with a model. The module also reads the
 messages of a history and keeps the list of memory engines that have received any.
@@ -87,25 +87,16 @@ class _SessionNote(msgspec.Struct):
     session_id: str = ""
 
 
-def _decode_session_note(value: bytes) -> _SessionNote:
-    try:
-        return msgspec.json.decode(value, type=_SessionNote)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a note about a session can't be decoded.") from error
-
-
 def drop_notes_of_missing_sessions(
-    store: port.Store, tenant: str, prefixes: Sequence[str], is_there: Callable[[str], bool]
+    store: port.Store, tenant: str, prefixes: Sequence[str], exists: Callable[[str], bool]
 ) -> int:
     """Drop notes about sessions that no longer exist; return how many."""
     dropped = 0
     for prefix in prefixes:
-        after = ""
-        while page := store.notes(tenant, prefix, after=after, limit=limits.READ_CHUNK):
-            for name, note in page:
-                if not is_there(_decode_session_note(note.value).session_id):
-                    dropped += store.put_note(tenant, name, None, expected=note.version)
-            after = page[-1][0]
+        for name, note in tasks.iter_notes(store, tenant, prefix):
+            about = tasks.decode_note(note.value, _SessionNote, "a note about a session")
+            if not exists(about.session_id):
+                dropped += store.put_note(tenant, name, None, expected=note.version)
     return dropped
 
 
@@ -161,8 +152,8 @@ class OffloadQueue:
         """Record that the model has failed again; after too many failures the facts of the rules stay."""
         tries = noted.job.tries + 1
         failed = msgspec.structs.replace(noted.job, tries=tries, error=code)
-        kept = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
-        self._put_note(noted.name, kept, noted.version)
+        left = failed if tries < limits.REEXTRACTION_TRIES_MAX else None
+        self._put_note(noted.name, left, noted.version)
 
     def replay(self, key: str | None = None) -> int:
         """Queue given-up jobs again, all or the one with a key; return how many."""
@@ -198,11 +189,9 @@ class OffloadQueue:
         )
 
     def _stored_jobs(self, prefix: str) -> Iterator[StoredJob]:
-        after = ""
-        while page := self._store.notes(self._tenant, prefix, after=after, limit=limits.READ_CHUNK):
-            for name, note in page:
-                yield StoredJob(name, note.version, _decode_job(note.value))
-            after = page[-1][0]
+        for name, note in tasks.iter_notes(self._store, self._tenant, prefix):
+            job = tasks.decode_note(note.value, OffloadJob, "a queued history")
+            yield StoredJob(name, note.version, job)
 
     def _note_version(self, name: str) -> int:
         found = self._store.note(self._tenant, name)
@@ -212,13 +201,6 @@ class OffloadQueue:
         value = None if job is None else msgspec.json.encode(job)
         if not self._store.put_note(self._tenant, name, value, expected=version):
             raise LeaseLost("another worker has changed this job")
-
-
-def _decode_job(value: bytes) -> OffloadJob:
-    try:
-        return msgspec.json.decode(value, type=OffloadJob)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a queued history can't be decoded.") from error
 
 
 def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
@@ -295,7 +277,5 @@ def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
     note = store.note(tenant, ENGINES_NOTE)
     if note is None:
         return frozenset(), 0
-    try:
-        return frozenset(msgspec.json.decode(note.value, type=list[str])), note.version
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("the list of memory engines can't be decoded.") from error
+    names = tasks.decode_note(note.value, list[str], "the list of memory engines")
+    return frozenset(names), note.version

@@ -62,12 +62,12 @@ class OffloadTask(Task):
     name = OFFLOAD_TASK
 
     def __init__(
-        self, engine: Engine, memory: MemoryEngine, kept: IngestStatus | None = None
+        self, engine: Engine, memory: MemoryEngine, ingest_status: IngestStatus | None = None
     ) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
-        self._ingest_status = kept
+        self._ingest_status = ingest_status
         self._feed = FeedFollower(engine.store, self.name)
 
     def due(self, tenant: str) -> bool:
@@ -144,7 +144,7 @@ class OffloadTask(Task):
         )
 
     def _lost_job(
-        self, tenant: str, stored: port.StoredEvent, kept: IngestStatus
+        self, tenant: str, stored: port.StoredEvent, ingest_status: IngestStatus
     ) -> OffloadJob | None:
         """Return the job of a generation that the engine has received and lost."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
@@ -170,7 +170,11 @@ class OffloadTask(Task):
             position=stored.position,
             ended_us=state.active_us,
         )
-        return None if kept.has_ingested(Who(tenant, state.user_id), session_id, job.key) else job
+        return (
+            None
+            if ingest_status.has_ingested(Who(tenant, state.user_id), session_id, job.key)
+            else job
+        )
 
     def _ended_state(
         self, tenant: str, now: SessionState, stored: port.StoredEvent
@@ -270,7 +274,7 @@ class OffloadTask(Task):
 class SupportsReextraction(Protocol):
     """A memory that can extract facts from a history again."""
 
-    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+    def redo(self, history: History, chunks: Iterable[Sequence[Said]]) -> bool:
         """Extract facts with the model instead of the rules; return whether that succeeded."""
         ...
 
@@ -313,6 +317,6 @@ class ReextractionTask(Task):
         state = self._engine.states.at_version(tenant, job.session_id, job.version)
         if state is None or state.generation != job.generation or state.user_id is None:
             return
-        said = memory_queue.read_history(self._store, tenant, state, beat)
-        if not self._memory.redo(memory_queue.history_of(tenant, job, state), said):
+        chunks = memory_queue.read_history(self._store, tenant, state, beat)
+        if not self._memory.redo(memory_queue.history_of(tenant, job, state), chunks):
             raise errors.Unavailable("the model finds no facts now; those found by rules stay.")

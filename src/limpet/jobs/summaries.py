@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from limpet import errors, limits
+from limpet import errors
 from limpet.core.values import events as e
 from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, SessionStatus
@@ -158,17 +158,9 @@ class SummaryTask(Task):
         )
 
     def _pending(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
-        after = ""
-        while page := self._store.notes(
-            tenant, SUMMARY_PREFIX, after=after, limit=limits.READ_CHUNK
-        ):
-            for name, note in page:
-                yield name, note.version, _decode_pending(note.value)
-            after = page[-1][0]
+        for name, note in tasks.iter_notes(self._store, tenant, SUMMARY_PREFIX):
+            yield name, note.version, _decode_pending(note.value)
 
 
 def _decode_pending(value: bytes) -> PendingSummary:
-    try:
-        return msgspec.json.decode(value, type=PendingSummary)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a queued summary can't be decoded.") from error
+    return tasks.decode_note(value, PendingSummary, "a queued summary")

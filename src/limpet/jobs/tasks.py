@@ -1,4 +1,4 @@
-"""The protocol of a background task, with failure values, backoff and feed cursors.
+"""The protocol of a background task, with failure values, backoff, notes and feed cursors.
 
 A cursor is a position of the tenant's feed, stored in a note. It is moved by compare-and-set, so
 two workers never both advance it.
@@ -6,7 +6,7 @@ two workers never both advance it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -79,6 +79,24 @@ def backoff_us(failures: int) -> int:
 def retry_is_due(retry_us: int, now_us: int) -> bool:
     """Whether a retry is due. A time further off than any backoff was written before the clock was set back."""
     return not now_us < retry_us <= now_us + int(limits.BACKOFF_S_MAX * 1_000_000)
+
+
+def iter_notes(
+    store: port.Store, tenant: str, prefix: str = "", page_size: int = limits.READ_CHUNK
+) -> Iterator[tuple[str, port.Note]]:
+    """Yield the notes whose names begin with a prefix, in the order of their names."""
+    after = ""
+    while page := store.notes(tenant, prefix, after=after, limit=page_size):
+        yield from page
+        after = page[-1][0]
+
+
+def decode_note(value: bytes, kind: type[T], what: str) -> T:
+    """Return the value of a note; raise Corrupt, which names the note by `what`, for any other content."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt(f"{what} can't be decoded.") from error
 
 
 CURSOR_PREFIX = "cursor/"

@@ -209,7 +209,7 @@ class ForkGraph:
         return found
 
     def _without_live_forks(self, found: set[str]) -> set[str]:
-        """Return those that nothing goes on from that stays."""
+        """Return the sessions without a fork that stays."""
         while True:
             free = {each for each in found if all(name in found for name, _ in self._forks(each))}
             if free == found:
@@ -437,8 +437,7 @@ def _message_events(
             found.add(event.version)
     for each in sorted(found):
         (here,) = store.read(tenant, stream, after=each - 1, until=each, at=each)
-        (there,) = store.feed(tenant, after=here.position - 1, limit=1)
-        yield there
+        yield from store.feed(tenant, after=here.position - 1, limit=1)
 
 
 class MessageTrace:
@@ -461,8 +460,8 @@ class MessageTrace:
         self._reach_by_session: dict[str, MessageReach] = {}
         for event in causes:
             owner = session_id_of(event)
-            there = engine.states.at_version(tenant, owner, event.version)
-            began = there.ordinal_began if there else 0
+            source = engine.states.at_version(tenant, owner, event.version)
+            began = source.ordinal_began if source else 0
             known = self._reach_by_session.setdefault(
                 owner, MessageReach(event.version, set(), began)
             )
@@ -605,12 +604,12 @@ class PromptReferences:
     Such a prompt loses its memory part, and windows that were recorded with it can't be rebuilt.
     """
 
-    def __init__(self, engine: Engine, tenant: str, goes: ErasurePredicate) -> None:
+    def __init__(self, engine: Engine, tenant: str, is_erased: ErasurePredicate) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
         self._blobs = partial(engine.store.blobs, tenant)
-        self._is_erased = goes
+        self._is_erased = is_erased
         self._events_by_position: dict[int, StoredEvent | None] = {}
         self._erased_by_session: dict[str, dict[str, StoredEvent]] = {}
         self.prompts: dict[int, str] = {}
@@ -703,7 +702,7 @@ class PromptReferences:
     def _event_at(self, position: int) -> StoredEvent | None:
         if position not in self._events_by_position:
             found = self._store.feed(self._tenant, after=position - 1, limit=1)
-            there = found[0] if found and found[0].position == position else None
-            usable = there is not None and there.payload is not None and not there.erased
-            self._events_by_position[position] = there if usable else None
+            event = found[0] if found and found[0].position == position else None
+            usable = event is not None and event.payload is not None and not event.erased
+            self._events_by_position[position] = event if usable else None
         return self._events_by_position[position]

@@ -410,11 +410,11 @@ class ErasureService:
             outcome = self._store.erase(erasure, projections.derive_stream)
         return outcome
 
-    def _receipt(self, what: str, gone: ErasureCounts) -> Receipt:
-        name = hashlib.sha256(gone.link).hexdigest()[:24] if gone.link else "none"
+    def _receipt(self, what: str, counts: ErasureCounts) -> Receipt:
+        name = hashlib.sha256(counts.link).hexdigest()[:24] if counts.link else "none"
         return Receipt(
-            id=f"erasure_{name}", what=what, erased_us=self._engine.now_us(), events=gone.events,
-            blobs=gone.blobs, keys=gone.keys,
+            id=f"erasure_{name}", what=what, erased_us=self._engine.now_us(), events=counts.events,
+            blobs=counts.blobs, keys=counts.keys,
         )  # fmt: skip
 
     def _finish_receipt(self, receipt: Receipt) -> Receipt:
