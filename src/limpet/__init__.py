@@ -1,7 +1,7 @@
 """Limpet: the state engine for LLM agents. Durable conversations on one file.
 
 Start with `connect`. The other public names are in `limpet.sessions`, `limpet.frames`, `limpet.memory`,
-`limpet.admin`, `limpet.llm`, `limpet.tokens`, `limpet.errors`, `limpet.limits` and `limpet.testing`. Names of other
+`limpet.admin`, `limpet.llm`, `limpet.render`, `limpet.tokens`, `limpet.errors`, `limpet.limits` and `limpet.testing`. Names of other
 modules can change in any version.
 """
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from limpet import limits as limits
     from limpet import llm as llm
     from limpet import memory as memory
+    from limpet import render as render
     from limpet import sessions as sessions
     from limpet import tokens as tokens
     from limpet.sessions.async_sessions import AsyncSession
@@ -100,7 +101,18 @@ __all__ = [
     "connect_async",
 ]
 
-_MODULES = ("admin", "errors", "frames", "limits", "llm", "memory", "sessions", "testing", "tokens")
+_MODULES = (
+    "admin",
+    "errors",
+    "frames",
+    "limits",
+    "llm",
+    "memory",
+    "render",
+    "sessions",
+    "testing",
+    "tokens",
+)
 
 if not TYPE_CHECKING:
     # The async names load asyncio, which takes longer to import than all the rest.

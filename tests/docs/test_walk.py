@@ -11,8 +11,8 @@ OVER_THE_LIMIT = {
     "`session.add_message(message)`": 32,
     "`session.window(budget=8_000)`": 13,
     "`lp.index.push_frame(…)`": 29,
-    "`lp.memory.forget(user_id)`": 53,
-    "`limpet sessions list`": 55,
+    "`lp.memory.forget(user_id)`": 52,
+    "`limpet sessions list`": 53,
 }
 
 

@@ -49,6 +49,8 @@ FORBIDDEN: list[tuple[laws.Law, str]] = [
     (laws.narrow_excepts, "try:\n    f()\nexcept Exception:\n    pass\n"),
     (laws.narrow_excepts, "try:\n    f()\nexcept:\n    g()\n"),
     (laws.narrow_excepts, "try:\n    f()\nexcept (OSError, BaseException) as e:\n    g(e)\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept BaseException as e:\n    raise A from e\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept Exception as e:\n    raise A from None\n"),
     (laws.narrow_excepts, "with contextlib.suppress(Exception):\n    f()\n"),
     (laws.narrow_excepts, "with suppress(OSError, BaseException):\n    f()\n"),
 ]
@@ -58,6 +60,7 @@ ALLOWED: list[tuple[laws.Law, str]] = [
     (laws.whole_statements, "q = 'SELECT 1'\n"),
     (laws.whole_statements, "m = f'Update {name} first'\n"),
     (laws.narrow_excepts, "try:\n    f()\nexcept BaseException:\n    undo()\n    raise\n"),
+    (laws.narrow_excepts, "try:\n    f()\nexcept Exception as e:\n    raise A from e\n"),
     (laws.narrow_excepts, "try:\n    f()\nexcept OSError:\n    pass\n"),
     (laws.narrow_excepts, "with contextlib.suppress(OSError):\n    f()\n"),
 ]
