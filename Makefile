@@ -1,7 +1,7 @@
 # Two commands for a newcomer: `make run` and `make test`. Each creates what it needs.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run environments test test-others test-one test-long bench bench-long lint lint-style lint-types lint-rooms format requirements pins clean
+.PHONY: help run environments test test-others test-one test-long bench bench-long lint lint-style lint-types lint-layers format requirements pins clean
 
 VENV := .venv
 BENCH_VENV := .venvs/bench
@@ -51,7 +51,7 @@ bench: $(BENCH_VENV)/.bench ## speed and memory against raw SQLite, files and se
 bench-long: $(BENCH_VENV)/.bench ## a million sessions on SQLite and PostgreSQL; about an hour
 	$(BENCH_VENV)/bin/python -m benchmarks.long $(ARGS)
 
-lint: lint-style lint-types lint-rooms ## style, types and the rooms' import rules
+lint: lint-style lint-types lint-layers ## style, types and the import rules of the layers
 
 lint-style: $(VENV)/.dev
 	$(VENV)/bin/ruff check --output-format concise .
@@ -60,7 +60,7 @@ lint-style: $(VENV)/.dev
 lint-types: $(VENV)/.dev
 	$(VENV)/bin/basedpyright --pythonpath $(PY) --warnings
 
-lint-rooms: $(VENV)/.dev
+lint-layers: $(VENV)/.dev
 	$(VENV)/bin/lint-imports --no-logo --no-cache
 
 format: $(VENV)/.dev ## let ruff mend what it can
