@@ -57,20 +57,20 @@ def open_store(
 
 
 def is_store(path: str | Path) -> bool:
-    """Whether a folder holds a store, or what is left of one that lost its journal."""
+    """Return whether a folder holds a store, or the remains of one that lost its journal."""
     return StoreFolder(StoreFiles(), Path(path).expanduser()).is_store()
 
 
 def delete_index(path: str | Path, files: StoreFiles | None = None) -> None:
-    """Throw an index away with all that it knows, so that the journal is taken as it is. Nobody may use the store."""
+    """Delete an index, so that the journal is accepted as it is. No process may use the store meanwhile."""
     place, used = urls.resolve_path(path), files or StoreFiles()
     with error_mapping.translator(str(place)):
         folder = StoreFolder(used, place)
-        turns = ProcessWriteLock(used, folder.journal / LOCK_NAME)
+        lock = ProcessWriteLock(used, folder.journal / LOCK_NAME)
         try:
-            turns.acquire(limits.WRITE_LOCK_WAIT_S)
+            lock.acquire(limits.WRITE_LOCK_WAIT_S)
             for found in folder.index.glob("state.db*"):
                 used.remove(found)
             used.sync(folder.index)
         finally:
-            turns.close()
+            lock.close()

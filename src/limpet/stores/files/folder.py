@@ -36,28 +36,28 @@ _GITIGNORE: Final = "/.index/\n.lock\n*.new\n*.bak\n"
 _GITATTRIBUTES: Final = (
     "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 )
-"""For git: lines end as they were written."""
+"""For git: line ends are not converted."""
 
 _TEMPORARY_SUFFIX: Final = r"\.[a-z0-9_]{8}\.new"
-"""How a file ends that `Files.fresh` has made."""
+"""The end of a name that `StoreFiles.create_temporary` makes."""
 
 _SEGMENT_NAMES: Final = re.compile(r"\d+\.jsonl|rewriting")
 _BLOB_NAMES: Final = re.compile(r"[0-9a-f]{64}")
 _DOCUMENT_BEGINNING: Final = re.compile(rb'\s*\{\s*"limpet"\s*:\s*"sessions?"')
 _DOCUMENT_BEGINNING_BYTES: Final = 64
 _LISTED_FILES_MAX: Final = 3
-"""Files that an error names."""
+"""How many files an error names."""
 
 
 def files_named(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
-    """Yield the files of a folder that have such a name. Folders and links never are the store's, whatever they are called."""
+    """Yield the regular files of a folder whose names match. Folders and links are never the store's."""
     for found in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if names.fullmatch(found.name) and found.is_file(follow_symlinks=False):
             yield folder / found.name
 
 
 def remove_files(files: StoreFiles, paths: Iterable[Path]) -> list[Path]:
-    """Remove files; return those that can't be."""
+    """Remove files; return those that can't be removed."""
     left: list[Path] = []
     for path in paths:
         try:
@@ -68,12 +68,12 @@ def remove_files(files: StoreFiles, paths: Iterable[Path]) -> list[Path]:
 
 
 def leftover_names(names: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the names of what a writer of such files leaves that dies half-way."""
+    """Return the pattern of temporary files that an interrupted writer of such files leaves."""
     return re.compile(f"({names.pattern}){_TEMPORARY_SUFFIX}")
 
 
 def is_session_document(path: Path) -> bool:
-    """Whether a file begins as a session's does, be it damaged or edited further on. A link is not ours."""
+    """Return whether a regular file begins as a session document does, even if it was damaged or edited later on."""
     if not path.is_file() or path.is_symlink():
         return False
     with open_regular_file(path) as file:
@@ -81,7 +81,7 @@ def is_session_document(path: Path) -> bool:
 
 
 def not_removed_error(paths: Sequence[Path]) -> errors.StoreReadOnly:
-    """Return the error for files that may have what was erased, and can't be removed."""
+    """Return the error for files that may hold erased content and can't be removed."""
     names = ", ".join(str(path) for path in paths[:_LISTED_FILES_MAX])
     more = f" and {len(paths) - _LISTED_FILES_MAX:,} more" if len(paths) > _LISTED_FILES_MAX else ""
     return errors.StoreReadOnly(
@@ -92,7 +92,7 @@ def not_removed_error(paths: Sequence[Path]) -> errors.StoreReadOnly:
 
 
 class StoreFolder:
-    """One folder, and the files that the store itself puts there."""
+    """The folder of one store, and the files in it."""
 
     def __init__(self, files: StoreFiles, root: Path) -> None:
         self._files = files
@@ -101,7 +101,7 @@ class StoreFolder:
         self.sessions, self.index = root / "sessions", root / ".index"
 
     def prepare(self) -> None:
-        """Have every folder, and tell git what it may leave out; raise UnsafeStore or InvalidRequest where that can't be."""
+        """Create the folders and the files for git; raise UnsafeStore, InvalidRequest or Corrupt where a store can't be."""
         kind = self._files.file_system_type(self.root)
         if kind in NETWORK_FILE_SYSTEMS:
             raise errors.UnsafeStore(
@@ -115,15 +115,15 @@ class StoreFolder:
         for path, text in (
             (self.root / ".gitignore", _GITIGNORE),
             (self.root / ".gitattributes", _GITATTRIBUTES),
-            # The folder may have a .gitignore of its owner's, which says nothing of the index.
+            # The root may have a .gitignore of the user's that does not mention the index.
             (self.index / ".gitignore", "*\n"),
         ):
             if not path.exists():
                 self._files.replace_content(path, text.encode())
 
     def _check_not_occupied(self) -> None:
-        """Raise Corrupt if there was a store that lost its journal, InvalidRequest if others keep files in `sessions`."""
-        # First the files, then the journal: whoever makes the store meanwhile begins with its journal.
+        """Raise Corrupt for a store that lost its journal, InvalidRequest if `sessions` has foreign files."""
+        # First the files, then the journal: a process that creates the store meanwhile begins with its journal.
         found, traces = sorted(self.sessions.glob("[!.]*")), self._has_traces()
         if (self.journal / segment_file_name(1)).exists():
             return
@@ -141,7 +141,7 @@ class StoreFolder:
         )
 
     def is_store(self) -> bool:
-        """Whether this holds a store, or what is left of one that lost its journal."""
+        """Return whether the folder holds a store, or the remains of one that lost its journal."""
         return self._has_traces() or (self.index / INDEX_NAME).is_file()
 
     def _make_folder(self, folder: Path) -> None:
@@ -157,7 +157,7 @@ class StoreFolder:
             self._files.sync(folder.parent)
 
     def clear_leftovers(self) -> list[Path]:
-        """Remove what a writer of the log that died has left half-made; return what can't be. The caller holds the turn."""
+        """Remove temporary files of interrupted writers; return those that can't be removed. The caller holds the write lock."""
         leftovers = (
             path
             for folder, names in ((self.journal, _SEGMENT_NAMES), (self.blobs, _BLOB_NAMES))
@@ -166,7 +166,7 @@ class StoreFolder:
         return remove_files(self._files, leftovers)
 
     def remove_blobs(self, needed: Callable[[bytes], bool]) -> list[Path]:
-        """Remove the blobs that are not needed any more; return those that can't be. The caller holds the turn."""
+        """Remove blobs that are not needed; return those that can't be removed. The caller holds the write lock."""
         found = (
             path
             for path in files_named(self.blobs, _BLOB_NAMES)
@@ -178,7 +178,7 @@ class StoreFolder:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes its files have; what others remove or rename meanwhile need not count."""
+        """The total size of its files. Files that are removed or renamed meanwhile may be missing."""
         total = 0
         for place, _, names in os.walk(self.root):
             for each in names:
@@ -188,13 +188,13 @@ class StoreFolder:
         return total
 
     def write_blob(self, hash_: bytes, content: bytes) -> None:
-        """Have a blob's content on the disk."""
+        """Write a blob's file unless an intact one exists; durable on return."""
         path = self.blobs / hash_.hex()
         if not (path.exists() and chain.blob_matches(hash_, read_regular_file(path))):
             self._files.replace_content(path, content)
 
     def read_blob(self, name: str) -> bytes:
-        """Return a blob's content; raise Corrupt if it is not what was written."""
+        """Return a blob's content; raise Corrupt if it is missing or damaged."""
         hash_ = bytes.fromhex(name)
         try:
             content = read_regular_file(self.blobs / hash_.hex())
@@ -216,9 +216,9 @@ _RESERVED_NAMES: Final = frozenset(("index",))
 
 
 def safe_name(text: str, apart: str = "") -> str:
-    """Return a file name for any text: itself where that is plain, else what is plain of it, and a hash.
+    """Return a file name for any text: the text itself if it is plain, else its plain part and a hash.
 
-    `apart` keeps texts apart that are the same in different tenants. No two texts have one name, on no file system.
+    `apart` separates equal texts of different tenants. Different texts have different names on every file system.
     """
     if (
         not apart
@@ -229,5 +229,5 @@ def safe_name(text: str, apart: str = "") -> str:
         return text
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-")
     digest = hashlib.sha256(f"{apart}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]
-    # An exclamation mark is in no plain name: nobody can choose an id that has another's file.
+    # No plain name has an exclamation mark, so no id can be chosen to collide with a hashed name.
     return f"{plain}!{digest}"

@@ -26,11 +26,11 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regula
 _SEGMENT_FILE_NAME: Final = re.compile(r"(\d{6,})\.jsonl")
 
 FolderLook = tuple[int, tuple[int, int, int] | None]
-"""When a folder was looked at, and its stamp then."""
+"""The time of a look at a folder, and its change stamp."""
 
 
 class JournalPoint(msgspec.Struct, frozen=True):
-    """An end of a line: in which segment, after how many bytes, the how-manieth commit, and its checksum."""
+    """The end of a line: segment, offset in bytes, number of the commit, and its checksum."""
 
     segment: int
     offset: int
@@ -39,7 +39,7 @@ class JournalPoint(msgspec.Struct, frozen=True):
 
 
 class JournalLine(msgspec.Struct, frozen=True):
-    """A line that was walked over: its number in its segment, what it says, where it begins and ends."""
+    """A checked line: its number in the segment, its commit, its begin and end."""
 
     number: int
     change: CommitLine
@@ -48,12 +48,12 @@ class JournalLine(msgspec.Struct, frozen=True):
 
 
 START: Final = JournalPoint(1, 0, 0, "")
-"""Before everything."""
+"""The begin of the journal."""
 
 PADDING: Final = b" "
-"""What room is made of."""
+"""The byte that preallocated space is filled with."""
 _PADDING_OR_ZEROS: Final = PADDING + b"\0"
-"""What stands where nothing was written: zeros if the power failed after a file had become longer, and before its room was there."""
+"""Bytes where no line was written. A power cut while a file grows leaves zeros instead of padding."""
 
 
 def segment_file_name(segment: int) -> str:
@@ -71,7 +71,7 @@ class CommitJournal:
         self._open_segment_inode: tuple[int, tuple[int, int] | None] = (0, None)
         self._text = str(folder)
         self._size = 0
-        """How long the open segment is, as far as is known: a line within is written over blanks."""
+        """The known size of the open segment. A line that fits is written over padding."""
         self._settled_stamp: tuple[int, int, int] | None = None
 
     def path(self, segment: int) -> Path:
@@ -79,7 +79,7 @@ class CommitJournal:
         return self.folder / segment_file_name(segment)
 
     def segments(self) -> list[int]:
-        """Return the numbers of the segments that are there; raise Corrupt if one is missing."""
+        """Return the numbers of the segments; raise Corrupt if one is missing in between."""
         found = sorted(
             int(match[1])
             for each in self.folder.iterdir()
@@ -91,7 +91,7 @@ class CommitJournal:
         return found
 
     def store_id(self) -> bytes | None:
-        """Return the id that the first segment begins with; None if there is no journal yet."""
+        """Return the store id in the first segment; None if there is no journal yet."""
         line = next(self._lines(1), b"")
         if not journal_lines.is_intact(line, ""):
             if line.count(b"\n") and self._has_more(1, len(line)):
@@ -114,7 +114,7 @@ class CommitJournal:
         return head
 
     def _lines(self, segment: int, offset: int = 0) -> Iterator[bytes]:
-        """Yield the lines of a segment with their ends; the last may have none. Room for more is no line."""
+        """Yield the lines of a segment with their line ends, which the last may lack. Padding is no line."""
         try:
             with open_regular_file(self.path(segment)) as file:
                 file.seek(offset)
@@ -125,13 +125,13 @@ class CommitJournal:
             return
 
     def _has_more(self, segment: int, offset: int) -> bool:
-        """Whether anything but room comes after an offset."""
+        """Return whether anything but padding follows an offset."""
         return (
             next(self._lines(segment, offset), None) is not None or self.path(segment + 1).exists()
         )
 
     def begin(self, store_id: bytes) -> JournalPoint:
-        """Make the first segment; durable on return."""
+        """Create the first segment; durable on return."""
         head = SegmentHead(
             limpet="journal",
             format=journal_lines.JOURNAL_FORMAT,
@@ -145,7 +145,7 @@ class CommitJournal:
         return JournalPoint(1, len(line), 0, check)
 
     def has_line_at(self, point: JournalPoint) -> bool:
-        """Whether a line ends at a point with its checksum."""
+        """Return whether a line with the point's checksum ends there."""
         if point == START:
             return True
         width = 2 * journal_lines.CHECKSUM_CHARS
@@ -169,7 +169,7 @@ class CommitJournal:
             for line in self._lines(segment, offset):
                 if not journal_lines.is_intact(line, check):
                     if doubted != offset:
-                        # It may have been written while it was read, over room that was read before.
+                        # A writer may have replaced padding while the line was read: read it once more.
                         doubted = offset
                         break
                     if self._has_more(segment, offset + len(line)):
@@ -194,7 +194,7 @@ class CommitJournal:
                 segment, offset, number, doubted = segment + 1, 0, 0, -1
 
     def check_next(self, after: JournalPoint) -> None:
-        """Raise Corrupt if a whole line comes after the end of a walk: it was acknowledged, and is not what was written."""
+        """Raise Corrupt if a whole line follows the end of a walk: it was acknowledged and is damaged."""
         if next(self._lines(after.segment, after.offset), b"").endswith(b"\n"):
             number = self._line_at(after.segment, after.offset) + 1
             raise _damaged_line_error(
@@ -229,9 +229,9 @@ class CommitJournal:
         return JournalPoint(1, len(line), 0, journal_lines.stated_checksum(line))
 
     def is_end(self, point: JournalPoint, look: FolderLook | None = None) -> bool:
-        """Whether nothing comes after a point; raise Corrupt if the journal does not reach it.
+        """Return whether nothing follows a point; raise Corrupt if the journal does not reach it.
 
-        A look of before will do, if what is there now is what was there then, or was put there by its holder.
+        A `look` at the folder that the caller has taken under the write lock saves another one.
         """
         look = look or self.look_at_folder()
         if (
@@ -257,24 +257,24 @@ class CommitJournal:
         if around[:1] != b"\n":
             raise truncated_journal_error(self.folder)
         if not around[1:]:
-            # Another has closed the store, and taken the room.
+            # Another process has closed the store and removed the padding.
             self._size = 0
         return around[1:] in (b"", PADDING)
 
     def has_only_padding_after(self, point: JournalPoint) -> bool:
-        """Whether nothing but room comes after a point, to its very end: of a line that was lost with the power, any part may lie there."""
+        """Return whether only padding follows a point, up to the end of the file: a power cut can leave any part of a line."""
         return not self._read_rest(self._open_segment(point.segment), point.offset).strip(PADDING)
 
     def _read_rest(self, fd: int, offset: int) -> bytes:
         return self._files.read(fd, self._files.size(fd) - offset, offset)
 
     def look_at_folder(self) -> FolderLook:
-        """Look at the folder."""
-        # First the clock, then the folder: whatever changes while the files are looked at is seen the next time.
+        """Return the time and the folder's stamp."""
+        # First the clock, then the folder: a change while the files are read is seen by the next look.
         return time.time_ns(), self._files.folder_stamp(self._text)
 
     def is_folder_unchanged(self, look: FolderLook) -> bool:
-        """Whether nothing has come, gone or been replaced in the folder since its files were looked at."""
+        """Return whether no file was added, removed or replaced since the files were checked."""
         return look[1] is not None and look[1] == self._settled_stamp
 
     def _keep_look(self, look: FolderLook) -> None:
@@ -283,9 +283,9 @@ class CommitJournal:
         self._settled_stamp = stamp if settled else None
 
     def sync_last_line(self, after: JournalPoint, last: JournalLine | None) -> int:
-        """Bring the last line that another wrote to the disk, and cut off what comes after; return how much went.
+        """Sync the last line of another process and cut off what follows; return the number of bytes cut.
 
-        It is written once more: a sync that failed for its writer may have left it in memory only.
+        The line is written once more: after a failed sync it may be in memory only.
         """
         end, cut = last.end if last else after, 0
         for segment in range(end.segment + 1, max(self.segments(), default=0) + 1):
@@ -308,7 +308,7 @@ class CommitJournal:
         self._size = size
 
     def remove_padding(self, point: JournalPoint) -> None:
-        """Take back the room after the last line, if that is where a point says: nobody needs it for now."""
+        """Remove the padding after the last line, if it ends at the point."""
         if (
             self._fd is not None
             and self._open_segment_inode[0] == point.segment
@@ -317,11 +317,11 @@ class CommitJournal:
             self._truncate(self._fd, point.offset)
 
     def append(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
-        """Add a line at the end; on the disk on return. If it can't be, the journal is as it was, or it is said that nobody knows."""
+        """Append a line; durable on return. On failure the journal is unchanged, or Unavailable says that it is unknown."""
         if point.offset >= limits.JOURNAL_SEGMENT_BYTES:
             return self._append_new(point, store_id, change)
         line, check = journal_lines.encode_line(point.sum, change)
-        # Whoever took the turn has looked whether it is still the one that lies there.
+        # `catch_up` has checked under this write lock that the open file is the one at its path.
         here = self._fd is not None and self._open_segment_inode[0] == point.segment
         fd = self._fd if here and self._fd is not None else self._open_segment(point.segment)
         try:
@@ -333,7 +333,7 @@ class CommitJournal:
         return JournalPoint(point.segment, point.offset + len(line), change.n, check)
 
     def _write(self, fd: int, line: bytes, offset: int) -> None:
-        """Put a line in the place of blanks, if there are enough, or at the end with room for others; on the disk on return."""
+        """Write a line over padding, or at the end with new padding; durable on return."""
         end = offset + len(line)
         if end <= self._size:
             self._files.write(fd, line, offset)
@@ -343,13 +343,13 @@ class CommitJournal:
                 self._files.write(fd, line + PADDING * limits.JOURNAL_PREALLOCATED_BYTES, offset)
                 self._size = end + limits.JOURNAL_PREALLOCATED_BYTES
             except OSError:
-                # There may be enough left for the line alone.
+                # The disk may have space for the line without padding.
                 self._files.truncate(fd, offset)
                 self._files.write(fd, line, offset)
         self._files.datasync(fd)
 
     def _undo(self, error: BaseException, undo: Callable[[], None]) -> None:
-        """Take back what could not be written, if possible; raise Unavailable if it may be there to be found."""
+        """Undo a failed write; raise Unavailable if that fails, because readers may find the line."""
         try:
             undo()
         except OSError:
@@ -378,7 +378,7 @@ class CommitJournal:
         return JournalPoint(segment, len(first) + len(line), change.n, check)
 
     def _open_segment(self, segment: int, *, make: bool = False) -> int:
-        """Return the open file of a segment, opened anew if another lies there by now."""
+        """Return the open file of a segment; reopen it if the path has another file now."""
         found = self._files.inode_at(str(self.path(segment)))
         if found is None and not make:
             raise truncated_journal_error(self.folder)
@@ -403,7 +403,7 @@ class CommitJournal:
         self._keep_look(look)
 
     def close(self) -> None:
-        """Close the segment that is open."""
+        """Close the open segment."""
         fd, self._fd, self._settled_stamp, self._size = self._fd, None, None, 0
         if fd is not None:
             self._files.close(fd)
@@ -420,7 +420,7 @@ def truncated_journal_error(folder: Path, lost: int = 0) -> errors.Corrupt:
 
 
 def lost_journal_error(root: Path) -> errors.Corrupt:
-    """Return the error for a folder that was a store, and whose journal is not there."""
+    """Return the error for a store folder without its journal."""
     rescue = rescue_hint(root) if (root / ".index" / "state.db").is_file() else ""
     return errors.Corrupt(
         f"{root} has lost its journal: {root / 'journal' / segment_file_name(1)} is not there.",
@@ -431,7 +431,7 @@ def lost_journal_error(root: Path) -> errors.Corrupt:
 
 
 def rescue_hint(root: Path) -> str:
-    """Return what to do with an index that knows what its journal does not have any more."""
+    """Return the hint for an index that has events which its journal lacks."""
     index = root / ".index" / "state.db"
     return f"What its index has can be copied: limpet backup COPY --url {index}"
 

@@ -45,11 +45,11 @@ TORN_END_REMARK = (
 
 
 class IndexUnusable(Exception):
-    """The index is not of this journal, or can't be used: it has to be made again. What it says is for people."""
+    """The index must be rebuilt: it belongs to another journal, or can't be used. The message is for people."""
 
 
 class JournalCommitHook(CommitHook):
-    """Keeps every commit in the journal of a folder before the index has it."""
+    """Writes every commit to the journal before SQLite commits it to the index."""
 
     synchronous: Synchronous = "NORMAL"
     reports_anchor = False
@@ -72,27 +72,27 @@ class JournalCommitHook(CommitHook):
         self._store_id = b""
         self._point = START
         self._point_is_current = False
-        """Whether the point is the one that the index has, as long as nobody else commits."""
+        """Whether `_point` is the one in the index, as long as no other process commits."""
 
     def lock_path(self, store: Path) -> Path:
-        """Return the file whose lock is the turn: beside the journal, since an index may be thrown away."""
+        """Return the path of the lock file: beside the journal, because an index may be deleted."""
         del store
         return self._folder.journal / LOCK_NAME
 
     def erased_list_path(self, store: Path) -> Path:
-        """Return where the list of what was erased is."""
+        """Return the path of the list of erased events."""
         del store
         return self._folder.root / "erased.list"
 
     def store_id_for_new(self, made: bytes) -> bytes:
-        """Return the id of the journal, which is begun if there is none."""
+        """Return the store id of the journal; create the journal if there is none."""
         found = self.journal.store_id()
         if found is None:
             self.journal.begin(made)
         return found or made
 
     def _finish_rewrites(self, connection: apsw.Connection) -> list[Path]:
-        """Finish what was decided on, and remove what a writer that died has left half-made; return what can't be.
+        """Complete planned rewrites and remove temporary files; return those that can't be removed.
 
         No transaction is open.
         """
@@ -103,10 +103,10 @@ class JournalCommitHook(CommitHook):
         return self._folder.clear_leftovers()
 
     def _finish_rewrite(self, connection: apsw.Connection) -> bool:
-        """Put a journal into place that an erasure decided on; return whether the index moved along.
+        """Complete one step of a planned rewrite; return whether the caller must commit and call again.
 
-        Then that has to be committed, and this asked again: only then is it through. So whoever dies anywhere
-        in between leaves an index that ends in its journal, or the file that says how they belong together.
+        The plan is removed only after the index has the new end of the journal. So a crash at any point leaves an
+        index whose end is in the journal, or the plan that maps its end to the new one.
         """
         decided = self._rewriter.read_plan()
         if decided is None:
@@ -121,11 +121,11 @@ class JournalCommitHook(CommitHook):
         return False
 
     def attach(self, connection: apsw.Connection) -> None:
-        """Hear of all that a connection writes."""
+        """Record all that a connection writes."""
         self._recorder.attach(connection)
 
     def derive(self) -> port.StreamDeriver:
-        """Return how streams are derived; raise Refused if this store was opened without knowing."""
+        """Return the function that derives streams; raise Refused if the store was opened without one."""
         if self._erasure_replay is None:
             raise errors.Refused(
                 f"the index of {self._folder.root} has to be brought up to its journal.",
@@ -134,7 +134,10 @@ class JournalCommitHook(CommitHook):
         return self._erasure_replay.derive
 
     def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
-        """Bring the index up to the journal; raise Anew if it can't be, Corrupt if the journal lacks something."""
+        """Apply to the index what only the journal has.
+
+        Raises IndexUnusable if the index must be rebuilt, Corrupt if the journal lacks acknowledged commits.
+        """
         self._finish_rewrites(connection)
         self._store_id = database.read_store_id(connection, self._folder.index)
         point, found = self._stored_point(connection), self.journal.store_id()
@@ -173,7 +176,7 @@ class JournalCommitHook(CommitHook):
         self._recorder.clear()
 
     def _fill_empty_index(self, connection: apsw.Connection) -> tuple[str, ...]:
-        """Fill an empty index with all that the journal has, in one transaction."""
+        """Fill an empty index from the whole journal, in one transaction."""
         cut = 0
         with connection:
             last = self._apply_whole_journal(connection)
@@ -188,7 +191,7 @@ class JournalCommitHook(CommitHook):
         return (TORN_END_REMARK.format(cut),) if cut else ()
 
     def _apply_whole_journal(self, connection: apsw.Connection) -> JournalLine | None:
-        """Put all that the journal has into empty tables, in the open transaction; return its last line."""
+        """Apply the whole journal to empty tables, in the open transaction; return its last line."""
         last: JournalLine | None = None
         with self._recorder.paused():
             for last in self.journal.walk():
@@ -196,7 +199,7 @@ class JournalCommitHook(CommitHook):
         return last
 
     def _check_log(self, connection: apsw.Connection) -> None:
-        """Raise Corrupt unless what came from the journal is a log: checksums of lines show no more than that they fit."""
+        """Raise Corrupt unless the journal's content is an intact log. The checksums of lines prove only their order."""
         try:
             maintenance.raise_if_faulty(
                 self._folder.root, list(verification.log_faults(connection, part=True))
@@ -213,9 +216,9 @@ class JournalCommitHook(CommitHook):
         return error
 
     def _mismatch_error(self, connection: apsw.Connection, point: JournalPoint) -> Exception:
-        """Return what it means that the journal has no line that ends where the index does.
+        """Return the error for a journal without a line that ends where the index does.
 
-        One that was rewritten, since something was erased from it, still has every event that the index has.
+        A journal that was rewritten by an erasure still has every event of the index: then the index is rebuilt.
         """
         n, links, end = 0, dict[int, tuple[int, str]](), self.journal.first_point()
         for step in self.journal.walk():
@@ -246,7 +249,7 @@ class JournalCommitHook(CommitHook):
         while steps := tuple(islice(walk, limits.JOURNAL_REPLAY_COMMITS)):
             last = steps[-1]
             if any(step.change.erased for step in steps):
-                # Its pages, and its log, may have what the journal does not have any more.
+                # The pages and the log of the index may still hold the erased content.
                 raise IndexUnusable(
                     "something had been erased since the index was written, and it was made again"
                 )
@@ -263,7 +266,7 @@ class JournalCommitHook(CommitHook):
         self._put_point(connection, self._point)
 
     def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
-        """Bring the index up, in the open transaction; return whether something was missing."""
+        """Apply in the open transaction what only the journal has; return whether anything was missing."""
         look = self.journal.look_at_folder()
         if not self.journal.is_folder_unchanged(look) and self._finish_rewrite(connection):
             return True
@@ -274,13 +277,13 @@ class JournalCommitHook(CommitHook):
         before, steps = self._point, tuple(self.journal.walk(self._point))
         self.journal.sync_last_line(before, steps[-1] if steps else None)
         if steps:
-            # It is so once it is committed. Where that fails, nobody is told: so it is asked for again.
+            # Valid only after the commit, whose failure is not reported here: so the point is read again.
             self._point_is_current = False
             self._apply_lines(connection, steps)
         return bool(steps)
 
     def commit(self, connection: apsw.Connection) -> None:
-        """Write what the open transaction has changed to the journal; on the disk on return."""
+        """Write the changes of the open transaction to the journal; durable on return."""
         self.kept = False
         change = self._recorder.take_commit(connection, self._point.n + 1, self._folder.write_blob)
         if change is not None:
@@ -289,27 +292,27 @@ class JournalCommitHook(CommitHook):
             self._put_point(connection, self._point)
 
     def rolled_back(self) -> None:
-        """Forget what the transaction had changed."""
+        """Drop the changes of the transaction."""
         self._recorder.clear()
         self._point_is_current = False
 
     def scrub(self, connection: apsw.Connection) -> errors.Error | None:
-        """Write the journal anew without what was erased, and drop files that may have some of it."""
+        """Rewrite the journal without erased content, and remove blobs and documents that may have it."""
         left = self._finish_rewrites(connection)
         damage: errors.Corrupt | None = None
         try:
             self.rewrite(connection, ErasedContentRemover(connection))
         except errors.Corrupt as error:
-            # A line that can't be read can't be written anew either: somebody has to put it back first.
+            # A damaged line can't be rewritten: it has to be restored first.
             damage = error
         left += self._folder.remove_blobs(partial(self._is_needed, connection))
-        # Whatever quotes what went has lost events, too. Those files are written again as they are needed.
+        # A document that quotes erased content belongs to a stream that lost events. It is written again when needed.
         with self._documents.write_lock():
             left += self._documents.drop_unless(partial(self._is_untouched, connection))
         return damage or (not_removed_error(left) if left else None)
 
     def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
-        """Whether a document is of a stream that nothing was ever erased from, nor from what it goes on from."""
+        """Return whether nothing was ever erased from a document's stream or its bases."""
         match document:
             case {
                 "tenant": str(tenant),
@@ -323,7 +326,7 @@ class JournalCommitHook(CommitHook):
                 return False
 
     def rewrite(self, connection: apsw.Connection, edit: CommitEdit) -> None:
-        """Write every line of the journal anew; the index follows."""
+        """Rewrite every line of the journal; the index gets the new end."""
         self._rewriter.write_plan(self._store_id, edit)
         self._finish_rewrites(connection)
         self._point = self._stored_point(connection) or START
@@ -333,17 +336,17 @@ class JournalCommitHook(CommitHook):
 
     @property
     def commits(self) -> int:
-        """How many commits the journal had when this process last looked."""
+        """The number of commits in the journal, as of the last look."""
         return self._point.n
 
     def new_verification(self) -> JournalVerification:
-        """Return a look through the journal."""
+        """Return a new check of the journal."""
         return JournalVerification(self.journal, self._folder)
 
     def refill(
         self, connection: apsw.Connection, derive: port.StreamDeriver
     ) -> Iterator[port.Rebuilt]:
-        """Make the whole index again from the journal, in the open transaction; yield what is made so far."""
+        """Rebuild the whole index from the journal, in the open transaction; yield the counts so far."""
         with self._recorder.paused():
             connection.execute(self._sql["clear_truth"])
         last = self._apply_whole_journal(connection)
@@ -353,7 +356,7 @@ class JournalCommitHook(CommitHook):
         self._put_point(connection, self._point)
 
     def before_close(self) -> None:
-        """Take back the room that the journal has for more."""
+        """Remove the padding of the journal."""
         self.journal.remove_padding(self._point)
 
     def close(self) -> None:

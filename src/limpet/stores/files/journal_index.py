@@ -27,7 +27,7 @@ from limpet.stores.files.folder import StoreFolder
 from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPoint
 from limpet.stores.files.journal_lines import CommitLine, SegmentHead, event_address
 from limpet.stores.sql_statements import split_statements
-from limpet.stores.sqlite import database, event_erasure, log_writes, reads, verification
+from limpet.stores.sqlite import database, event_erasure, log_writes, verification
 from limpet.stores.sqlite.reads import (
     NUMBER_MASK,
     TENANT_SHIFT,
@@ -44,10 +44,10 @@ PRIMARY_KEY_WIDTHS: Final[dict[str, int]] = {
     "tenants": 1, "streams": 1, "events": 1, "bases": 1, "erased": 1, "keys": 2, "blobs": 2,
     "notes": 2, "store": 1,
 }  # fmt: skip
-"""Tables of the truth, and how many of their first columns a row is known by."""
+"""The tables that the journal has, and how many of their first columns form the key."""
 
 PENDING_KEY: Final = ("pending",)
-"""Of what a store says of itself, the row that is kept in the journal too."""
+"""The key of the only row of `store` that the journal has."""
 
 
 class RowChangeRecorder:
@@ -58,7 +58,7 @@ class RowChangeRecorder:
         self._paused = False
 
     def attach(self, connection: apsw.Connection) -> None:
-        """Hear of every change of a connection."""
+        """Record every change that a connection makes."""
         connection.preupdate_hook(self._record)
 
     def _record(self, update: apsw.PreUpdate) -> None:
@@ -72,7 +72,7 @@ class RowChangeRecorder:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Hear of nothing meanwhile: what comes from the journal need not go there, and may be more than there is memory."""
+        """Record nothing in the body. Rows from the journal need not be written to it, and may exceed the memory."""
         self._paused = True
         try:
             yield
@@ -80,19 +80,19 @@ class RowChangeRecorder:
             self._paused = False
 
     def clear(self) -> None:
-        """Forget what was heard."""
+        """Drop the recorded changes."""
         self._rows = {}
 
     def take_commit(
         self, connection: apsw.Connection, n: int, keep: Callable[[bytes, bytes], None]
     ) -> journal_lines.CommitLine | None:
-        """Return what was changed, as commit n, and forget it; None if nothing was.
+        """Return the recorded changes as commit n, and drop them; None if there are none.
 
-        Large blobs are given to `keep`, by hash and content.
+        `keep` gets the hash and content of large blobs.
         """
         rows, self._rows = self._rows, {}
         if rows.keys() == {"events"}:
-            # Most commits only add messages.
+            # Most commits only add messages, and skip the work for the other tables.
             return journal_lines.CommitLine(
                 n=n, events=_event_entries(connection, filter(None, rows["events"].values()))
             )
@@ -202,12 +202,12 @@ def _erased_entry(row: SQLiteRow) -> journal_lines.ErasedEntry:
 
 
 BlobFileLoader = Callable[[str], bytes]
-"""From the hash of a blob to what its file holds. Raises Corrupt if that is not what was written."""
+"""From a blob's hash to the content of its file. Raises Corrupt if it is damaged."""
 
 
 @functools.cache
 def index_statements() -> dict[str, str]:
-    """Return the statements of the file store by name, beside those of every SQLite store."""
+    """Return the statements of the SQLite store and of the file store by name."""
     text = Path(__file__).with_name("index.sql").read_text(encoding="utf-8")
     return {**database.statements(), **split_statements(text)}
 
@@ -289,7 +289,7 @@ def apply_and_derive(
     derive: port.StreamDeriver,
     fetch: BlobFileLoader,
 ) -> None:
-    """Bring commits into the index, in an open transaction: streams that they touch are derived again."""
+    """Apply commits to the index, in an open transaction, and derive the touched streams again."""
     keys = sorted(_touched_streams(changes))
     batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
     for key in keys:
@@ -300,7 +300,7 @@ def apply_and_derive(
         name = _stream_name(connection, key)
         if name and not is_erased_stream(name):
             batch.write_derived(
-                key >> TENANT_SHIFT, key, _derive_stream(connection, key, name, derive)
+                key >> TENANT_SHIFT, key, event_erasure.derive_stream(connection, key, name, derive)
             )
     connection.execute(index_statements()["count_rebuild"])
 
@@ -319,30 +319,20 @@ def _stream_name(connection: apsw.Connection, key: int) -> str:
     return str(row[0]) if row else ""
 
 
-def _derive_stream(
-    connection: apsw.Connection, key: int, name: str, derive: port.StreamDeriver
-) -> port.DerivedState:
-    blobs = functools.partial(reads.read_blobs, connection, key >> TENANT_SHIFT)
-    return derive(name, event_erasure.read_own_events(connection, key, name), blobs)
-
-
 def _drop_derived(
     connection: apsw.Connection, batch: log_writes.AppendBatch, key: int, derive: port.StreamDeriver
 ) -> None:
-    """Drop all that is derived from a stream; its rows are known by deriving them once more."""
-    name, run, sql = _stream_name(connection, key), connection.execute, index_statements()
+    """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
+    name = _stream_name(connection, key)
     if not name or is_erased_stream(name):
         return
-    for row in _derive_stream(connection, key, name, derive).projections:
+    for row in event_erasure.derive_stream(connection, key, name, derive).projections:
         batch.drop_projection(key >> TENANT_SHIFT, row.kind, row.id)
-    stretches = [key, *(made for (made,) in run(sql["stretches_of"], (key,)))]
-    run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))
-    run(sql["drop_uses"], (key,))
-    run(sql["drop_snapshot"], (key,))
+    event_erasure.drop_derived(connection, key)
 
 
 class JournalVerification:
-    """One look through a journal: first while others write, then the rest of it in a turn."""
+    """A check of the whole journal: most of it while other processes write, the rest under the write lock."""
 
     def __init__(self, journal: CommitJournal, folder: StoreFolder) -> None:
         self._journal = journal
@@ -356,15 +346,15 @@ class JournalVerification:
         self._seen = 0
 
     def check_unlocked(self) -> Iterator[int]:
-        """Yield events checked so far, while others write: whatever seems wrong is left to `run`, which begins anew."""
+        """Yield the number of events checked so far, without the write lock. Faults are left to `check_locked`."""
         try:
             yield from self._check()
         except (errors.Corrupt, errors.NotAStore):
-            # Whoever erases writes segments anew and removes blobs, so that this need not be damage.
+            # An erasure meanwhile rewrites segments and removes blobs, so this need not be damage.
             self._restart()
 
     def check_locked(self) -> Iterator[int]:
-        """Go on up to the end, in a turn; raise Corrupt unless every line and blob is as written."""
+        """Check up to the end, under the write lock; raise Corrupt for a damaged line or blob."""
         if not self._journal.has_line_at(self._point):
             self._restart()
         yield from self._check()
@@ -385,24 +375,24 @@ class JournalVerification:
             self._seen += len(step.change.events)
             self._point = step.end
             yield self._seen
-        # Of a blob that was brought again the last content counts. Whoever goes on reads those of later lines only.
+        # Of a blob that was added again, the last content counts. A later call reads blobs of later lines only.
         blobs, self._blobs = self._blobs, {}
-        for hash_, sound in blobs.items():
-            if sound is None:
+        for hash_, intact in blobs.items():
+            if intact is None:
                 self._folder.read_blob(hash_.hex())
-            elif not sound:
+            elif not intact:
                 raise chain.damaged_blob_error(hash_)
 
     def differences(self, connection: apsw.Connection) -> Iterator[str]:
-        """Yield in what the index differs from the journal. Both at rest."""
+        """Yield the differences between index and journal. The caller holds the write lock."""
         names = verification.read_tenants(connection)
         for tenant in sorted(names.keys() | self._heads.keys()):
             head = verification.read_head(connection, tenant)
-            said = self._heads.get(tenant, (0, ""))
-            if (head.position, head.link.hex() if head.position else "") != said:
+            journal_head = self._heads.get(tenant, (0, ""))
+            if (head.position, head.link.hex() if head.position else "") != journal_head:
                 yield (
                     f"the index ends at position {head.position:,} of {names.get(tenant, 'a tenant')},"
-                    f" and the journal at {said[0]:,}, or otherwise."
+                    f" and the journal at {journal_head[0]:,}, or otherwise."
                 )
 
 
@@ -412,7 +402,7 @@ CommitEdit = Callable[[CommitLine], CommitLine]
 
 
 class RewritePlan(msgspec.Struct, frozen=True):
-    """New segments: where the journal ends that they were made from, where it ends with them, and which file becomes which."""
+    """A replacement of segments: the end of the journal before and after, and the renames (from, to)."""
 
     before: JournalPoint
     after: JournalPoint
@@ -420,7 +410,7 @@ class RewritePlan(msgspec.Struct, frozen=True):
 
 
 class JournalRewriter:
-    """The segments of one journal, to be replaced together. Used by the holder of the turn."""
+    """Replaces segments of one journal together. The caller of every method holds the write lock."""
 
     def __init__(self, files: StoreFiles, journal: CommitJournal) -> None:
         self._files = files
@@ -428,7 +418,7 @@ class JournalRewriter:
         self._path = journal.folder / REWRITE_PLAN_NAME
 
     def write_plan(self, store_id: bytes, edit: CommitEdit) -> None:
-        """Write every line as `edit` gives it, beside those that are there, and decide on it if anything changes."""
+        """Write new segments with every line edited beside the old ones, and a plan if anything changed."""
         moves: list[tuple[str, str]] = []
         ends = (self._journal.first_point(),) * 2
         for content, ends in self._segments(store_id, edit):
@@ -452,7 +442,7 @@ class JournalRewriter:
     def _segments(
         self, store_id: bytes, edit: CommitEdit
     ) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
-        """Yield each segment's new content, and where it ends: the one that is there, and the new one."""
+        """Yield each segment's new content, with the ends of the old and the new segment."""
         segment, n, check, content = 0, 0, "", bytearray()
         before = self._journal.first_point()
         for step in self._journal.walk():
@@ -473,7 +463,7 @@ class JournalRewriter:
             yield bytes(content), (before, JournalPoint(segment, len(content), n, check))
 
     def read_plan(self) -> RewritePlan | None:
-        """Return what was decided on and is not through; raise Corrupt unless it names segments of ours, in this folder."""
+        """Return the plan that is not completed, or None; raise Corrupt unless it names segments in this folder."""
         if not self._path.exists():
             return None
         try:
@@ -487,10 +477,10 @@ class JournalRewriter:
         return found
 
     def move_segments(self, decided: RewritePlan) -> bool:
-        """Put the segments into place; return whether the journal is the new one, up to its end.
+        """Rename the new segments into place; return whether the journal now ends as planned.
 
-        It is not if it is no longer the one that they were made from: what was acknowledged since is never written
-        over. Raises Corrupt if that is found out when some of them are in place.
+        Nothing is renamed if the journal went on since the plan was made: acknowledged commits are never overwritten.
+        Raises Corrupt if it went on after some segments were renamed.
         """
         folder = self._journal.folder
         left = [(made, place) for made, place in decided.moves if (folder / made).exists()]
@@ -500,7 +490,7 @@ class JournalRewriter:
             return False
         for made, place in left:
             self._files.rename(folder / made, folder / place)
-        # Other files lie there by now than the one that is open.
+        # The open file is no longer the one at its path.
         self._journal.close()
         return self._journal.has_line_at(decided.after)
 
@@ -508,7 +498,7 @@ class JournalRewriter:
         return self._journal.has_line_at(point) and next(self._journal.walk(point), None) is None
 
     def remove_plan(self) -> None:
-        """It is through, or never will be; durable on return."""
+        """Remove a plan that is completed or void; durable on return."""
         self._files.remove(self._path)
         self._files.sync(self._journal.folder)
 
@@ -530,14 +520,14 @@ def _outdated_plan_error(path: Path) -> errors.Corrupt:
 
 
 class ErasedContentRemover:
-    """What of a line the index still has."""
+    """An edit of lines: it removes what the index no longer has."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection
         self._sql = index_statements()
 
     def __call__(self, change: CommitLine) -> CommitLine:
-        """Return a line without what the index does not have any more."""
+        """Return a line without the content that the index no longer has."""
         pending = change.pending
         if pending is not None and self._row("pending") != (pending.bytes,):
             pending = None

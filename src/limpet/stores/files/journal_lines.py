@@ -20,27 +20,27 @@ from limpet.stores import chain
 from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT
 
 JOURNAL_FORMAT: Final = 1
-"""Of a journal; a number that is not known is refused."""
+"""The format of a journal. A newer one is refused."""
 
 CHECKSUM_CHARS: Final = 32
 _LINE_END: Final = b'"}\n'
 _CHECKSUM_FIELD: Final = b',"sum":"'
 _CHECKSUM_TAIL_BYTES: Final = len(_CHECKSUM_FIELD) + CHECKSUM_CHARS + len(_LINE_END)
 _CONTENT_FORMS: Final = 3
-"""To write a content."""
+"""Writes a content."""
 
 
 _INT_BITS: Final = 63
-"""Of a number in SQLite, without its sign."""
+"""Bits of a SQLite integer without its sign."""
 
 TenantNumber = Annotated[int, Meta(ge=1, lt=1 << (_INT_BITS - TENANT_SHIFT))]
 """A tenant's number."""
 
 NumberInTenant = Annotated[int, Meta(ge=1, le=NUMBER_MASK)]
-"""A position, a stream's number, a version: whatever counts within a tenant."""
+"""A position, a stream's number or a version: numbers within a tenant."""
 
 NumberOrZero = Annotated[int, Meta(ge=0, le=NUMBER_MASK)]
-"""The same, or 0: none."""
+"""The same, or 0 for none."""
 
 TimeUs = Annotated[int, Meta(ge=-(1 << _INT_BITS), le=(1 << _INT_BITS) - 1)]
 HexText = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{2})*\Z")]
@@ -49,7 +49,7 @@ StoreIdHex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 class UnreadableLine(Exception):
-    """A line is not what was written. What it says is for people."""
+    """A line is damaged. The message is for people."""
 
 
 class _LineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -57,7 +57,7 @@ class _LineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LineContent(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """Some bytes, in the first of three ways in which people can read them."""
+    """Bytes in the most readable of three forms that fits: JSON, text or base64."""
 
     json: Raw | UnsetType = UNSET
     text: str | UnsetType = UNSET
@@ -82,7 +82,7 @@ class LineContent(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def encode_content(content: bytes) -> LineContent:
-    """Return a content as people can read it."""
+    """Return bytes in the most readable form."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -98,7 +98,7 @@ def encode_content(content: bytes) -> LineContent:
 
 
 def decode_content(content: LineContent | None) -> bytes | None:
-    """Return the bytes of a content, if there is one."""
+    """Return the bytes of a content, or None."""
     return None if content is None else content.bytes
 
 
@@ -130,7 +130,7 @@ class EventEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BaseEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """The event at a position begins a stretch of its stream, which goes on from a version of another, or its own."""
+    """A base: the event at `position` begins a stretch that continues a version of the same or another stream."""
 
     tenant: TenantNumber
     position: NumberInTenant
@@ -141,7 +141,7 @@ class BaseEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class KeyEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An idempotency key, and the positions of what was done under it."""
+    """An idempotency key and the positions of its append."""
 
     tenant: TenantNumber
     key: str
@@ -169,7 +169,7 @@ class NoteEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ErasedEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
-    """An event that was erased: the positions of its notice and of its cause, and what is read in its place."""
+    """An erased event: the positions of its notice and of its cause, and its redacted payload."""
 
     tenant: TenantNumber
     position: NumberInTenant
@@ -179,7 +179,7 @@ class ErasedEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CommitLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One commit, the n-th. `pending` is what erasures have left to do; `dropped_…`: rows that are not there any more, by what they are known by."""
+    """One commit, the n-th. `pending` is the pending work of erasures; `dropped_…` are the keys of deleted rows."""
 
     n: int
     tenants: tuple[TenantEntry, ...] = ()
@@ -198,7 +198,7 @@ class CommitLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a segment: whose it is, which one, how many commits came before, and after which checksum."""
+    """The first line of a segment: store, number of the segment, commits before it, checksum of the line before."""
 
     limpet: str
     format: int
@@ -215,7 +215,7 @@ _segment_head_decoder = msgspec.json.Decoder(SegmentHead)
 
 
 def encode_line(before: str, value: CommitLine | SegmentHead) -> tuple[bytes, str]:
-    """Return a line and its checksum, which follows from the one before."""
+    """Return a line and its checksum, which includes the checksum of the line before."""
     body = _line_encoder.encode(value)[:-1]
     check = _checksum(before, body)
     return body + _CHECKSUM_FIELD + check.encode() + _LINE_END, check
@@ -226,7 +226,7 @@ def _checksum(before: str, body: bytes) -> str:
 
 
 def stated_checksum(line: bytes) -> str:
-    """Return the checksum that a line says it has; empty if it does not end like a line."""
+    """Return the checksum in a line; empty if the line does not end as one does."""
     if (
         len(line) < _CHECKSUM_TAIL_BYTES
         or line[-_CHECKSUM_TAIL_BYTES : -len(_LINE_END) - CHECKSUM_CHARS] != _CHECKSUM_FIELD
@@ -236,7 +236,7 @@ def stated_checksum(line: bytes) -> str:
 
 
 def is_intact(line: bytes, before: str) -> bool:
-    """Whether a line is as it was written, after the one with that checksum."""
+    """Return whether a line is undamaged and follows the line with that checksum."""
     check = stated_checksum(line)
     return (
         bool(check)
@@ -249,7 +249,7 @@ _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionErro
 
 
 def event_address(event: EventEntry) -> chain.EventAddress:
-    """Return where an event stands; raise ValueError if its header does not say."""
+    """Return an event's address; raise ValueError if its header is unreadable."""
     try:
         match _event_header_decoder.decode(event.header):
             case [int(), str(), int(), int(), int(position), int(stream), int(version), *_] if all(
@@ -264,7 +264,7 @@ def event_address(event: EventEntry) -> chain.EventAddress:
 
 
 def decode_commit(line: bytes) -> CommitLine:
-    """Return what a sound line says; raise Bad if it can't be read."""
+    """Return the commit in an intact line; raise UnreadableLine if it can't be decoded."""
     try:
         change = _commit_decoder.decode(line)
     except _DECODE_ERRORS as error:
@@ -279,7 +279,7 @@ def decode_commit(line: bytes) -> CommitLine:
 
 
 def decode_segment_head(line: bytes) -> SegmentHead:
-    """Return what the first line of a segment says; raise Bad if it is none of ours."""
+    """Return the head of a segment; raise UnreadableLine if it is none."""
     try:
         head = _segment_head_decoder.decode(line)
     except _DECODE_ERRORS as error:

@@ -42,7 +42,7 @@ _NOT_SESSIONS: Final = frozenset(("index.json",))
 _DOCUMENT_NAMES: Final = re.compile(r"[^.].*\.json(\.bak)?")
 _SET_ASIDE_NAMES: Final = re.compile(rf"({_DOCUMENT_NAMES.pattern})\.other-\d+")
 _DOCUMENT_MARK: Final = re.compile(rb'"limpet"\s*:\s*"sessions?"')
-"""In every document, and quoted by none: within a text its quotes would be escaped."""
+"""Text that every document has unescaped, so a document that quotes another is not taken for it."""
 
 
 def encode_document(document: Mapping[str, Json]) -> bytes:
@@ -52,7 +52,7 @@ def encode_document(document: Mapping[str, Json]) -> bytes:
 
 
 def decode_document(data: bytes) -> dict[str, Json] | None:
-    """Return a document that is as it was written; None for any other."""
+    """Return the document in a text if its checksum matches, else None."""
     end = len(_CHECKSUM_FIELD) + _CHECKSUM_CHARS + len(_DOCUMENT_END)
     body, seal = data[:-end], data[-end:]
     check = hashlib.sha256(body).hexdigest().encode()
@@ -61,7 +61,7 @@ def decode_document(data: bytes) -> dict[str, Json] | None:
 
 
 def _decode_json(data: bytes) -> dict[str, Json] | list[Json] | None:
-    """Return what a text says in JSON, if it is an object or an array; None for any other."""
+    """Return the JSON object or array in a text, else None."""
     try:
         return msgspec.json.decode(data, type=dict[str, Json] | list[Json])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -69,7 +69,7 @@ def _decode_json(data: bytes) -> dict[str, Json] | list[Json] | None:
 
 
 def _is_document(data: bytes) -> bool:
-    """Whether this was written as a document, be it edited or damaged since. What quotes one is none."""
+    """Return whether a text was written as a document, even if it was edited or damaged since."""
     match _decode_json(data):
         case {"limpet": "session" | "sessions"}:
             return True
@@ -80,7 +80,7 @@ def _is_document(data: bytes) -> bool:
 
 
 class FileDocuments:
-    """The documents of one folder, each known by a name that is safe."""
+    """The documents of one folder, each under a safe name."""
 
     def __init__(self, files: StoreFiles, folder: Path) -> None:
         self._files = files
@@ -90,7 +90,7 @@ class FileDocuments:
         self._error_translator = error_mapping.translator(str(folder))
 
     def safe_name(self, text: str, apart: str = "") -> str:
-        """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
+        """Return a safe name for any text. `apart` separates equal texts of different tenants."""
         return safe_name(text, apart)
 
     @contextlib.contextmanager
@@ -119,12 +119,12 @@ class FileDocuments:
             pause_s = min(2 * pause_s, write_lock.LOCK_POLL_S_MAX)
 
     def _clear_leftovers(self) -> list[Path]:
-        """Remove what a writer that died has left half-made; return what can't be. Nobody else writes here now."""
+        """Remove temporary files of interrupted writers; return those that can't be removed. No other process writes here now."""
         self._cleared = True
         return remove_files(self._files, files_named(self.folder, leftover_names(_DOCUMENT_NAMES)))
 
     def put(self, name: str, document: Mapping[str, Json]) -> None:
-        """Replace a document, whole or not at all; durable on return."""
+        """Replace a document atomically; durable on return."""
         path = self._path(name)
         with self._error_translator:
             before = self._read_bytes(path)
@@ -135,7 +135,7 @@ class FileDocuments:
             self._files.replace_content(path, encode_document(document))
 
     def _set_aside_foreign(self, path: Path) -> None:
-        """Put a file aside that somebody else has made; an empty one has nothing to lose."""
+        """Rename a foreign file out of the way, unless it is empty."""
         if not path.exists() or not path.stat().st_size or is_session_document(path):
             return
         number = 1
@@ -152,15 +152,15 @@ class FileDocuments:
         return self._read_document(self._path(name))
 
     def exists(self, name: str) -> bool:
-        """Whether a document is there, whatever is in it."""
+        """Return whether a document exists, even if it is damaged."""
         return self._path(name).is_file()
 
     def checksum(self, name: str) -> bytes | None:
-        """Return the checksum that a document ends with, which is that of no other; None if it is missing."""
+        """Return the checksum at the end of a document; None if it is missing."""
         return self._read_bytes(self._path(name), _CHECKSUM_CHARS + len(_DOCUMENT_END))
 
     def drop(self, name: str) -> None:
-        """Remove a document and its backup; what somebody else has put into their place stays."""
+        """Remove a document and its backup; foreign files in their place stay."""
         there = ((path, self._read_bytes(path)) for path in (self._path(name), self._backup(name)))
         paths = [path for path, data in there if data is not None and _is_document(data)]
         for path in paths:
@@ -169,7 +169,7 @@ class FileDocuments:
             self._files.sync(self.folder)
 
     def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> list[Path]:
-        """Remove every document, backup and copy put aside but those to be kept; return what can't be. The caller has the turn.
+        """Remove every document, backup and copy put aside but those to be kept; return what can't be removed. The caller holds the write lock.
 
         What is no document of ours is somebody else's, whatever it is called, and stays.
         """
@@ -187,7 +187,7 @@ class FileDocuments:
         return left
 
     def _must_be_removed(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
-        """Whether a file is a document, edited or not, that can't be told to be one of those to be kept."""
+        """Return whether a file is a document, edited or not, that is not known to be one of those to keep."""
         data = self._read_bytes(path)
         if data is None or not _is_document(data):
             return False
@@ -195,7 +195,7 @@ class FileDocuments:
         return not isinstance(document, dict) or not keeps(document)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
-        """Return how many documents there are, how many lag behind the log, and how many somebody has changed.
+        """Return how many documents there are, how many lag behind the log, and how many were edited.
 
         `others` is how much else lies there: what was put aside, and whatever somebody keeps there. `version` says at
         which version a stream of a tenant is.
@@ -221,7 +221,7 @@ class FileDocuments:
         return self.folder / f"{name}.json.bak"
 
     def _read_bytes(self, path: Path, last: int | None = None) -> bytes | None:
-        """Return what is in a file, or the last bytes of it; None if it is missing, or a link."""
+        """Return a file's content, or its last bytes; None if it is missing or a link."""
         if not path.is_file() or path.is_symlink():
             return None
         # Another process may remove it now.

@@ -24,7 +24,7 @@ INDEX_REBUILT_REMARK = "the index could not be used ({}), and was made again fro
 
 
 class FilesStore(SQLiteStore):
-    """A store in one folder, for many threads and processes. Made by `open`."""
+    """A store in one folder, safe for threads and processes. `open_store` makes it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class FilesStore(SQLiteStore):
         except IndexUnusable as error:
             why = str(error)
         except errors.Corrupt as error:
-            # What the journal lacks, or the anchor misses, can't be made again.
+            # A damaged journal, or lost acknowledged commits, can't be repaired by a new index.
             if error.facts.get("journal") or error.facts.get("anchor"):
                 raise
             why = INDEX_REBUILT_REMARK.format(error.message.rstrip("."))
@@ -70,7 +70,7 @@ class FilesStore(SQLiteStore):
             ) from error
 
     def _translate_error(self, error: Exception) -> errors.Error:
-        """Return our error for one of SQLite's: what is wrong with an index only can be made again."""
+        """Return the Limpet error for a driver error, with a hint that the index can be rebuilt."""
         found = super()._translate_error(error)
         if isinstance(found, errors.Corrupt):
             found.hint = (
@@ -80,7 +80,7 @@ class FilesStore(SQLiteStore):
         return found
 
     def _drop_index(self) -> None:
-        """Throw the index away, but not its anchor: that still knows what was acknowledged."""
+        """Delete the index but not its anchor, which knows the acknowledged heads."""
         with self._error_translator:
             for end in ("", "-wal", "-shm"):
                 self._files.remove(Path(f"{self.path}{end}"))
@@ -88,7 +88,7 @@ class FilesStore(SQLiteStore):
 
     @property
     def durability(self) -> str:
-        """`power-loss`: each line of the journal is synced before its commit is acknowledged; less on a RAM disk."""
+        """Return `power-loss`, because each journal line is synced before the acknowledgement; less on a RAM disk."""
         kind = self._files.file_system_type(self.folder.journal)
         return "process-crash" if kind in MEMORY_FILE_SYSTEMS else "power-loss"
 
@@ -118,7 +118,7 @@ class FilesStore(SQLiteStore):
                 yield error.message
 
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
-        """Prove the journal, then make the whole index again from it, in one transaction."""
+        """Verify the journal, then rebuild the whole index from it, in one transaction."""
         self._check_open()
         proof, proved, made = self._journal_hook.new_verification(), 0, port.Rebuilt()
         with self._error_translator:

@@ -121,19 +121,13 @@ class SQLiteErasure:
 
     def _forget_derived(self, share: StreamErasure, key: int) -> None:
         """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
-        rows, _ = derived_row_ids(share, lambda: self._derived(share.stream, key))
+        rows, _ = derived_row_ids(
+            share, lambda: derive_stream(self._connection, key, share.stream, self._derive)
+        )
         self._drops |= dict.fromkeys(rows)
         run, sql = self._connection.execute, self._sql
         self._hashes.update(str(found) for (found,) in run(sql["hashes_of"], (key,)))
-        stretches = [key, *(made for (made,) in run(sql["stretches_of"], (key,)))]
-        run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))
-        self._claims += self._connection.changes()
-        run(sql["drop_uses"], (key,))
-        run(sql["drop_snapshot"], (key,))
-
-    def _derived(self, name: str, key: int) -> port.DerivedState:
-        blobs = functools.partial(reads.read_blobs, self._connection, self._tenant)
-        return self._derive(name, read_own_events(self._connection, key, name), blobs)
+        self._claims += drop_derived(self._connection, key)
 
     def _erase_stream(self, share: StreamErasure, key: int, position: int) -> port.StreamWrite:
         """Remove payloads from one stream; return the write of its notice, which gets that position."""
@@ -176,7 +170,8 @@ class SQLiteErasure:
             run(sql["add_blob"], (self._tenant, chain.blob_hash(content), content))
 
     def _derive_again(self, share: StreamErasure, key: int) -> None:
-        self._batch.write_derived(self._tenant, key, self._derived(share.stream, key))
+        derived = derive_stream(self._connection, key, share.stream, self._derive)
+        self._batch.write_derived(self._tenant, key, derived)
 
     def _finish(self) -> ErasureCounts:
         run, sql, changes = self._connection.execute, self._sql, self._connection.changes
@@ -199,6 +194,25 @@ def read_own_events(connection: apsw.Connection, key: int, name: str) -> Iterato
         for event in reads.decode_events(connection, found, name):
             after = event.version
             yield event
+
+
+def derive_stream(
+    connection: apsw.Connection, key: int, name: str, derive: port.StreamDeriver
+) -> port.DerivedState:
+    """Return what is derived from a stream's own events."""
+    blobs = functools.partial(reads.read_blobs, connection, key >> TENANT_SHIFT)
+    return derive(name, read_own_events(connection, key, name), blobs)
+
+
+def drop_derived(connection: apsw.Connection, key: int) -> int:
+    """Drop claims, uses of blobs and the snapshot of a stream; return the number of claims."""
+    run, sql = connection.execute, database.statements()
+    stretches = [key, *(stretch for (stretch,) in run(sql["stretches_of"], (key,)))]
+    run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))
+    claims = connection.changes()
+    run(sql["drop_uses"], (key,))
+    run(sql["drop_snapshot"], (key,))
+    return claims
 
 
 def erasure_faults(connection: apsw.Connection) -> Iterator[str]:

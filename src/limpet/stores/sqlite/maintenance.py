@@ -7,7 +7,6 @@ and repairing page checksums after another SQLite program has checkpointed the f
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,8 +49,8 @@ def rewrite_file(connection: apsw.Connection, path: Path) -> None:
         connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
     except apsw.BusyError as error:
         raise errors.StoreBusy(
-            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: a reader"
-            f" has held it for more than {limits.SCRUB_WAIT_S:g} s.",
+            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: a program"
+            f" has been reading it for more than {limits.SCRUB_WAIT_S:g} s.",
             hint="Let a long read (a backup, a verify, a SQLite shell) end, then erase() once more; the next opening does it too.",
             facts={"path": str(path), "pending": True},
         ) from error
@@ -203,11 +202,10 @@ def derive_all(
     batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
     for tenant in verification.read_tenants(connection):
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)
-        blobs = functools.partial(reads.read_blobs, connection, tenant)
         for key, name in _stream_keys_and_names(connection, tenant):
             claims = projections = 0
             if not is_erased_stream(name):
-                derived = derive(name, event_erasure.read_own_events(connection, key, name), blobs)
+                derived = event_erasure.derive_stream(connection, key, name, derive)
                 claims = batch.write_derived(tenant, key, derived)
                 projections = len(derived.projections)
             begin = reads.read_integer(connection, queries["stream_first"], (key,))
