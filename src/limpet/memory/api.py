@@ -26,7 +26,7 @@ from limpet.runtime.engine import Engine
 
 
 class Memory:
-    """What is known of the users of one tenant, each by itself."""
+    """Long-term memory of the users of one tenant. Every call is about one user."""
 
     def __init__(
         self,
@@ -44,49 +44,49 @@ class Memory:
         self._erasing = erasing
 
     def profile(self, user_id: str, budget: int = limits.BOOTSTRAP_TOKENS) -> Profile:
-        """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
+        """Return the current facts of a user in at most `budget` tokens, the most useful first."""
         if type(cast("object", budget)) is not int or budget < 1:
             raise errors.InvalidRequest("budget is a number of tokens, 1 or more.")
         return self._engine_of_memory().profile(self._user(user_id), budget)
 
     def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
-        """Return up to k things that fit a query, the best first: what is known, and what was said."""
+        """Return up to k facts and messages of a user that match a query, the best first."""
         if type(cast("object", k)) is not int or not 1 <= k <= limits.MEMORY_RESULTS_MAX:
             raise errors.InvalidRequest(f"k is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
-            raise errors.InvalidRequest("a query is a text.")
+            raise errors.InvalidRequest("a query is text with at least one word.")
         who, text = self._user(user_id), checked_text(query)
         known = self._engine_of_memory().search(who, text, k)
         said = self._archive.search_with(who, text, k, fact_sources(text, known))
         return merge_results(text, known, said)[:k]
 
     def facts(self, user_id: str) -> list[Fact]:
-        """Return everything that is or was known of a user, the newest first, with who said so."""
+        """Return all facts of a user, also replaced ones, the newest first, each with its source message."""
         return list(self._engine_of_memory().facts(self._user(user_id)))
 
     def forget(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
 
-        When this returns, no file of the store or of the memory has it; the log still verifies. If it is broken
-        off, the next opening finishes what is here; engines elsewhere hear of it from the worker, or from the
-        next erasure. Raises StoreBusy, with the receipt in its facts, if somebody
-        reads for so long that traces stay in files; Unavailable if the memory engine can't be reached.
+        When this returns, no file of the store or of the memory has any of it, and the log still verifies. If
+        the call is interrupted, the next opening finishes the local part; external engines are called by
+        the worker or by the next erasure. Raises StoreBusy, with the receipt in its facts, if a long read
+        keeps old pages in files; Unavailable if the memory engine can't be reached.
         """
         return self._erasing.erase_user(user_id)
 
     def queue(self) -> list[QueuedOffload]:
-        """Return the histories that memory has not taken yet: those that are tried again, then those given up."""
+        """Return the histories that memory has not ingested yet: those to be retried, then those given up."""
         self._engine.check()
         return OffloadQueue(self._engine.store, self._tenant).queued()
 
     def behind(self) -> int:
-        """Return how many events of the log nobody has looked at yet for conversations that have ended."""
+        """Return how many events of the log were not checked yet for ended conversations."""
         self._engine.check()
         at = tasks.read_cursor(self._engine.store, self._tenant, OFFLOAD_TASK).position
         return tasks.feed_lag(self._engine.store, self._tenant, at)
 
     def replay(self, key: str | None = None) -> int:
-        """Have what was given up tried again, or one of it by its key; return how many."""
+        """Queue the histories that were given up again, or one of them by its key; return how many."""
         self._engine.check()
         return OffloadQueue(self._engine.store, self._tenant).replay(key)
 
@@ -99,7 +99,7 @@ class Memory:
 
 
 def fact_sources(query: str, known: Sequence[Recalled]) -> Ranking:
-    """Return where the facts that hold were said, and how far each is to be trusted: how much of the query it has."""
+    """Return the source positions of current facts, each weighted by how much of the query the fact has."""
     held = [one for one in known if one.until_us is None and one.source is not None]
     first = {one.source.position: one for one in reversed(held) if one.source is not None}
     facts = sorted(first.items(), key=lambda item: held.index(item[1]))
@@ -110,11 +110,11 @@ def fact_sources(query: str, known: Sequence[Recalled]) -> Ranking:
 
 
 def merge_results(query: str, known: Sequence[Recalled], said: Sequence[Hit]) -> list[Recalled]:
-    """Return facts and messages in the order of the messages, which knows what was said later about the same thing.
+    """Return facts and messages in one list, in the order of the messages.
 
-    A fact and the message it is from are one thing and take one place: the fact's words, unless the message
-    has more of what was asked for. What holds stands ahead of what it replaced. Facts from messages that are not
-    there come by their own places, and behind everything else those that hold no more.
+    A fact and its source message take one place: the fact, unless the message has more of the query. A
+    current fact comes ahead of one it replaced. Facts whose messages were not found come in their own order;
+    replaced facts come last.
     """
     left = dict.fromkeys(known)
     places = {(hit.position, hit.message_id): hit for hit in said}
@@ -151,13 +151,13 @@ def _source_reference(fact: Recalled) -> tuple[int, str]:
 
 
 def recalled_hit(hit: Hit) -> Recalled:
-    """Return what was said as something that was found."""
+    """Return a hit of the archive as a search result."""
     source = Source(hit.session_id, hit.message_id, hit.position)
     return Recalled(text=hit.excerpt, score=hit.score, time_us=hit.time_us, source=source)
 
 
 def interleave(*lists: Sequence[Recalled]) -> list[Recalled]:
-    """Return several lists as one, by the places that each thing has in its own; scores of lists do not compare."""
+    """Return several lists as one, by rank: scores of different lists can't be compared."""
     ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
     ranked.sort(key=lambda each: each[0])
     return [

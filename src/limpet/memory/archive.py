@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -74,30 +74,12 @@ _TOOL_PARAMETERS: Final[Mapping[str, Json]] = {
 }
 
 
-class _SearchableArchive(Protocol):
-    def search(
-        self,
-        query: str,
-        *,
-        user_id: str | None,
-        k: int = 10,
-        role: str | Sequence[str] | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        session_id: str | None = None,
-    ) -> Found: ...
-
-    def open(
-        self, place: tuple[str, str], around: int = 5, *, user_id: str | None = None
-    ) -> list[Said]: ...
-
-
 class ArchiveTool:
-    """A tool over the archive of one user. What it gives back has a fence around it: it is data."""
+    """A tool that searches the archive of one user. Its results are fenced, so a model can tell data from instructions."""
 
     name: Final = TOOL_NAME
 
-    def __init__(self, archive: _SearchableArchive, user_id: str) -> None:
+    def __init__(self, archive: Archive, user_id: str) -> None:
         self._archive = archive
         self._user_id = user_id
 
@@ -119,9 +101,9 @@ class ArchiveTool:
         }
 
     def call(self, arguments: Mapping[str, Json] | str) -> str:
-        """Answer a call of the model's, given as an object or as its JSON text; return the result for it.
+        """Run a tool call with its arguments as an object or as JSON text; return the result for the model.
 
-        What a model can get wrong is told in the answer; what is not its doing is raised.
+        Mistakes of the model are explained in the result. Other errors are raised.
         """
         try:
             return self._answer(_ToolArguments.read(arguments))
@@ -161,13 +143,15 @@ class _ToolArguments(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def read(cls, arguments: Mapping[str, Json] | str) -> _ToolArguments:
         if not isinstance(cast("object", arguments), str | Mapping):
-            raise errors.InvalidRequest("the arguments are no object, nor the JSON text of one.")
+            raise errors.InvalidRequest("the arguments are an object or the JSON text of one.")
         try:
             if isinstance(arguments, str):
                 return msgspec.json.decode(arguments, type=cls)
             return msgspec.convert(dict(arguments), cls)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise errors.InvalidRequest(f"the arguments are not as defined: {error}.") from error
+            raise errors.InvalidRequest(
+                f"the arguments do not fit the definition of the tool: {error}."
+            ) from error
 
 
 def _tool_parameters() -> dict[str, Json]:
@@ -195,7 +179,7 @@ def _message_row(said: Said) -> dict[str, Json]:
 
 
 def _fence_rows(what: str, rows: Sequence[Mapping[str, Json]]) -> str:
-    """Return rows as lines of JSON, with a fence around them that none of them can end."""
+    """Return rows as lines of JSON between two lines with a number that no row contains, so no row can end the fence."""
     inside = "\n".join(msgspec.json.encode(row).decode() for row in rows)
     number = 1
     while f"archive-{number}]" in inside:
@@ -208,7 +192,7 @@ _PAGE_EVENTS: Final = 64
 
 
 class HitContext:
-    """Reads what was said around messages of a tenant."""
+    """Reads the messages around a hit, for one tenant."""
 
     def __init__(self, engine: Engine, tenant: str) -> None:
         self._engine = engine
@@ -217,9 +201,9 @@ class HitContext:
     def around(
         self, session_id: str, message_id: str, count: int, user_id: str | None
     ) -> list[Said]:
-        """Return a message of a session with up to `count` before and after it, all of one generation.
+        """Return a message with up to `count` messages before and after it, all of its generation.
 
-        Raises SessionNotFound if there is none, or not of that user; MessageNotFound.
+        Raises SessionNotFound if there is no such session of that user, and MessageNotFound.
         """
         state = session_rules.existing_state(
             self._engine.states.current(self._tenant, session_id), session_id
@@ -255,9 +239,9 @@ class _SessionContext:
         ]
 
     def _find(self, message_id: str) -> tuple[int, int]:
-        """Return the newest version of the session that has the message, and the message's own.
+        """Return the newest version of the session that contains the message, and the message's own version.
 
-        What a rewind took out is looked for in the session as it was before that.
+        A message that a rewind removed is found in the session as it was before the rewind.
         """
         state: SessionState | None = self._state
         while state is not None and state.version > self._floor:
@@ -278,7 +262,7 @@ class _SessionContext:
         )
 
     def _before(self, line: int, version: int, count: int) -> Iterator[StoredEvent]:
-        """Yield the message and those before it, backwards, up to where their generation begins."""
+        """Yield the message and earlier ones, backwards, to the start of their generation."""
         until = version
         while count:
             page = self._engine.store.read(
@@ -321,7 +305,7 @@ class _SessionContext:
                 yield stored, fact.event
 
     def _generation(self, line: int, version: int) -> tuple[int, int]:
-        """Return the generation that an event is in, and the ordinal that it began at."""
+        """Return the generation of an event, and the ordinal at which it began."""
         if line == self._state.version and version > self._state.began:
             return self._state.generation, self._state.ordinal_began
         log = SessionEventSearch(
@@ -337,22 +321,18 @@ class _SessionContext:
 
 
 _EXTRA_HITS: Final = 5
-"""Messages that are looked at beyond those asked for: the words' nearness decides between them."""
+"""Hits that are read beyond `k`: how close the words stand in the text decides which of them come first."""
 
-_FUSION_CANDIDATES: Final = 50
-"""Messages that words find for a search by meaning: so many of each way of searching are put in one order."""
+_FUSION_CANDIDATES: Final = fusion.CANDIDATES
 
 MessageReference = Hit | tuple[str, str]
-"""A message: a hit, or the ids of its session and of itself."""
-
-LoadTexts = Callable[[Sequence[int]], Mapping[int, str]]
-"""From positions of messages to what they say; those that are erased or gone are left out."""
+"""A hit, or a session id and a message id."""
 
 _NO_RANKING: Final = Ranking(())
 
 
 class _WordHits(msgspec.Struct, frozen=True):
-    """A search that has looked for the words: how many are asked for, what was found and says, and what is known beside."""
+    """The result of a search by words: hits with their texts, and a ranking that is merged with them."""
 
     query: str
     k: int
@@ -362,19 +342,19 @@ class _WordHits(msgspec.Struct, frozen=True):
 
 
 class Archive:
-    """Finds what was said, for one tenant. Every search is one user's."""
+    """Searches the messages of one tenant. Each search is limited to one user."""
 
     def __init__(
         self,
         engine: Engine,
         tenant: str,
-        shelf: Callable[[], IndexStore],
+        index_store: Callable[[], IndexStore],
         settle: Callable[[], None] = lambda: None,
         meaning: Callable[[], SemanticSearch | None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._shelf = shelf
+        self._index_store = index_store
         self._settle = settle
         self._semantic_search = meaning
         self._task: IndexTask | None = None
@@ -392,12 +372,13 @@ class Archive:
         session_id: str | None = None,
         fresh: bool = True,
     ) -> Found:
-        """Return up to k messages of a user that fit a query, the best first.
+        """Return up to k messages of a user that match a query, the best first.
 
-        `user_id` None: of sessions that have no user. `since` and `until` are inclusive, and compare with the
-        messages' own times. `fresh` takes what is new in the log into the archive first, up to a bound;
-        `.behind` of the answer is how many events it had still to go. With an embedder, what means much the same
-        is found too, and of what was said about one thing the latest stands first. Raises InvalidRequest.
+        With `user_id=None` it searches the sessions without a user. `since` and `until` are inclusive and
+        compare with the times of the messages. With `fresh`, new events of the log are indexed first, up to
+        a limit; `.behind` of the result is how many events are not indexed yet. With an embedder, messages
+        of similar meaning are found too, and of several about one subject the newest comes first. Raises
+        InvalidRequest.
         """
         self._engine.check()
         words = _checked_query(query)
@@ -414,9 +395,9 @@ class Archive:
         return found
 
     def search_with(self, who: Who, query: str, k: int, known: Ranking) -> Found:
-        """Return messages that fit a query in one order with those that are known to: the sources of facts.
+        """Return messages that match a query, ranked together with `known`, for example the sources of facts.
 
-        The first k are the answer; those behind them tell which of the known ones are in the archive at all.
+        The first k are the result. The others show which messages of `known` are in the archive.
         """
         self._engine.check()
         words = _checked_query(query)
@@ -432,7 +413,7 @@ class Archive:
         known: Ranking = _NO_RANKING,
         fresh: bool = True,
     ) -> Found:
-        """Return at least k messages, the best first, if there are as many."""
+        """Return at least k messages, the best first, if enough match."""
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
@@ -453,7 +434,7 @@ class Archive:
         self, who: Who, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]
     ) -> list[Hit]:
         try:
-            rows = ArchiveIndex(self._shelf())
+            rows = ArchiveIndex(self._index_store())
             owner = rows.owner(who)
             found = (
                 index_search.ArchiveMatches((), {})
@@ -470,7 +451,7 @@ class Archive:
     def _hits(
         self, found: index_search.ArchiveMatches, query: str, texts: dict[int, str]
     ) -> Iterator[Hit]:
-        """Yield what was found, as it is shown, and note what each says."""
+        """Yield matches as hits, and put their texts into `texts`."""
         several = len(found.weights) > 1
         for match in found.matches:
             stored = self._engine.store.feed(self._tenant, after=match.position - 1, limit=1)
@@ -504,11 +485,11 @@ class Archive:
         sought: index_search.ArchiveQuery,
         begun: _WordHits,
     ) -> list[Hit]:
-        """Return what words have found, what is known and what lies near in meaning, in one order.
+        """Return the hits of the words, the known messages and those of similar meaning in one order.
 
-        Without the meanings if they can't be had.
+        Meaning is left out if the embedder is unavailable.
         """
-        rows = ArchiveIndex(self._shelf())
+        rows = ArchiveIndex(self._index_store())
         owner = rows.owner(who)
         if owner is None:
             return begun.hits
@@ -524,24 +505,24 @@ class Archive:
             return {at: begun.texts[at] for at in positions if at in found}
 
         order = _fused_order(recall, who, sought, begun, texts)
-        # Scores of words and of meanings do not compare; the place does.
+        # Scores of words and of meaning can't be compared, so the rank becomes the score.
         return [
             msgspec.structs.replace(found[position], score=round(1 / place, 6))
             for place, position in enumerate(order, 1)
         ]
 
     def _is_deleted(self, session_id: str) -> bool:
-        """Whether a session was deleted since the archive has last looked at the log."""
+        """Whether a session was deleted after the last indexed event."""
         state = self._engine.states.current(self._tenant, session_id)
         return state is None or state.status is SessionStatus.DELETED
 
     def open(
         self, place: MessageReference, around: int = 5, *, user_id: str | None = None
     ) -> list[Said]:
-        """Return a message with up to `around` before and after it, in order, as its session was then.
+        """Return a message with up to `around` messages before and after it, in order, as its session was then.
 
-        `place` is a hit, or the ids of a session and of a message of it. With `user_id` only that user's
-        sessions are there. Raises SessionNotFound if it was deleted, MessageNotFound, InvalidRequest.
+        `place` is a hit, or the ids of a session and of a message. With `user_id`, other users' sessions
+        are not found. Raises SessionNotFound, also for a deleted session, MessageNotFound, InvalidRequest.
         """
         self._engine.check()
         self._settle()
@@ -556,46 +537,48 @@ class Archive:
         return find.around(session_id, message_id, around, user_id)
 
     def tool(self, user_id: str) -> ArchiveTool:
-        """Return a tool that lets a model search what this user said or was told, and nobody else."""
+        """Return a tool that lets a model search the messages of this user only."""
         return ArchiveTool(self, checked_id("a user's id", user_id))
 
     def forget(
         self, user_id: str | None, session_id: str | None = None, position: int | None = None
     ) -> int:
-        """Drop everything of a user from the archive, or one session, or one message; return how many messages.
+        """Delete a user, a session or a message from the archive; return how many messages.
 
-        The log is not touched: what is not erased there comes back when the archive is made anew.
+        The log is not changed: content that is not erased there returns when the archive is rebuilt.
         """
         self._engine.check()
         who = self._who(user_id)
         try:
-            return inverted_index.forget(ArchiveIndex(self._shelf()), who, session_id, position)
+            return inverted_index.forget(
+                ArchiveIndex(self._index_store()), who, session_id, position
+            )
         except errors.Corrupt as error:
             self.task.discard_damaged(error)
             return 0
 
     @property
     def task(self) -> IndexTask:
-        """The work of taking the log in, for a worker."""
+        """The task that indexes the log, for a worker."""
         if self._task is None:
-            self._task = IndexTask(self._engine, self._shelf())
+            self._task = IndexTask(self._engine, self._index_store())
         return self._task
 
     def catch_up(self, events: int = limits.ARCHIVE_CATCH_UP) -> bool:
-        """Take what is new in the log into the archive, about that many events at most; return whether that was all."""
+        """Index new events of the log, about `events` at most; return whether all are indexed."""
         for _ in range(max(1, events // limits.ARCHIVE_BATCH)):
             if not self.task.step(self._tenant):
                 return True
         return False
 
     def behind(self) -> int:
-        """Return how many events of the log are not in the archive yet."""
-        at = ArchiveIndex(self._shelf()).cursor(self._tenant)[0].position
+        """Return how many events of the log are not indexed yet."""
+        at = ArchiveIndex(self._index_store()).cursor(self._tenant)[0].position
         return tasks.feed_lag(self._engine.store, self._tenant, at)
 
     def size(self) -> int:
-        """Return how many bytes archive and memory take beside the store; 0: nobody has begun one. Makes none."""
-        return self._shelf().size()
+        """Return the size in bytes of the index store, which archive and memory share; 0 if there is none. Creates none."""
+        return self._index_store().size()
 
     def _who(self, user_id: str | None) -> Who:
         return Who(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
@@ -606,12 +589,12 @@ def _fused_order(
     who: Who,
     sought: index_search.ArchiveQuery,
     begun: _WordHits,
-    texts: LoadTexts,
+    texts: fusion.LoadTexts,
 ) -> list[int]:
-    """Return the positions of messages in one order; by words and what is known if meanings can't be had."""
+    """Return positions of messages in one order; without meaning if the embedder is unavailable."""
     words = [hit.position for hit in begun.hits]
     if recall is not None:
-        from limpet.memory.vectors.vector_index import VectorFilter  # noqa: PLC0415 - only whoever has numpy
+        from limpet.memory.vectors.vector_index import VectorFilter  # noqa: PLC0415 - needs numpy
 
         wanted = VectorFilter(
             roles=sought.roles, session_id=sought.session_id,
@@ -631,11 +614,13 @@ def _checked_query(query: str) -> str:
         raise errors.InvalidRequest(f"a query is text, not {type(query).__name__}.")
     words = checked_text(query)
     if not words.strip() or "\0" in words:
-        raise errors.InvalidRequest("a query needs a word.", hint='For example "which seat".')
+        raise errors.InvalidRequest(
+            "a query has at least one word.", hint='For example "which seat".'
+        )
     if len(words) > limits.ARCHIVE_QUERY_CHARS_MAX:
         raise errors.InvalidRequest(
             f"a query has at most {limits.ARCHIVE_QUERY_CHARS_MAX:,} characters, not {len(words):,}.",
-            hint="Ask for the words that matter.",
+            hint="Use the words that matter.",
             facts={"chars": len(words), "chars_max": limits.ARCHIVE_QUERY_CHARS_MAX},
         )
     return words
@@ -666,5 +651,5 @@ def _checked_reference(place: MessageReference) -> tuple[str, str]:
     if isinstance(place, Hit):
         return place.session_id, place.message_id
     if not isinstance(cast("object", place), tuple) or len(place) != 2:
-        raise errors.InvalidRequest("open a hit, or (session_id, message_id).")
+        raise errors.InvalidRequest("open takes a hit, or (session_id, message_id).")
     return checked_id("a session's id", place[0]), checked_id("a message's id", place[1])

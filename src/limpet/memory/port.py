@@ -13,43 +13,43 @@ from limpet.core.values.memory_records import Fact, History, Profile, Recalled, 
 
 
 class MemoryEngine(Protocol):
-    """An engine of long-term memory. Every verb is about one user of one tenant.
+    """An engine of long-term memory. Every call is about one user of one tenant.
 
-    Raises Unavailable if it can't be reached now (retrying is safe), Refused for what it will never take.
+    Raises Unavailable if it can't be reached now (retrying is safe), Refused for a request that it never accepts.
     """
 
     @property
     def name(self) -> str:
-        """What it is, for people."""
+        """The name of the engine, for people."""
         ...
 
     def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
-        """Take a conversation, in chunks, in order; when this returns, it is kept.
+        """Ingest a conversation, in chunks, in order. When this returns, it is durable.
 
-        The same `history.key` again is the same conversation: it is taken once, however often it comes,
-        and one that was broken off is taken from its beginning.
+        `history.key` identifies the conversation: it takes effect once, however often it is delivered. An
+        interrupted delivery is repeated from its beginning.
         """
         ...
 
     def profile(self, who: Who, budget: int) -> Profile:
-        """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
+        """Return the current facts of a user in at most `budget` tokens, the most useful first."""
         ...
 
     def search(self, who: Who, query: str, k: int) -> Sequence[Recalled]:
-        """Return up to k things that fit a query, the best first."""
+        """Return up to k results that match a query, the best first."""
         ...
 
     def facts(self, who: Who) -> Sequence[Fact]:
-        """Return everything that is or was known of a user, the newest first."""
+        """Return all facts of a user, also replaced ones, the newest first."""
         ...
 
     def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
-        """Drop what is known of a user, or what came from one session, or from one message of it; return how much.
+        """Delete the facts of a user, or those from one session, or from one message; return how many.
 
-        When this returns, nothing of it is left in any file of the engine's.
+        When this returns, no file of the engine has anything of them.
         """
         ...
 
     def close(self) -> None:
-        """Give back every resource. Closing twice is fine."""
+        """Release every resource. Closing twice is fine."""
         ...

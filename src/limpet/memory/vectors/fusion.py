@@ -14,27 +14,33 @@ from typing import Final
 
 import msgspec
 
+CANDIDATES: Final = 50
+"""Hits of each kind of search that are merged: by words and by meaning alike."""
+
+LoadTexts = Callable[[Sequence[int]], Mapping[int, str]]
+"""Returns the texts of messages by position, without those that are erased or deleted."""
+
 _RANK_OFFSET: Final = 10
-"""How little the first places differ: a hit at place n counts as 1 / (_EVEN + n)."""
+"""A hit at rank n counts 1 / (offset + n): a larger offset makes the first ranks more equal."""
 _WORD_HIT_WEIGHT: Final = 1.5
-"""What a hit by words weighs that has all of the question's; with half of them a quarter of it."""
+"""The weight of a hit with all words of the query; with half of them it is a quarter of that."""
 _SAME_TOPIC_LIKENESS: Final = 0.2
-"""How alike two hits among the first are that are about the same thing."""
+"""The least likeness of two of the first hits that are about one subject."""
 _PROMOTION_LIKENESS: Final = 0.4
-"""The same for one from further behind: it takes a place from another, so it must be surer."""
+"""The same for a hit from further behind. It displaces another hit, so it must be surer."""
 _LIKENESS_FLOOR: Final = -0.5
-"""Vectors that have nothing in common don't speak against common words for ever."""
+"""The least likeness of vectors that counts, so that common words can outweigh it."""
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """What one way of searching has found, the best first, and how far each is to be trusted; 1 if nothing is said."""
+    """The hits of one kind of search, the best first, each with a weight in `trust`; 1 if it is empty."""
 
     positions: Sequence[int]
     trust: Sequence[float] = ()
 
 
 class _WordPatterns:
-    """Made with the first question: compiling takes a while."""
+    """Compiled at the first query, because compiling is slow."""
 
     def __init__(self) -> None:
         self.word = re.compile(r"[^\W_]+(?:[-'.][^\W_]+)*")
@@ -45,7 +51,7 @@ _patterns = functools.cache(_WordPatterns)
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text; of Chinese and Japanese the pairs of characters, and the ideographs."""
+    """Return the words of a text; for Chinese and Japanese pairs of characters, and ideographs."""
     found: set[str] = set()
     for word in _patterns().word.findall(text.casefold()):
         for run in _patterns().run.findall(word):
@@ -58,16 +64,16 @@ def words(text: str) -> frozenset[str]:
 
 
 def is_unspaced(text: str) -> bool:
-    """Whether a text is written, for the most part, without spaces between its words: Chinese, Japanese."""
+    """Whether most of a text is in a script without spaces: Chinese or Japanese."""
     letters = [char for char in text if char.isalpha()]
     return sum("\u3040" <= char <= "\u9fff" for char in letters) * 2 > len(letters)
 
 
 def word_hit_trust(query: str, texts: Sequence[str]) -> list[float]:
-    """Return how far hits by words are to be trusted, from their texts: how much of the question they have.
+    """Return the weights of hits by words: how much of the query their texts have.
 
-    Words that few of the hits have weigh most, and those that none has: they were asked for too. Where words are
-    not parted by spaces, pairs of characters are never all there, and every hit counts the same.
+    Words weigh more the fewer hits have them; words that no hit has weigh most. In scripts without
+    spaces no text has all pairs of characters of a query, so every hit weighs the same.
     """
     if is_unspaced(query):
         return [1.0] * len(texts)
@@ -81,10 +87,7 @@ def word_hit_trust(query: str, texts: Sequence[str]) -> list[float]:
 
 
 def fuse(rankings: Sequence[Ranking]) -> list[int]:
-    """Return everything that was found, each once: what stands high in several rankings first.
-
-    Of two that stand equally high the later one is first.
-    """
+    """Return the hits of all rankings, each once. Hits that rank high in several come first, of equals the later one."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         trust = ranking.trust or [1.0] * len(ranking.positions)
@@ -99,10 +102,10 @@ def newest_first(
     texts: Mapping[int, str],
     likeness: Mapping[tuple[int, int], float],
 ) -> list[int]:
-    """Return the same, but what was said later about the same thing stands ahead of what was said before.
+    """Return the positions with later messages ahead of earlier ones about the same subject.
 
-    That is judged by their words, where `texts` has them, and by `likeness`, with the earlier one first.
-    One that is not among the first k may take a place there, ahead of what it replaces, if it is very like it.
+    The subject is compared by words, where `texts` has them, and by `likeness`, whose keys have the
+    earlier position first. A message behind the first k moves ahead of one of them if it is very like it.
     """
     alike = _likeness_function(texts, likeness)
     moved = _promote_later(positions, k, lambda old, new: alike(old, new) >= _PROMOTION_LIKENESS)
@@ -135,7 +138,7 @@ def _likeness_function(
 
 
 def _promote_later(positions: Sequence[int], k: int, same: Callable[[int, int], bool]) -> list[int]:
-    """Return positions with those that are the same as one of the first k, and later, right ahead of it."""
+    """Return positions with each later message about the same subject right ahead of one of the first k."""
     rest, found = list(positions), list[int]()
     while rest and len(found) < k:
         first = rest.pop(0)
