@@ -138,7 +138,7 @@ def test_what_is_written_behind_the_end_is_a_conflict_too(source: VolatileStore,
     target = fast_dir / "b.db"
     with limpet.connect(target) as other:
         asking = Meanwhile(source, "default", lambda: said(engine_of(other).store, "default", "mine", *"abcdefghijkl"))  # fmt: skip
-        with pytest.raises(errors.Conflict, match="somebody else"):
+        with pytest.raises(errors.Conflict, match="another process"):
             moved(asking, target)
     with limpet.connect(target) as other:
         assert other.sessions.get_session("mine").message_count == 12
@@ -156,7 +156,7 @@ def test_two_copies_at_once_do_not_open_what_the_other_has_begun(
         with closing(open_store(target)) as store, pytest.raises(errors.Unavailable):
             migrate.migrate(source, store, stopped)
 
-    with pytest.raises(errors.Conflict, match="somebody else"):
+    with pytest.raises(errors.Conflict, match="another process"):
         moved(Meanwhile(source, "default", begin_another), target)
     with pytest.raises(errors.UnsafeStore):
         limpet.connect(target)
