@@ -144,14 +144,13 @@ class ExternalMemory:
         dropped = 0
         if not who.user_id:
             return 0
-        others = self._known_engines(who.tenant)
         if self._engine is not None:
             try:
                 dropped = self._engine.forget(who, session_id, position)
             except (errors.EngineClosed, errors.ForkedEngine) as error:
                 raise errors.Unavailable("the memory engine is closed.") from error
-            others -= {self._engine.name}
-        if others:
+        present = {self._engine.name} if self._engine is not None else set[str]()
+        if others := self._known_engines(who.tenant) - present:
             raise errors.Unavailable(
                 f"{', '.join(sorted(others))} has received histories, and does not know of the erasure.",
                 hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
