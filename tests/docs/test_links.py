@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,9 @@ PAGES = [
     *sorted(ROOT.glob("*.md")),
     *(page for folder in FOLDERS for page in sorted(folder.rglob("*.md"))),
 ]
+NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|sql|lua|patch|txt))`")
+# Where the files are that pages name: in the repository, or in the package.
+BASES = [ROOT, ROOT / "src" / "limpet", ROOT / "examples" / "pocket"]
 STARTS = [ROOT / "README.md", DOCS / "index.md"]
 
 
@@ -35,6 +39,23 @@ def test_links_lead_somewhere(page: Path):
         assert path.exists(), f"{written}: no such file"
         if anchor:
             assert anchor in markdown.anchors(path), f"{written}: no such heading"
+
+
+def missing_files(text: str) -> list[str]:
+    return [
+        name
+        for name in NAMED_FILE.findall(text)
+        if not any((base / name).exists() for base in BASES)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_a_page_names_exist(page: Path):
+    assert missing_files(page.read_text(encoding="utf-8")) == []
+
+
+def test_name_of_a_file_that_is_gone_is_caught():
+    assert missing_files("See `stores/port.py` and `stores/gone.py`.") == ["stores/gone.py"]
 
 
 def test_every_page_can_be_reached():
