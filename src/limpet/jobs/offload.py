@@ -61,9 +61,7 @@ class OffloadTask(Task):
 
     name = OFFLOAD_TASK
 
-    def __init__(
-        self, engine: Engine, memory: MemoryEngine, ingest_status: IngestStatus | None = None
-    ) -> None:
+    def __init__(self, engine: Engine, memory: MemoryEngine, ingest_status: IngestStatus | None = None) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
@@ -112,9 +110,7 @@ class OffloadTask(Task):
             job = None
             if stored.kind in _ENDING_KINDS:
                 job = self._ended_job(tenant, stored)
-            elif (
-                stored.kind == events.SessionOffloadedEvent.kind and self._ingest_status is not None
-            ):
+            elif stored.kind == events.SessionOffloadedEvent.kind and self._ingest_status is not None:
                 job = self._lost_job(tenant, stored, self._ingest_status)
             if job is not None:
                 jobs.add(job)
@@ -126,10 +122,7 @@ class OffloadTask(Task):
         if state is None or state.user_id is None or stored.payload is None:
             return None
         (fact,) = decode_session_events(self._store, tenant, [stored])
-        if (
-            isinstance(fact.event, events.SessionEndedEvent)
-            and fact.event.reason is EndReason.DELETED
-        ):
+        if isinstance(fact.event, events.SessionEndedEvent) and fact.event.reason is EndReason.DELETED:
             return None
         ended = self._ended_state(tenant, state, stored)
         if ended is None or session_rules.is_offloaded(state, ended.generation):
@@ -143,9 +136,7 @@ class OffloadTask(Task):
             ended_us=stored.time_us,
         )
 
-    def _lost_job(
-        self, tenant: str, stored: port.StoredEvent, ingest_status: IngestStatus
-    ) -> OffloadJob | None:
+    def _lost_job(self, tenant: str, stored: port.StoredEvent, ingest_status: IngestStatus) -> OffloadJob | None:
         """Return the job of a generation that the engine has received and lost."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         now = self._engine.states.current(tenant, session_id)
@@ -170,15 +161,9 @@ class OffloadTask(Task):
             position=stored.position,
             ended_us=state.active_us,
         )
-        return (
-            None
-            if ingest_status.has_ingested(Who(tenant, state.user_id), session_id, job.key)
-            else job
-        )
+        return None if ingest_status.has_ingested(Who(tenant, state.user_id), session_id, job.key) else job
 
-    def _ended_state(
-        self, tenant: str, now: SessionState, stored: port.StoredEvent
-    ) -> SessionState | None:
+    def _ended_state(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> SessionState | None:
         """Return a state of the generation that an event ended."""
         if stored.version > now.began:
             return now
@@ -206,9 +191,7 @@ class OffloadTask(Task):
         return (
             self._ingest_status is not None
             and state.user_id is not None
-            and not self._ingest_status.has_ingested(
-                Who(tenant, state.user_id), job.session_id, job.key
-            )
+            and not self._ingest_status.has_ingested(Who(tenant, state.user_id), job.session_id, job.key)
         )
 
     def _hand_over(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, beat: Heartbeat) -> None:
@@ -219,9 +202,7 @@ class OffloadTask(Task):
         if state.uncarried_count:
             history = memory_queue.history_of(tenant, job, state)
             memory_queue.remember_engine(self._store, tenant, self._memory.name)
-            self._memory.ingest(
-                history, memory_queue.read_history(self._store, tenant, state, beat)
-            )
+            self._memory.ingest(history, memory_queue.read_history(self._store, tenant, state, beat))
             if self._ingest_status is not None:
                 self._ingest_status.count_ingested(tenant)
                 if self._ingest_status.used_fallback(history.who, history.session_id, history.key):
@@ -237,9 +218,7 @@ class OffloadTask(Task):
             # Deleted or erased since: the erasure's hook may have run before this history arrived.
             self._memory.forget(Who(tenant, state.user_id), job.session_id)
 
-    def _add_source_job(
-        self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState
-    ) -> None:
+    def _add_source_job(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState) -> None:
         """Queue the session that this one continues: its part of the conversation has ended, too."""
         if state.continued_from is None:
             return
@@ -256,9 +235,7 @@ class OffloadTask(Task):
                 )
             )
 
-    def _record_failure(
-        self, tenant: str, jobs: OffloadQueue, noted: StoredJob, failed: AttemptFailure
-    ) -> None:
+    def _record_failure(self, tenant: str, jobs: OffloadQueue, noted: StoredJob, failed: AttemptFailure) -> None:
         useless = isinstance(failed.error, errors.Refused)
         dead = jobs.record_failure(noted, failed.code, self._engine.now_us(), useless=useless)
         _log.warning(
@@ -274,7 +251,7 @@ class OffloadTask(Task):
 class SupportsReextraction(Protocol):
     """A memory that can extract facts from a history again."""
 
-    def redo(self, history: History, chunks: Iterable[Sequence[Said]]) -> bool:
+    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
         """Extract facts with the model instead of the rules; return whether that succeeded."""
         ...
 
