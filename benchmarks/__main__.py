@@ -60,15 +60,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
     parser.add_argument("benchmark", nargs="*", help=f"default: all of {', '.join(BENCHMARKS)}")
-    parser.add_argument(
-        "--quick", action="store_true", help="short rounds, small stores; a smoke test"
-    )
-    parser.add_argument(
-        "--json", type=Path, help="where the result goes; a whole run keeps its own"
-    )
-    parser.add_argument(
-        "--disk", type=Path, default=REPOSITORY / "build", help="folder on a real disk"
-    )
+    parser.add_argument("--quick", action="store_true", help="short rounds, small stores; a smoke test")
+    parser.add_argument("--json", type=Path, help="where the result goes; a whole run keeps its own")
+    parser.add_argument("--disk", type=Path, default=REPOSITORY / "build", help="folder on a real disk")
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="conversations, .jsonl.gz")
     options = parser.parse_args()
     if unknown := set(options.benchmark) - set(BENCHMARKS):
@@ -76,9 +70,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _measure(
-    chosen: Sequence[str], options: argparse.Namespace, disk: Path, ram: Path
-) -> list[Figure]:
+def _measure(chosen: Sequence[str], options: argparse.Namespace, disk: Path, ram: Path) -> list[Figure]:
     found = loads.find_loads(options.recorded)
     figures: list[Figure] = []
     for name in chosen:

@@ -18,11 +18,7 @@ def run(bench: Bench) -> list[Figure]:
     load = bench.first_load
     with _Writers(bench.disk / "ours.db", load) as writers:
         measured = harness.rates(
-            bench,
-            {
-                "raw": raw.appender(bench.disk / "raw.db", load, bench.closing),
-                "processes": writers.measure,
-            },
+            bench, {"raw": raw.appender(bench.disk / "raw.db", load, bench.closing), "processes": writers.measure}
         )
     rounds = harness.ratio(measured["processes"], measured["raw"])
     return [
@@ -44,10 +40,7 @@ class _Writers:
         context = multiprocessing.get_context("spawn")
         pairs = [context.Pipe() for _ in range(PROCESSES)]
         self._pipes = [here for here, _ in pairs]
-        self._processes = [
-            context.Process(target=_write, args=(there, path, load), daemon=True)
-            for _, there in pairs
-        ]
+        self._processes = [context.Process(target=_write, args=(there, path, load), daemon=True) for _, there in pairs]
         for process in self._processes:
             process.start()
         for _, there in pairs:

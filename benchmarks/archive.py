@@ -120,10 +120,7 @@ def _copy_log(store: limpet.Limpet, users: int) -> None:
         )  # fmt: skip
     for user in range(1, users):
         appends = [
-            port.Append(
-                tenant="default",
-                writes=(port.StreamWrite(f"{stream}-{user}", 0, tuple(events)),),
-            )
+            port.Append(tenant="default", writes=(port.StreamWrite(f"{stream}-{user}", 0, tuple(events)),))
             for stream, events in streams.items()
         ]
         for start in range(0, len(appends), COMMIT):
@@ -167,9 +164,7 @@ def _copy_index(store: limpet.Limpet, users: int) -> None:
     end = rows.cursor("default")[0].position + store.archive.behind()
     last = store._opened.engine.store.feed("default", after=end - 1, limit=1)[0]
     cursor = IndexCursor(position=last.position, link=last.link)
-    shelf.write(
-        [PutRow(inverted_index.CURSORS, encode_key("default"), msgspec.msgpack.encode(cursor))]
-    )
+    shelf.write([PutRow(inverted_index.CURSORS, encode_key("default"), msgspec.msgpack.encode(cursor))])
 
 
 def _shelf(store: limpet.Limpet) -> IndexStore:
@@ -225,9 +220,7 @@ def _appending(bench: Bench) -> list[Figure]:
     ]
 
 
-def _followed(
-    bench: Bench, load: Load
-) -> tuple[harness.Slice, subprocess.Popen[str], limpet.Limpet]:
+def _followed(bench: Bench, load: Load) -> tuple[harness.Slice, subprocess.Popen[str], limpet.Limpet]:
     """An appender whose log another process takes in, only while it appends."""
     path = bench.disk / "followed.db"
     store = bench.closing.enter_context(ours.connect(path))

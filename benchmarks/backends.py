@@ -106,8 +106,7 @@ def _valkey(bench: Bench) -> Place:
 def _one_caller(bench: Bench, place: Place) -> Figure:
     load, closing = bench.first_load, bench.closing
     measured = harness.rates(
-        bench,
-        {"raw": place.one(load, closing), "ours": ours.appender(place.fresh(), load, closing)},
+        bench, {"raw": place.one(load, closing), "ours": ours.appender(place.fresh(), load, closing)}
     )
     rounds = harness.ratio(measured["ours"], measured["raw"])
     return Figure(
@@ -158,10 +157,7 @@ def _turns(bench: Bench, place: Place) -> Figure:
     long = windows.session_of(place.fresh(), load, bench.scaled(LONG), bench.closing)
     measured = harness.rates(
         bench,
-        {
-            "long": windows.repeated(lambda: windows.one_turn(long)),
-            "short": windows.turns(bench, place.fresh(), SHORT),
-        },
+        {"long": windows.repeated(lambda: windows.one_turn(long)), "short": windows.turns(bench, place.fresh(), SHORT)},
     )
     rounds = harness.ratio(measured["short"], measured["long"])
     return Figure(
@@ -195,9 +191,7 @@ def _one_row(url: str, load: Load, closing: contextlib.ExitStack) -> Slice:
     """Commit each message as a row of one table."""
     connection, rows = _table(url, closing), raw.encoded(load)
     one = "INSERT INTO messages (body) VALUES (%b)"
-    return lambda seconds: harness.repeat_for(
-        seconds, lambda: connection.execute(one, (next(rows),), prepare=True)
-    )
+    return lambda seconds: harness.repeat_for(seconds, lambda: connection.execute(one, (next(rows),), prepare=True))
 
 
 def _rows(url: str, closing: contextlib.ExitStack) -> Put:
@@ -216,9 +210,7 @@ def _table(url: str, closing: contextlib.ExitStack) -> psycopg.Connection:
 def _one_entry(url: str, load: Load, closing: contextlib.ExitStack) -> Slice:
     """Add each message to one stream."""
     client, rows = closing.enter_context(redis.Redis.from_url(url)), raw.encoded(load)
-    return lambda seconds: harness.repeat_for(
-        seconds, lambda: client.xadd("raw-1", {"body": next(rows)})
-    )
+    return lambda seconds: harness.repeat_for(seconds, lambda: client.xadd("raw-1", {"body": next(rows)}))
 
 
 def _entries(url: str, closing: contextlib.ExitStack) -> Put:
@@ -238,9 +230,7 @@ def _together(put: Put, load: Load) -> Slice:
     rows = raw.encoded(load)
 
     def measure(seconds: float) -> tuple[int, float]:
-        done, spent = harness.repeat_for(
-            seconds, lambda: put(list(itertools.islice(rows, TOGETHER)))
-        )
+        done, spent = harness.repeat_for(seconds, lambda: put(list(itertools.islice(rows, TOGETHER))))
         return done * TOGETHER, spent
 
     return measure

@@ -34,20 +34,11 @@ def run(bench: Bench) -> list[Figure]:
 
 
 def _texts(load: Load) -> list[str]:
-    return [
-        json.dumps(message, ensure_ascii=False)
-        for conversation in load.conversations
-        for message in conversation
-    ]
+    return [json.dumps(message, ensure_ascii=False) for conversation in load.conversations for message in conversation]
 
 
-def _figure(
-    bench: Bench, load: Load, path: Path, counter: str, *, at_least: float | None = None
-) -> Figure:
-    rounds = tuple(
-        float(fresh.output_of(PROGRAM, counter, path, compiled=bench.disk))
-        for _ in range(bench.rounds)
-    )
+def _figure(bench: Bench, load: Load, path: Path, counter: str, *, at_least: float | None = None) -> Figure:
+    rounds = tuple(float(fresh.output_of(PROGRAM, counter, path, compiled=bench.disk)) for _ in range(bench.rounds))
     return Figure(
         name=f"counting with {counter}, first pass, {load.name}",
         value=statistics.median(rounds),

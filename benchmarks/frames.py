@@ -51,9 +51,7 @@ class Work:
 
     def __init__(self, store: limpet.Limpet) -> None:
         self._index = store.index
-        self.root = self.last = self._index.push_frame(
-            SCOPE, goal="plan the trip", budget=NO_LIMITS
-        )
+        self.root = self.last = self._index.push_frame(SCOPE, goal="plan the trip", budget=NO_LIMITS)
 
     def push(self) -> limpet.Frame:
         self.last = self._index.push_frame(
@@ -63,9 +61,7 @@ class Work:
         return self.last
 
     def pop(self, frame: limpet.Frame) -> None:
-        self._index.pop_frame(
-            frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats"
-        )
+        self._index.pop_frame(frame.frame_id, result_summary="SK 4718, direct, 214.00 EUR, two seats")
 
     def pop_last(self) -> None:
         self.pop(self.last)
@@ -99,11 +95,7 @@ def _against_raw(bench: Bench) -> list[Figure]:
     pairs = {name: (step, raw[name]) for name, step in steps.items()}
     measured = harness.by_turns(bench, pairs)
     alone = harness.rates(
-        bench,
-        {
-            name: lambda seconds, step=step: harness.repeat_for(seconds, step)
-            for name, step in raw.items()
-        },
+        bench, {name: lambda seconds, step=step: harness.repeat_for(seconds, step) for name, step in raw.items()}
     )
     figures: list[Figure] = []
     for name, size in sizes.items():
@@ -163,9 +155,7 @@ def _pack(bench: Bench) -> list[Figure]:
     for number in range(bench.rounds * 20):
         began = time.perf_counter()
         # Another role each time, or the pack would be the one that was recorded last.
-        pack = store.index.assemble_context_pack(
-            SCOPE, budget_tokens=BUDGET, role=f"reader {number}"
-        )
+        pack = store.index.assemble_context_pack(SCOPE, budget_tokens=BUDGET, role=f"reader {number}")
         spent.append((time.perf_counter() - began) * 1000)
         assert pack.token_summary.used <= BUDGET
     rounds = tuple(statistics.median(spent[at : at + 20]) for at in range(0, len(spent), 20))

@@ -15,6 +15,4 @@ def output_of(program: str, *arguments: object, compiled: Path) -> str:
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(compiled)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    return subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, check=True, env=environment
-    ).stdout
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment).stdout

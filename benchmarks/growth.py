@@ -54,8 +54,7 @@ def _append(bench: Bench, folder: Path, where: str) -> Figure:
         harness.progress(f"{where}: a session of {session.message_count:,} messages is ready")
         messages = load.laid_end_to_end()
         measured = harness.rates(
-            bench,
-            {"long": lambda _: _append_some(session, messages), "short": _short(folder, load)},
+            bench, {"long": lambda _: _append_some(session, messages), "short": _short(folder, load)}
         )
     rounds = harness.ratio(measured["short"], measured["long"])
     return Figure(

@@ -149,9 +149,7 @@ def medians(measured: Mapping[str, Series]) -> dict[str, float]:
     return shown
 
 
-def _one_round(
-    bench: Bench, contestants: Mapping[str, Slice], measured: Mapping[str, Series]
-) -> None:
+def _one_round(bench: Bench, contestants: Mapping[str, Slice], measured: Mapping[str, Series]) -> None:
     done = dict.fromkeys(contestants, 0)
     spent = dict.fromkeys(contestants, 0.0)
     busy = dict.fromkeys(contestants, 0.0)

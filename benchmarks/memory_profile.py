@@ -103,10 +103,7 @@ def run(bench: Bench) -> list[Figure]:
             value=seen["grown"],
             unit="MiB",
             at_most=GROWTH_AT_MOST_MIB,
-            beside={
-                "messages /s": bench.scaled(MESSAGES) / seen["took"],
-                "facts": seen["facts"],
-            },
+            beside={"messages /s": bench.scaled(MESSAGES) / seen["took"], "facts": seen["facts"]},
         ),
     ]
 
@@ -120,13 +117,8 @@ def _known(bench: Bench, count: int) -> BuiltIn:
         return [_fact(one.position) for one in said]
 
     memory = BuiltIn(shelf, count=tokens.named("o200k_base").text, fallback=found)  # pyright: ignore[reportArgumentType]
-    history = History(
-        key="k", who=_WHO, session_id="s", generation=1, messages=count, ended_us=count
-    )
-    memory.ingest(
-        history,
-        ([_said(n) for n in range(at, min(at + 256, count))] for at in range(0, count, 256)),
-    )
+    history = History(key="k", who=_WHO, session_id="s", generation=1, messages=count, ended_us=count)
+    memory.ingest(history, ([_said(n) for n in range(at, min(at + 256, count))] for at in range(0, count, 256)))
     return memory
 
 
@@ -144,9 +136,7 @@ def _fact(number: int) -> Fact:
     kind = list(FactKind)[number % 3]
     text = f"The booking of trip{number} to place{number % 97} has the reference KX{number}."
     about = f"trip:{number % 700}" if number % 5 == 0 else ""
-    return Fact(
-        id="", kind=kind, text=text, source=Source("s", "m", number), since_us=number, about=about
-    )
+    return Fact(id="", kind=kind, text=text, source=Source("s", "m", number), since_us=number, about=about)
 
 
 def _times(bench: Bench, memory: BuiltIn) -> tuple[float, float]:

@@ -187,8 +187,7 @@ def figures(result: Result) -> list[Figure]:
     english = [fact for fact in facts if fact.lang == "en"]
     other, own = found["memory+: other"], found["memory: own"]
     languages = {
-        f"{lang} %": round(other.share([fact for fact in facts if fact.lang == lang]), 1)
-        for lang in ("ja", "zh")
+        f"{lang} %": round(other.share([fact for fact in facts if fact.lang == lang]), 1) for lang in ("ja", "zh")
     }
     return [
         Figure(

@@ -17,15 +17,7 @@ print((time.perf_counter() - began) * 1000)
 def run(bench: Bench) -> list[Figure]:
     _import_ms(bench.disk)
     rounds = tuple(_import_ms(bench.disk) for _ in range(bench.rounds))
-    return [
-        Figure(
-            name="import limpet",
-            value=statistics.median(rounds),
-            unit="ms",
-            at_most=100,
-            rounds=rounds,
-        )
-    ]
+    return [Figure(name="import limpet", value=statistics.median(rounds), unit="ms", at_most=100, rounds=rounds)]
 
 
 def _import_ms(compiled: Path) -> float:

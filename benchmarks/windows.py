@@ -36,9 +36,7 @@ def _spoken(load: Load) -> Iterator[ChatMessage]:
     return (message for message in load.laid_end_to_end() if message["role"] != "system")
 
 
-def session_of(
-    path: Path | str, load: Load, messages: int, closing: contextlib.ExitStack
-) -> limpet.Session:
+def session_of(path: Path | str, load: Load, messages: int, closing: contextlib.ExitStack) -> limpet.Session:
     """Return a session of about so many messages, in a store of its own."""
     return _filled(closing.enter_context(ours.connect(path)), "s", load, messages)
 
@@ -68,17 +66,12 @@ def lasting(work: Callable[[], object]) -> harness.Slice:
 
 
 def turns(
-    bench: Bench,
-    path: Path | str,
-    messages: int,
-    how: Callable[[Callable[[], object]], harness.Slice] = repeated,
+    bench: Bench, path: Path | str, messages: int, how: Callable[[Callable[[], object]], harness.Slice] = repeated
 ) -> harness.Slice:
     """Take turns in sessions of about so many messages: a session for each slice, so that none grows far beyond."""
     store = bench.closing.enter_context(ours.connect(path))
     count = bench.rounds * bench.slices + 1
-    sessions = iter(
-        [_filled(store, f"s-{number}", bench.first_load, messages) for number in range(count)]
-    )
+    sessions = iter([_filled(store, f"s-{number}", bench.first_load, messages) for number in range(count)])
 
     def measure(seconds: float) -> tuple[int, float]:
         session = next(sessions)
@@ -132,9 +125,7 @@ def _beside_trim_messages(bench: Bench, load: Load) -> list[Figure]:
     figures: list[Figure] = []
     for name, counter in counters.items():
         began = time.perf_counter()
-        trim_messages(
-            listed, max_tokens=BUDGET, token_counter=counter, include_system=True, start_on="human"
-        )
+        trim_messages(listed, max_tokens=BUDGET, token_counter=counter, include_system=True, start_on="human")
         theirs = time.perf_counter() - began
         began = time.perf_counter()
         for _ in range(TIMED):
@@ -160,11 +151,7 @@ def _turn(bench: Bench) -> list[Figure]:
     load = bench.first_load
     long = session_of(bench.ram / "turn-long.db", load, bench.scaled(LONG), bench.closing)
     measured = harness.rates(
-        bench,
-        {
-            "long": repeated(lambda: one_turn(long)),
-            "short": turns(bench, bench.ram / "turn-short.db", SHORT),
-        },
+        bench, {"long": repeated(lambda: one_turn(long)), "short": turns(bench, bench.ram / "turn-short.db", SHORT)}
     )
     growth = harness.ratio(measured["short"], measured["long"])
     beside = harness.rates(

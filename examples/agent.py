@@ -19,16 +19,7 @@ from typing import Any, cast
 
 import limpet
 from demo.agent.loop import Agent
-from demo.agent.parts import (
-    AwaitingDecision,
-    Model,
-    Reply,
-    Shown,
-    Tool,
-    ToolFailed,
-    Work,
-    WorkFailed,
-)
+from demo.agent.parts import AwaitingDecision, Model, Reply, Shown, Tool, ToolFailed, Work, WorkFailed
 from limpet import Limpet, Message, ToolCallRequest
 from limpet.frames import ToolEffect
 
@@ -74,25 +65,15 @@ class Agency:
     def tools(self) -> dict[str, Tool]:
         """Return the planner's tools."""
         return {
-            "search_flights": Tool(
-                self.search_flights, ToolEffect.PURE, "Find flights.", {"city": "string"}
-            ),
-            "save_note": Tool(
-                self.save_note, ToolEffect.IDEMPOTENT, "Keep a note.", {"text": "string"}
-            ),
-            "book_flight": Tool(
-                self.book_flight, ToolEffect.DESTRUCTIVE, "Book.", {"flight": "string"}
-            ),
+            "search_flights": Tool(self.search_flights, ToolEffect.PURE, "Find flights.", {"city": "string"}),
+            "save_note": Tool(self.save_note, ToolEffect.IDEMPOTENT, "Keep a note.", {"text": "string"}),
+            "book_flight": Tool(self.book_flight, ToolEffect.DESTRUCTIVE, "Book.", {"flight": "string"}),
             "list_bookings": Tool(self.list_bookings, ToolEffect.PURE, "What is booked."),
         }
 
     def helpers_tools(self) -> dict[str, Tool]:
         """Return the tools of whoever the planner delegates to."""
-        return {
-            "search_hotels": Tool(
-                self.search_hotels, ToolEffect.PURE, "Find hotels.", {"city": "string"}
-            )
-        }
+        return {"search_hotels": Tool(self.search_hotels, ToolEffect.PURE, "Find hotels.", {"city": "string"})}
 
 
 Answers = Mapping[str, Sequence[tuple[Any, bool]]]
@@ -106,9 +87,7 @@ def answers(messages: Sequence[Message]) -> Answers:
     for message in messages:
         names |= {call.id: call.name for call in message.tool_calls}
         for result in message.tool_results:
-            found.setdefault(names[result.tool_call_id], []).append(
-                (result.result, result.is_error)
-            )
+            found.setdefault(names[result.tool_call_id], []).append((result.result, result.is_error))
     return found
 
 

@@ -40,10 +40,7 @@ def ask_anthropic(window: Window) -> str:
 
     request = window.to_anthropic()
     answer = Anthropic().messages.create(
-        model="claude-haiku-4-5",
-        max_tokens=1_000,
-        system=request.get("system", []),
-        messages=request["messages"],
+        model="claude-haiku-4-5", max_tokens=1_000, system=request.get("system", []), messages=request["messages"]
     )
     return "".join(block.text for block in answer.content if block.type == "text")
 

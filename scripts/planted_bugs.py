@@ -57,12 +57,7 @@ class Verdict:
     @classmethod
     def of(cls, bug: Bug, outcome: str, *, seconds: float = 0.0, detail: str = "") -> Verdict:
         return cls(
-            patch=bug.patch.name,
-            bug=bug.what,
-            test=bug.test,
-            outcome=outcome,
-            seconds=round(seconds, 1),
-            detail=detail,
+            patch=bug.patch.name, bug=bug.what, test=bug.test, outcome=outcome, seconds=round(seconds, 1), detail=detail
         )
 
 
@@ -184,17 +179,13 @@ def run(bugs: list[Bug], *, workers: int, timeout_s: float) -> list[Verdict]:
 
 
 def git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.strip()
+    return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def write_json(path: Path, verdicts: list[Verdict]) -> None:
     result = {
         "commit": git("rev-parse", "HEAD"),
-        "uncommitted_source": bool(
-            git("status", "--porcelain", "--", "src", "tests", ":!tests/results")
-        ),
+        "uncommitted_source": bool(git("status", "--porcelain", "--", "src", "tests", ":!tests/results")),
         "python": platform.python_version(),
         "bugs": [dataclasses.asdict(verdict) for verdict in verdicts],
     }
@@ -205,9 +196,7 @@ def write_json(path: Path, verdicts: list[Verdict]) -> None:
 def show(verdicts: list[Verdict]) -> None:
     width = max((len(verdict.patch) for verdict in verdicts), default=0)
     for verdict in verdicts:
-        print(
-            f"{verdict.patch:{width}}  {verdict.outcome:10}  {verdict.seconds:5.1f} s  {verdict.test}"
-        )
+        print(f"{verdict.patch:{width}}  {verdict.outcome:10}  {verdict.seconds:5.1f} s  {verdict.test}")
         if verdict.detail:
             print("    " + verdict.detail.replace("\n", "\n    "))
 

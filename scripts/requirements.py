@@ -42,9 +42,7 @@ def collect() -> dict[str, Counter[str]]:
     with contextlib.redirect_stdout(output):
         code = pytest.main([*options, str(ROOT / "tests")], plugins=[proofs])
     if code != pytest.ExitCode.OK:
-        sys.exit(
-            f"{output.getvalue()}\nThe tests could not be collected (pytest exit {int(code)})."
-        )
+        sys.exit(f"{output.getvalue()}\nThe tests could not be collected (pytest exit {int(code)}).")
     return proofs.by_number
 
 
@@ -72,9 +70,7 @@ def report(stage_of: dict[str, str], proofs: dict[str, Counter[str]]) -> None:
             print(f"      {test}" + (f"  ({cases} cases)" if cases > 1 else ""))
 
 
-def verdict(
-    stage_of: dict[str, str], proofs: dict[str, Counter[str]], expected: list[str]
-) -> list[str]:
+def verdict(stage_of: dict[str, str], proofs: dict[str, Counter[str]], expected: list[str]) -> list[str]:
     """What is wrong: numbers that are named but not listed, and expected ones without a proof."""
     unknown = sorted((set(proofs) | set(expected)) - set(stage_of))
     unproved = [number for number in dict.fromkeys(expected) if number not in proofs]
@@ -91,9 +87,7 @@ def verdict(
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--expect", default="", help="numbers that must be proved: A-1..A-9,B-1")
-    parser.add_argument(
-        "--expect-now", action="store_true", help="all of stage `now` must be proved"
-    )
+    parser.add_argument("--expect-now", action="store_true", help="all of stage `now` must be proved")
     options = parser.parse_args()
 
     stage_of, proofs = stages(), collect()

@@ -166,10 +166,7 @@ def walks_through(lp: limpet.Limpet) -> Iterator[Walk]:
         "A child frame that takes its tokens from its parent.",
         18,
         lambda: lp.index.push_frame(
-            scope,
-            parent_frame_id=root.frame_id,
-            goal="compare flights",
-            budget=TokenBudget(total=3_000),
+            scope, parent_frame_id=root.frame_id, goal="compare flights", budget=TokenBudget(total=3_000)
         ),
     )
     other = lp.sessions.create_session("other", user_id="grace", system="You plan trips.")
@@ -204,7 +201,9 @@ def page(found: list[Walk]) -> str:
             f"| {number} | `{step.module}` | `{step.function}` | {cell(step.line)} |"
             for number, step in enumerate(one.steps, 1)
         )
-        text += f"\n## {one.title}\n\n{one.about}\n\n| | module | function | what it does |\n|---|---|---|---|\n{rows}\n"
+        text += (
+            f"\n## {one.title}\n\n{one.about}\n\n| | module | function | what it does |\n|---|---|---|---|\n{rows}\n"
+        )
     return text
 
 

@@ -134,10 +134,7 @@ def killed(code: int, during: str, found: Found) -> Claim:
     if code != -signal.SIGKILL:
         return Claim("killed", f"the keeper was not killed, but ended with code {code}", held=False)
     middle = during == "ring_bell" and 0 < found.strokes < script.STROKES
-    text = (
-        f"dead of signal {-code} in the middle of {during},"
-        f" after {found.strokes} of {script.STROKES} strokes"
-    )
+    text = f"dead of signal {-code} in the middle of {during}, after {found.strokes} of {script.STROKES} strokes"
     return Claim("killed", text, middle)
 
 
@@ -159,9 +156,7 @@ def pending(acknowledged: Sequence[Acknowledged], found: Found) -> Claim:
         if call["id"] not in answered
     ]
     known = [(call.call_id, call.name, call.args) for call in found.pending]
-    began = [
-        tool.call_id for frame in found.frames for tool in frame.tools if tool.status == "started"
-    ]
+    began = [tool.call_id for frame in found.frames for tool in frame.tools if tool.status == "started"]
     text = (
         f"{formatting.quantity(len(known), 'call')} without a result, known by id, name and arguments;"
         " its frame knows that it had begun"

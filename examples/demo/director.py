@@ -89,10 +89,7 @@ class _Keeper:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._watchdog.cancel()
         self.process.kill()
@@ -113,10 +110,7 @@ def play(
     """Play the night in an empty folder; return what happened and what was found to be true."""
     with limpet.connect(folder / "state.db"):
         pass  # a place where no store can be is told here, before the curtain
-    stage.title(
-        "A night on Limpet Rock",
-        "The words are scripted; the tools, the file and kill -9 are real. Offline.",
-    )
+    stage.title("A night on Limpet Rock", "The words are scripted; the tools, the file and kill -9 are real. Offline.")
     stage.named("store", str(folder / "state.db"))
     asked = _run(folder, stage, actor, pace_s, "the keeper")
     question = claims.asked(asked.code, claims.look(folder))
@@ -161,10 +155,7 @@ def play(
 
 
 def _promised(
-    told: Sequence[Acknowledged],
-    found: Found,
-    promised: str = "before_the_kill",
-    kept: str = "found_after_it",
+    told: Sequence[Acknowledged], found: Found, promised: str = "before_the_kill", kept: str = "found_after_it"
 ) -> dict[str, int]:
     return {promised: len(told), kept: claims.intact(told, found)}
 
@@ -178,9 +169,7 @@ class _Ended(NamedTuple):
     asked: dict[str, Any] | None
 
 
-def _run(
-    folder: Path, stage: Stage, command: Sequence[str], pace_s: float, what: str, *options: str
-) -> _Ended:
+def _run(folder: Path, stage: Stage, command: Sequence[str], pace_s: float, what: str, *options: str) -> _Ended:
     """Run the keeper to its end; if the rope jams, kill it there."""
     with _Keeper(command, folder, "--pace", str(pace_s), *options) as running:
         stage.named("process", f"{running.process.pid}, {what}")
@@ -207,9 +196,7 @@ def _approve(folder: Path, stage: Stage, asked: Mapping[str, Any] | None) -> Non
     # Whoever else has decided is found out by the claim.
     with limpet.connect(folder / "state.db") as lp, suppress(limpet.errors.AlreadyDecided):
         lp.index.decide_suspension(asked["suspension"], "approve", by=HARBOUR)
-    stage.chapter(
-        f"The {HARBOUR} says yes to ring_bell({_args(asked['args'])}); a new process goes on"
-    )
+    stage.chapter(f"The {HARBOUR} says yes to ring_bell({_args(asked['args'])}); a new process goes on")
     stage.line()
 
 
@@ -227,9 +214,7 @@ def _interval(stage: Stage, early: Sequence[Claim], found: Found) -> None:
     stage.pause()
 
 
-def _to_the_end(
-    folder: Path, stage: Stage, command: Sequence[str], pace_s: float
-) -> tuple[list[Acknowledged], int]:
+def _to_the_end(folder: Path, stage: Stage, command: Sequence[str], pace_s: float) -> tuple[list[Acknowledged], int]:
     """Run keepers until one needs no yes any more; return what they were promised, and how the last one ended."""
     stage.chapter("A new process opens the same file, and finds the call that had begun")
     stage.line()
@@ -245,9 +230,7 @@ def _to_the_end(
     return told, code
 
 
-def _hundred_nights(
-    folder: Path, stage: Stage, command: Sequence[str]
-) -> tuple[Page | None, list[Claim]]:
+def _hundred_nights(folder: Path, stage: Stage, command: Sequence[str]) -> tuple[Page | None, list[Claim]]:
     """Have the logbook kept, and show what its model saw of it: from the file, as it was recorded."""
     # In a group of its own, as the keeper is.
     ended = subprocess.run(
@@ -255,9 +238,7 @@ def _hundred_nights(
     )  # fmt: skip
     shown = logbook.Sent(**json.loads(ended.stdout)) if ended.returncode == 0 else None
     page = claims.leaf(folder)
-    stage.chapter(
-        f"{logbook.NIGHTS} nights later the logbook has outgrown its budget: {logbook.BUDGET:,} tokens"
-    )
+    stage.chapter(f"{logbook.NIGHTS} nights later the logbook has outgrown its budget: {logbook.BUDGET:,} tokens")
     if page is not None:
         stage.line()
         question = page.row.number - 1

@@ -25,10 +25,7 @@ from limpet import Session
 
 SESSION = "night-watch"
 WAITS = 10
-WORKS = tuple(
-    Work(f"{SESSION}-{number}", task, SESSION, budget=8_000)
-    for number, task in enumerate(script.TASKS, 1)
-)
+WORKS = tuple(Work(f"{SESSION}-{number}", task, SESSION, budget=8_000) for number, task in enumerate(script.TASKS, 1))
 
 
 class Watch:
@@ -98,9 +95,7 @@ def main() -> None:
         agent = keeper(lp, station, pace_s=given.pace)
         if lp.sessions.load_session(SESSION) is None:
             station.build()
-        lp.sessions.get_or_create_session(
-            SESSION, user_id="ada", system=script.SYSTEM, title="A night on Limpet Rock"
-        )
+        lp.sessions.get_or_create_session(SESSION, user_id="ada", system=script.SYSTEM, title="A night on Limpet Rock")
         try:
             for work in WORKS:
                 agent.run(work)

@@ -53,9 +53,7 @@ def night(number: int) -> Iterator[Message]:
     """Yield what is said in a night."""
     wind, sky = _WINDS[number % len(_WINDS)], _SKIES[number % len(_SKIES)]
     ship = _SHIPS[number % len(_SHIPS)]
-    text = (
-        f"Night {number}. Wind {wind} {number % 9}, {sky}. The {ship} passed at {number % 5 + 1}."
-    )
+    text = f"Night {number}. Wind {wind} {number % 9}, {sky}. The {ship} passed at {number % 5 + 1}."
     said = Message("user", text)
     if number == DEBT_NIGHT:
         said = Message("user", DEBT, metadata={"pinned": True})
@@ -66,9 +64,7 @@ def night(number: int) -> Iterator[Message]:
 def keep(folder: Path) -> Sent:
     """Write the logbook, ask, and go on writing; return what the model was shown."""
     with limpet.connect(folder / "state.db") as lp:
-        book = lp.sessions.create_session(
-            SESSION, user_id="ada", system=script.SYSTEM, title="A hundred nights"
-        )
+        book = lp.sessions.create_session(SESSION, user_id="ada", system=script.SYSTEM, title="A hundred nights")
         book.add_message(Message("user", CHART, MessageCategory.CONTEXT))
         book.add_messages([said for number in range(1, NIGHTS + 1) for said in night(number)])
         book.add_message(Message("user", QUESTION))

@@ -34,17 +34,13 @@ def greeting(shown: Sequence[Message]) -> str:
     drink = re.search(r"I prefer ([^.”\"]+)", told)
     if name is None or drink is None:
         return STRANGER
-    return (
-        f"Good evening, {name[1]}. {drink[1].capitalize()}, as you like it: no coffee after eight."
-    )
+    return f"Good evening, {name[1]}. {drink[1].capitalize()}, as you like it: no coffee after eight."
 
 
 def first(folder: Path) -> None:
     """Have the first conversation, which ends."""
     with limpet.connect(folder / "state.db") as lp:
-        talk = lp.sessions.create_session(
-            FIRST, user_id=USER, system=script.SYSTEM, title="The relief arrives"
-        )
+        talk = lp.sessions.create_session(FIRST, user_id=USER, system=script.SYSTEM, title="The relief arrives")
         talk.add_messages([Message("user", ARRIVES), Message("assistant", ANSWER)])
         lp.sessions.end_session(FIRST)
 
@@ -52,9 +48,7 @@ def first(folder: Path) -> None:
 def second(folder: Path) -> Session:
     """Begin the second conversation, and greet."""
     with limpet.connect(folder / "state.db", memory=True) as lp:
-        talk = lp.sessions.create_session(
-            SECOND, user_id=USER, system=script.SYSTEM, title="The relief comes back"
-        )
+        talk = lp.sessions.create_session(SECOND, user_id=USER, system=script.SYSTEM, title="The relief comes back")
         talk.add_message(Message("user", COMES_BACK))
         window = talk.window(2_000)
         talk.add_message(Message("assistant", greeting(list(window))), window=window)

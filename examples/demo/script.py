@@ -16,10 +16,7 @@ SYSTEM = "You keep the light on Limpet Rock. Warn every ship, and write down onl
 STORE_ROOM = "You keep the store room of Limpet Rock. Count, and answer in one sentence."
 STROKES = 7
 TELEGRAM = "Fog at Limpet Rock. Stand off until daylight."
-TASKS: Final = (
-    "Fog is coming in and the Marit is due before dawn. See to it.",
-    "Did she hear us?",
-)
+TASKS: Final = ("Fog is coming in and the Marit is due before dawn. See to it.", "Did she hear us?")
 STORE_ROOM_TOKENS = 2_000
 
 History = Sequence[Message]
@@ -40,9 +37,7 @@ def model(turns: Sequence[Turn]) -> Model:
 
 def _says(text: str, *calls: ToolCallRequest) -> Turn:
     # A call's id is made when the turn is taken, as a provider does.
-    return lambda _history: Reply(
-        text, [ToolCallRequest(name=call.name, args=call.args) for call in calls]
-    )
+    return lambda _history: Reply(text, [ToolCallRequest(name=call.name, args=call.args) for call in calls])
 
 
 def _call(name: str, args: dict[str, Any] | None = None) -> ToolCallRequest:
@@ -58,23 +53,14 @@ def _ring_the_rest(history: History) -> Reply:
 KEEPER: Final[Sequence[Turn]] = (
     _says(
         "Is there oil for the whole night? The store room knows.",
-        _call(
-            "delegate",
-            {
-                "goal": "How long does the oil last at 3.5 litres an hour?",
-                "budget": STORE_ROOM_TOKENS,
-            },
-        ),
+        _call("delegate", {"goal": "How long does the oil last at 3.5 litres an hour?", "budget": STORE_ROOM_TOKENS}),
     ),
     _says(
         "It lasts until morning. Now I warn the Marit by telegram and with seven strokes of the bell.",
         _call("send_telegram", {"to": "Marit", "text": TELEGRAM}),
         _call("ring_bell", {"strokes": STROKES}),
     ),
-    _says(
-        "I don't know how often the bell rang. I look at its log before I touch the rope.",
-        _call("read_bell_log"),
-    ),
+    _says("I don't know how often the bell rang. I look at its log before I touch the rope.", _call("read_bell_log")),
     _ring_the_rest,
     _says(
         "Seven in all. Into the journal with it.",

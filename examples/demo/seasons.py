@@ -37,9 +37,7 @@ def play(folder: Path, stage: Stage, command: Sequence[str] = RELIEF) -> list[Cl
 
 def _done(*command: str) -> None:
     # What became of it is found out by the claims. In a group of its own, as the keeper is.
-    subprocess.run(
-        command, stdout=subprocess.DEVNULL, process_group=0, timeout=PATIENCE_S, check=False
-    )
+    subprocess.run(command, stdout=subprocess.DEVNULL, process_group=0, timeout=PATIENCE_S, check=False)
 
 
 def _tell(folder: Path, stage: Stage, session_id: str) -> None:

@@ -67,9 +67,7 @@ class Stage:
             self._hanging(lead, str(message["content"]), "")
             lead = [(" " * _TEXT_AT, "")]
         for call in message["tool_calls"]:
-            self._hanging(
-                lead, f"{self._glyphs.to} {call['name']}({_args(call.get('args', {}))})", "cyan"
-            )
+            self._hanging(lead, f"{self._glyphs.to} {call['name']}({_args(call.get('args', {}))})", "cyan")
         for result in message["tool_results"]:
             value = result["result"]
             shown = value if isinstance(value, str) else json.dumps(value)
@@ -101,9 +99,7 @@ class Stage:
 
     def waiting(self, name: str, args: Mapping[str, Any], plan: str) -> None:
         """Print a call that has no result, and what will be done about it."""
-        self._hanging(
-            [(f"  {self._glyphs.warn} ", "bold yellow")], f"{name}({_args(args)})", "yellow", at=4
-        )
+        self._hanging([(f"  {self._glyphs.warn} ", "bold yellow")], f"{name}({_args(args)})", "yellow", at=4)
         self.line((f"    {plan}", "dim"))
 
     def account(self, frame: Frame) -> None:
@@ -150,6 +146,4 @@ class Stage:
 
 
 def _args(args: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in args.items()
-    )
+    return ", ".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in args.items())

@@ -17,9 +17,7 @@ Tell = Callable[[str, int], None]
 class Station:
     """A lighthouse in a folder: a store room (CSV), an outbox, a bell with its own log, a journal."""
 
-    def __init__(
-        self, folder: Path, *, tell: Tell, jams_after: int = 0, pace_s: float = 0.0
-    ) -> None:
+    def __init__(self, folder: Path, *, tell: Tell, jams_after: int = 0, pace_s: float = 0.0) -> None:
         self._folder = folder
         self._tell = tell
         self._jams_after = jams_after

@@ -10,12 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from limpet.core.values.budget import TokenBudget
-from limpet.core.values.context import (
-    CompactionLevel,
-    CompactionStrategy,
-    ContextHandle,
-    ContextPriority,
-)
+from limpet.core.values.context import CompactionLevel, CompactionStrategy, ContextHandle, ContextPriority
 from limpet.core.values.frame_state import Frame, FrameStatus, Scope, SuspensionToken
 from limpet.core.values.messages import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from limpet.core.values.session_state import WindowPolicy
@@ -101,18 +96,7 @@ __all__ = [
     "connect_async",
 ]
 
-_MODULES = (
-    "admin",
-    "errors",
-    "frames",
-    "limits",
-    "llm",
-    "memory",
-    "render",
-    "sessions",
-    "testing",
-    "tokens",
-)
+_MODULES = ("admin", "errors", "frames", "limits", "llm", "memory", "render", "sessions", "testing", "tokens")
 
 if not TYPE_CHECKING:
     # The async names load asyncio, which takes longer to import than all the rest.

@@ -61,9 +61,7 @@ class Error(Exception):
         # The name in small letters. Names are public, so it is as stable as they are.
         cls.code = _CAPITALS.sub("_", cls.__name__).lower().removesuffix("_error")
 
-    def __init__(
-        self, message: str | None = None, *, hint: str = "", facts: Mapping[str, object] = NO_FACTS
-    ) -> None:
+    def __init__(self, message: str | None = None, *, hint: str = "", facts: Mapping[str, object] = NO_FACTS) -> None:
         self.message = message or (type(self).__doc__ or "").split("\n\n")[0]
         self.hint = hint
         self.facts = dict(facts)

@@ -36,9 +36,7 @@ def trip(folder: Path) -> str:
 
 
 def push(lp: Any, frame_id: str, goal: str, total: int, used: int, parent: str = "frm_8K") -> None:
-    lp.index.push_frame(
-        ME, goal=goal, budget=budget(total), parent_frame_id=parent, frame_id=frame_id
-    )
+    lp.index.push_frame(ME, goal=goal, budget=budget(total), parent_frame_id=parent, frame_id=frame_id)
     lp.index.record_usage(frame_id, used)
 
 
@@ -55,16 +53,11 @@ def trouble(folder: Path) -> None:
 def hostile(folder: Path) -> str:
     """Make a store in which every text is hostile; return the suspension's id."""
     with limpet.connect(folder / "state.db") as lp:
-        root = lp.index.push_frame(
-            Scope("planner"), goal=HOSTILE, budget=500, inputs={"a": HOSTILE}
-        )
+        root = lp.index.push_frame(Scope("planner"), goal=HOSTILE, budget=500, inputs={"a": HOSTILE})
         index, id_ = lp.index, root.frame_id
         index.add_result(id_, limpet.frames.ResultRef("note", "ref_1", HOSTILE))
         handle = limpet.ContextHandle(
-            handle_id="h1",
-            handle_type=limpet.frames.HandleType.DOCUMENT,
-            description=HOSTILE,
-            content="x",
+            handle_id="h1", handle_type=limpet.frames.HandleType.DOCUMENT, description=HOSTILE, content="x"
         )
         index.add_context_handle(id_, handle)
         index.begin_tool(id_, "tool", summary=HOSTILE)

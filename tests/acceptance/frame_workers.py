@@ -16,9 +16,7 @@ from limpet import FrameStatus, Scope, errors
 SMALLEST = 1
 
 
-def push_until_refused(
-    path: str, parent: str, name: str, pops: bool, notes: str, barrier: Barrier
-) -> None:
+def push_until_refused(path: str, parent: str, name: str, pops: bool, notes: str, barrier: Barrier) -> None:
     """Push children of any size, ever smaller ones when refused, until the smallest is refused too."""
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

@@ -36,9 +36,7 @@ def repeat(messages: Sequence[Message], before: str | None) -> str:
 
 def opened(path: Path | str, tenant: str = "default") -> Limpet:
     """Open a store with everything."""
-    return limpet.connect(
-        path, tenant=tenant, memory=True, embedder=Letters(), summarizer=repeat, idle_timeout_s=None
-    )
+    return limpet.connect(path, tenant=tenant, memory=True, embedder=Letters(), summarizer=repeat, idle_timeout_s=None)
 
 
 def worked(lp: Limpet) -> None:

@@ -42,9 +42,7 @@ def fill(lp: Limpet, user_id: str, c: Canaries, least: int) -> list[str]:
         call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": f'{{"q": "{c()}"}}'}}  # fmt: skip
         session.add_message(limpet.Message("user", c(), id=c(), metadata={"x": c()}), key=c())
         window = session.window(2_000)
-        session.add_message(
-            {"role": "assistant", "content": c(), "tool_calls": [call]}, window=window
-        )
+        session.add_message({"role": "assistant", "content": c(), "tool_calls": [call]}, window=window)
         session.add_message({"role": "tool", "tool_call_id": "call_1", "content": c()})
         session.add_message({"role": "user", "content": f"{c()} " * 2_500})
         for _ in range(12):
@@ -62,10 +60,7 @@ def frames(lp: Limpet, session_id: str, c: Canaries) -> None:
     scope = Scope(actor_id=c(), session_id=session_id)
     root = lp.index.push_frame(scope, goal=c(), inputs={"a": c()}, budget=50_000, key=c())
     lp.index.add_context_handle(
-        root.frame_id,
-        ContextHandle(
-            handle_id=c(), handle_type=HandleType.DOCUMENT, description=c(), content=c() * 300
-        ),
+        root.frame_id, ContextHandle(handle_id=c(), handle_type=HandleType.DOCUMENT, description=c(), content=c() * 300)
     )
     lp.index.assemble_context_pack(scope, frame_id=root.frame_id, system_prompt=c())
     token = lp.index.suspend_frame(root.frame_id, reason=c(), payload={"ask": c()})

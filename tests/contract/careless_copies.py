@@ -17,10 +17,7 @@ NO_BLOBS: Mapping[bytes, bytes] = {}
 class CopiesWithoutRewinds(VolatileStore):
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         found = super().copy_events(tenant, after=after, limit=limit)
-        return [
-            replace(raw, base=None) if raw.base and raw.base[0] == raw.number else raw
-            for raw in found
-        ]
+        return [replace(raw, base=None) if raw.base and raw.base[0] == raw.number else raw for raw in found]
 
 
 class CopiesUnchecked(VolatileStore):
@@ -132,9 +129,7 @@ class PastesWithoutBlobs(VolatileStore):
         keys: Sequence[RawKey] = (),
     ) -> None:
         missing = {hash_ for raw in events for hash_ in raw.blobs if hash_ not in blobs}
-        fewer = [
-            replace(raw, blobs=tuple(h for h in raw.blobs if h not in missing)) for raw in events
-        ]
+        fewer = [replace(raw, blobs=tuple(h for h in raw.blobs if h not in missing)) for raw in events]
         super().paste(tenant, fewer, blobs=blobs, keys=keys)
 
 

@@ -19,9 +19,7 @@ class ReadsUntilExclusively(VolatileStore):
         newest: bool = False,
     ) -> list[StoredEvent]:
         last = until - 1 if until else until
-        return super().read(
-            tenant, stream, after=after, until=last, limit=limit, at=at, newest=newest
-        )
+        return super().read(tenant, stream, after=after, until=last, limit=limit, at=at, newest=newest)
 
 
 class ForgetsHowItWas(VolatileStore):

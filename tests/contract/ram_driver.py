@@ -31,9 +31,7 @@ class RemoteDriver(volatile.RamDriver):
 class LatePipeline:
     """Applies what is sent at once and answers in order after a delay, as a server across a network does."""
 
-    def __init__(
-        self, apply: Callable[[Sequence[TenantChange]], list[ChangeResult]], late_s: float = 0.0
-    ) -> None:
+    def __init__(self, apply: Callable[[Sequence[TenantChange]], list[ChangeResult]], late_s: float = 0.0) -> None:
         self._apply = apply
         self._late_s = late_s
         self._answers: deque[list[ChangeResult]] = deque()

@@ -161,9 +161,7 @@ def test_a_message_said_before_keeps_nobody_from_going_ahead_later(world: World)
         talks = await world.talks()
         await talks[3].add_message(say("once", "m1"))
         ids_ = ["m1" if talk is talks[3] else None for talk in talks]
-        await asyncio.gather(
-            *(t.add_message(say("once", i)) for t, i in zip(talks, ids_, strict=True))
-        )
+        await asyncio.gather(*(t.add_message(say("once", i)) for t, i in zip(talks, ids_, strict=True)))
         await world.rest()
         world.driver.commits.clear()
         for _ in range(5):
@@ -174,9 +172,7 @@ def test_a_message_said_before_keeps_nobody_from_going_ahead_later(world: World)
     assert world.driver.commits.count(-16) >= 4 and world.said() == 6 * TASKS
 
 
-def test_where_the_server_is_what_takes_time_all_go_together(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_where_the_server_is_what_takes_time_all_go_together(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("limpet.runtime.engine.IDLE_MAX", -1.0)
     monkeypatch.setattr("limpet.runtime.engine.PIPELINE_PAUSE_S", 3600.0)
     asyncio.run(world.rounds(8))

@@ -27,11 +27,7 @@ from limpet.stores.server.driver import ProjectionRow
 from limpet.stores.volatile import VolatileStore
 from limpet.testing import store_contract
 from tests.contract import careless_copies, careless_notes, careless_rebuilds
-from tests.contract.careless_reads import (
-    ForgetsHowItWas,
-    KeepsClaimsOfTheRewound,
-    ReadsUntilExclusively,
-)
+from tests.contract.careless_reads import ForgetsHowItWas, KeepsClaimsOfTheRewound, ReadsUntilExclusively
 from tests.contract.test_volatile import TestVolatileStore as Suite
 
 replace = msgspec.structs.replace
@@ -91,9 +87,7 @@ class KeepsTheFirstSnapshot(Rewriting):
 
 class KeepsOldTerms(Rewriting):
     def rewritten(self, append: Append) -> Append:
-        return replace(
-            append, projections=tuple(self.joined(append, p) for p in append.projections)
-        )
+        return replace(append, projections=tuple(self.joined(append, p) for p in append.projections))
 
     def joined(self, append: Append, row: Projection) -> Projection:
         old = self.find_projection(append.tenant, row.kind, row.id)
@@ -269,10 +263,7 @@ class ForgetsBlobsOfOtherTenants(Rewriting):
             hash_ = chain.blob_hash(content)
             return any(self.blobs(name, [hash_]) for name in others)
 
-        events = (
-            replace(event, blobs=tuple(b for b in event.blobs if not known(b)))
-            for event in write.events
-        )
+        events = (replace(event, blobs=tuple(b for b in event.blobs if not known(b))) for event in write.events)
         return replace(write, events=tuple(events))
 
 

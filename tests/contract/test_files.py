@@ -91,9 +91,7 @@ class TestFilesStore(store_contract.StoreContract):
         self._index.tamper(store)
 
 
-def forge(
-    store: Store, edit: Callable[[journal_lines.CommitLine], journal_lines.CommitLine]
-) -> None:
+def forge(store: Store, edit: Callable[[journal_lines.CommitLine], journal_lines.CommitLine]) -> None:
     """Change the journal beneath a store, with checksums that are right."""
     used = files.StoreFiles()
     book = CommitJournal(used, _folder(store) / "journal")
@@ -102,9 +100,7 @@ def forge(
     decided = rewriting.read_plan()
     if decided is not None:
         assert rewriting.move_segments(decided)
-        vandalise(
-            store, journal_index.index_statements()["put_point"], msgspec.json.encode(decided.after)
-        )
+        vandalise(store, journal_index.index_statements()["put_point"], msgspec.json.encode(decided.after))
         rewriting.remove_plan()
     book.close()
 

@@ -10,14 +10,7 @@ from pathlib import Path
 import pytest
 
 from limpet import errors
-from limpet.memory.index_store import (
-    DropRows,
-    IndexStore,
-    PutRow,
-    VolatileIndexStore,
-    encode_key,
-    prefix_end,
-)
+from limpet.memory.index_store import DropRows, IndexStore, PutRow, VolatileIndexStore, encode_key, prefix_end
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.wiring.store_opener import open_index_store
 from tests.servers import postgres, valkey
@@ -28,13 +21,9 @@ Open = Callable[[], IndexStore]
 OPENERS: dict[str, Callable[[Path, ExitStack], IndexStore]] = {
     "volatile": lambda _folder, _stack: VolatileIndexStore(),
     "sqlite": lambda folder, _stack: SQLiteIndexStore(folder / "x-memory"),
-    "postgres": lambda _folder, stack: open_index_store(
-        stack.enter_context(postgres.empty_store())
-    ),
+    "postgres": lambda _folder, stack: open_index_store(stack.enter_context(postgres.empty_store())),
     "redis": lambda _folder, _stack: open_index_store(valkey.fresh()),
-    "redis cluster": lambda _folder, _stack: open_index_store(
-        valkey.fresh(valkey.shared_cluster().url)
-    ),
+    "redis cluster": lambda _folder, _stack: open_index_store(valkey.fresh(valkey.shared_cluster().url)),
 }
 
 
@@ -59,9 +48,7 @@ def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: IndexSt
     assert shelf.write([PutRow("a", k, v) for k, v in rows.items()])
     assert shelf.write([PutRow("b", encode_key("u", 1), b"other")])
     whole = encode_key("u"), prefix_end(encode_key("u"))
-    assert shelf.scan("a", *whole, limit=9) == [
-        (encode_key("u", n), str(n).encode()) for n in (2, 10, 300)
-    ]
+    assert shelf.scan("a", *whole, limit=9) == [(encode_key("u", n), str(n).encode()) for n in (2, 10, 300)]
     newest = shelf.scan("a", *whole, limit=2, newest=True)
     assert [value for _, value in newest] == [b"300", b"10"]
     assert [value for _, value in shelf.scan("a", encode_key("u", 3), whole[1], limit=1)] == [b"10"]
@@ -72,9 +59,7 @@ def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: IndexSt
 
 def test_the_last_of_each_range_is_found_in_one_look(shelf: IndexStore):
     assert shelf.last_values("a", [(b"", b"z")]) == [None]
-    shelf.write(
-        [*(PutRow("a", bytes((n,)), b"%d" % n) for n in (1, 3, 5)), PutRow("b", b"\4", b"other")]
-    )
+    shelf.write([*(PutRow("a", bytes((n,)), b"%d" % n) for n in (1, 3, 5)), PutRow("b", b"\4", b"other")])
     spans = [(b"\1", b"\4"), (b"\4", b"\5"), (b"\1", b"\xff"), (b"\5", b"\1"), (b"\1", b"\4")]
     assert shelf.last_values("a", spans) == [b"3", None, b"5", None, b"3"]
     assert shelf.last_values("a", []) == []
@@ -114,9 +99,7 @@ def test_threads_that_count_together_lose_nothing(shelf: IndexStore):
         done = 0
         while done < 25:
             seen = shelf.get(*at[:1], [at[1]]).get(at[1])
-            done += shelf.write(
-                [PutRow(*at, str(int(seen or 0) + 1).encode())], expected={at: seen}
-            )
+            done += shelf.write([PutRow(*at, str(int(seen or 0) + 1).encode())], expected={at: seen})
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
@@ -135,9 +118,7 @@ def test_a_closed_shelf_says_so(shelf: IndexStore):
 def test_what_was_dropped_is_in_no_file_after_a_scrub(tmp_path: Path):
     shelf = SQLiteIndexStore(tmp_path / "x-memory")
     canaries = [f"canary-{n:04}-" * 20 for n in range(200)]
-    shelf.write(
-        PutRow("a", encode_key(n % 7, text), text.encode()) for n, text in enumerate(canaries)
-    )
+    shelf.write(PutRow("a", encode_key(n % 7, text), text.encode()) for n, text in enumerate(canaries))
     shelf.write(PutRow("b", encode_key(n), b"kept" * 50) for n in range(500))
     shelf.write([DropRows("a", b"", b"\xff")])
     shelf.scrub()
@@ -232,9 +213,7 @@ def test_those_who_come_first_together_make_one_file(tmp_path: Path):
             shelf.get("a", [b"x"])
             made.append(shelf.write([PutRow("a", encode_key(at), b"v")]))
 
-        threads = [
-            threading.Thread(target=write, args=(shelf, at)) for at, shelf in enumerate(shelves)
-        ]
+        threads = [threading.Thread(target=write, args=(shelf, at)) for at, shelf in enumerate(shelves)]
         for thread in threads:
             thread.start()
         for thread in threads:

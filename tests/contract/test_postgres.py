@@ -59,9 +59,7 @@ class TestPostgresStore(store_contract.StoreContract):
         self.vandalise("DELETE FROM limpet.blobs WHERE @ AND hash = %s", hash_)
 
     def damage_note(self, store: Store, name: str) -> None:
-        self.vandalise(
-            "UPDATE limpet.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode()
-        )
+        self.vandalise("UPDATE limpet.notes SET value = 'x' || value WHERE @ AND name = %s", name.encode())
 
     def damage_name(self, store: Store, stream: str, other: str) -> None:
         # By a third name: no two have the same at any moment.
@@ -75,10 +73,7 @@ class TestPostgresStore(store_contract.StoreContract):
         self.vandalise("UPDATE limpet.keys SET last = last + 1 WHERE @ AND key = %s", key.encode())
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
-        self.vandalise(
-            "UPDATE limpet.events SET payload = NULL, salt = NULL WHERE @ AND position = %s",
-            position,
-        )
+        self.vandalise("UPDATE limpet.events SET payload = NULL, salt = NULL WHERE @ AND position = %s", position)
         if like:
             self.vandalise(
                 "UPDATE limpet.events AS e SET notice = o.notice, cause = o.cause, stand_in = o.stand_in"
@@ -112,21 +107,14 @@ def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.Mo
 
 
 def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
-    with (
-        postgres.empty_store() as url,
-        closing(PostgresDriver(connections.parse_url(url))) as driver,
-    ):
+    with postgres.empty_store() as url, closing(PostgresDriver(connections.parse_url(url))) as driver:
         head = FeedHead(1, b"l" * 32)
-        rows = tuple(
-            ProjectionRow(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3)
-        )
+        rows = tuple(ProjectionRow(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3))
         first = TenantChange(tenant=TENANT, before=FeedHead(), after=head, projections=rows[:1])
         assert driver.apply([first]) == [None]
         fine = TenantChange(tenant=TENANT, before=head, after=head, projections=rows[1:2])
         twice = ((1, "c", 1), (1, "c", 2))
-        refused = TenantChange(
-            tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:]
-        )
+        refused = TenantChange(tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:])
         with pytest.raises(errors.Corrupt, match="there twice"):
             driver.replace_derived({TENANT: head}, [fine, refused])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["0"]
@@ -139,9 +127,7 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         versions: list[int] = []
         for batch in range(4):
-            commit_all(
-                store, make_append(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y"))
-            )
+            commit_all(store, make_append(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y")))
             versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
         statement = sql_files.sql_statements("queries.sql")["version_at"]
         with psycopg.connect(url) as connection:

@@ -86,13 +86,7 @@ class OnRedis(StoreHarness):
                 spoil(store, b"HDEL", d + "rows", id_)
                 continue
             false = Projection(kind=row.kind, id=row.id, owner="mallory", document=row.document)
-            spoil(
-                store,
-                b"HSET",
-                d + "rows",
-                id_,
-                serialization._pack_projection(ProjectionRow(false, kept.checksum)),
-            )
+            spoil(store, b"HSET", d + "rows", id_, serialization._pack_projection(ProjectionRow(false, kept.checksum)))
         made_up = ProjectionRow(Projection(kind="row", id="made up"), b"mark")
         spoil(
             store,
@@ -113,13 +107,7 @@ class TestRedisStore(OnRedis, store_contract.StoreContract):
 
 
 class TestRedisCluster(
-    OnRedis,
-    AppendContract,
-    ConcurrencyContract,
-    CopyContract,
-    ErasureContract,
-    NoteContract,
-    RebuildContract,
+    OnRedis, AppendContract, ConcurrencyContract, CopyContract, ErasureContract, NoteContract, RebuildContract
 ):
     """What differs there: scripts find their server, tenants lie apart, and the store's own lists with neither."""
 

@@ -14,20 +14,8 @@ from limpet.stores.server.driver import ChangeResult, FeedHead, FeedRow, TenantC
 from limpet.stores.server.store import ServerStore
 from limpet.stores.volatile import RamServer
 from limpet.testing.store_contract import erasure_contract
-from limpet.testing.store_contract.erasure_contract import (
-    append_events,
-    claim_event,
-    derive_claims,
-    stream_erasure,
-)
-from limpet.testing.store_contract.harness import (
-    OTHER,
-    TENANT,
-    commit_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.erasure_contract import append_events, claim_event, derive_claims, stream_erasure
+from limpet.testing.store_contract.harness import OTHER, TENANT, commit_all, make_append, verify_store, write
 from tests.contract.ram_driver import RemoteDriver
 
 replace = msgspec.structs.replace
@@ -46,9 +34,7 @@ class Hooked(RemoteDriver):
             self.before_apply()
         return super().apply(changes)
 
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         if self.before_replace:
             self.before_replace()
         return super().replace_derived(before, derived)
@@ -86,9 +72,7 @@ def theirs(server: RamServer) -> Iterator[ServerStore]:
         yield store
 
 
-def test_a_rebuild_begins_anew_when_others_have_written(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_a_rebuild_begins_anew_when_others_have_written(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", claim_event("c1", "one"))
     left = iter([b"2"])
 
@@ -104,9 +88,7 @@ def test_a_rebuild_begins_anew_when_others_have_written(
     assert row is not None and row.document == b"one two"
 
 
-def test_a_rebuild_gives_up_when_others_write_every_time(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_a_rebuild_gives_up_when_others_write_every_time(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", claim_event("c1", "one"))
     driver.before_replace = lambda: append_events(theirs, "b", claim_event("", "more"))
     with pytest.raises(errors.Conflict):
@@ -115,9 +97,7 @@ def test_a_rebuild_gives_up_when_others_write_every_time(
     assert verify_store(mine).ok
 
 
-def test_who_writes_is_not_held_up_by_a_proof(
-    mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_writes_is_not_held_up_by_a_proof(mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch):
     """Not before it was outrun so often that it could not be otherwise."""
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
     append_events(mine, "a", claim_event("c1", "one"))
@@ -143,24 +123,18 @@ def test_who_writes_is_not_held_up_by_a_proof(
     assert verify_store(mine).ok
 
 
-def test_who_writes_does_not_wait_for_a_scrub(
-    mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_writes_does_not_wait_for_a_scrub(mine: ServerStore, driver: Hooked, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     append_events(mine, "a", claim_event("c1", "one"))
     erasure_contract.erase_all(mine, stream_erasure(mine, "a", todo=b"todo"))
     with ThreadPoolExecutor(1) as threads:
-        driver.before_scrub = lambda: threads.submit(
-            append_events, mine, "b", claim_event("", "more")
-        ).result()
+        driver.before_scrub = lambda: threads.submit(append_events, mine, "b", claim_event("", "more")).result()
         mine.scrub(b"todo")
     assert mine.pending_erasures() is None
     assert mine.version(TENANT, "b") == 1
 
 
-def test_a_rebuild_of_one_tenant_does_not_wait_for_another(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_a_rebuild_of_one_tenant_does_not_wait_for_another(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", claim_event("c1", "one"))
     commit_all(mine, make_append(StreamWrite("a", 0, (claim_event("", "one"),)), tenant=OTHER))
 
@@ -185,9 +159,7 @@ def test_damage_of_one_tenant_leaves_all_as_they_were(mine: ServerStore, server:
     assert mine.cache_epoch(TENANT) == 0
 
 
-def test_an_erasure_begins_anew_when_others_have_written(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_an_erasure_begins_anew_when_others_have_written(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", claim_event("c1", "one"))
     left = iter([b"2"])
 
@@ -203,9 +175,7 @@ def test_an_erasure_begins_anew_when_others_have_written(
     assert verify_store(mine).ok
 
 
-def test_an_erasure_that_is_passed_every_time_says_so(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_an_erasure_that_is_passed_every_time_says_so(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", claim_event("c1", "one"))
     erasure = stream_erasure(mine, "a")
     driver.before_apply = lambda: append_events(theirs, "b", claim_event("", "more"))
@@ -226,9 +196,7 @@ def test_an_erasure_by_another_is_noticed(mine: ServerStore, theirs: ServerStore
         assert mine.version(TENANT, "a") == 0
 
 
-def test_verify_looks_again_at_what_was_erased_meanwhile(
-    mine: ServerStore, theirs: ServerStore, driver: Hooked
-):
+def test_verify_looks_again_at_what_was_erased_meanwhile(mine: ServerStore, theirs: ServerStore, driver: Hooked):
     append_events(mine, "a", *(claim_event("", f"w{n}") for n in range(600)))
     pages = iter(range(2))
 
@@ -270,9 +238,7 @@ def test_a_rebuild_of_what_is_damaged_is_refused_whatever_others_write(
         list(mine.rebuild(derive_claims))
 
 
-def test_a_copy_gives_up_when_something_is_erased_every_time(
-    mine: ServerStore, driver: Hooked, server: RamServer
-):
+def test_a_copy_gives_up_when_something_is_erased_every_time(mine: ServerStore, driver: Hooked, server: RamServer):
     append_events(mine, "a", claim_event("c1", "one"))
     books = server.tenants[TENANT]
 

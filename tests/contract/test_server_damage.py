@@ -12,12 +12,7 @@ from limpet.stores.server.driver import FeedHead
 from limpet.stores.server.store import ServerStore
 from limpet.stores.volatile import RamServer
 from limpet.testing.store_contract import erasure_contract
-from limpet.testing.store_contract.erasure_contract import (
-    append_events,
-    claim_event,
-    claim_payload,
-    event_erasure,
-)
+from limpet.testing.store_contract.erasure_contract import append_events, claim_event, claim_payload, event_erasure
 from limpet.testing.store_contract.harness import TENANT, commit_all, make_append, write
 from tests.contract.ram_driver import RemoteDriver
 from tests.contract.test_volatile import swap_names

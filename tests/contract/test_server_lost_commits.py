@@ -13,19 +13,8 @@ from limpet.stores.server import tenant_cache
 from limpet.stores.server.store import ServerStore
 from limpet.stores.volatile import RamServer, TenantTables
 from limpet.testing.store_contract import erasure_contract
-from limpet.testing.store_contract.erasure_contract import (
-    append_events,
-    claim_event,
-    stream_erasure,
-)
-from limpet.testing.store_contract.harness import (
-    OTHER,
-    TENANT,
-    commit_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.erasure_contract import append_events, claim_event, stream_erasure
+from limpet.testing.store_contract.harness import OTHER, TENANT, commit_all, make_append, verify_store, write
 from tests.contract.ram_driver import RemoteDriver
 
 
@@ -94,9 +83,7 @@ def test_what_is_lost_is_told_once_then_what_is_there_counts(
     with mine.write_lock() as alone:
         assert not alone
         assert mine.version(TENANT, "a") == 2 + since
-        assert mine.commit([make_append(write("a", 2 + since, b"5"))]) == [
-            Appended(3 + since, 3 + since)
-        ]
+        assert mine.commit([make_append(write("a", 2 + since, b"5"))]) == [Appended(3 + since, 3 + since)]
     assert verify_store(mine).ok
 
 
@@ -113,9 +100,7 @@ def test_a_commit_on_what_is_lost_is_refused_and_whoever_decides_again_is_told(
         for _ in range(2):
             with pytest.raises(errors.EventsLost):
                 mine.version(TENANT, "a")
-        assert mine.is_unchanged(TENANT), (
-            "the verdict stands: nobody decides once more in this turn"
-        )
+        assert mine.is_unchanged(TENANT), "the verdict stands: nobody decides once more in this turn"
         others = mine.commit([make_append(write("a", 0, b"1"), tenant=OTHER)])
         assert others == [Appended(1, 1)], "another tenant has lost nothing"
     with mine.write_lock() as alone:

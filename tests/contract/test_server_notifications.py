@@ -102,9 +102,7 @@ def test_a_fault_in_listening_is_told_and_it_is_listened_to_anew(
     news.start_listener()
     assert listened.get(timeout=LONG_S) == 1
     assert isinstance(raised.get(timeout=LONG_S), ValueError)
-    assert news.take_received() == {"a": 1, "": 0}, (
-        "the next turn is told, and it is listened to again"
-    )
+    assert news.take_received() == {"a": 1, "": 0}, "the next turn is told, and it is listened to again"
     told.set()
     assert listened.get(timeout=LONG_S) == 2
     assert isinstance(raised.get(timeout=LONG_S), ValueError)

@@ -16,15 +16,7 @@ from limpet.stores.server import tenant_cache
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
 from limpet.stores.volatile import RamServer
-from limpet.testing.store_contract.harness import (
-    OTHER,
-    TENANT,
-    commit,
-    commit_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import OTHER, TENANT, commit, commit_all, make_append, verify_store, write
 from limpet.testing.store_contract.projection_contract import LONG_S
 from tests.contract.ram_driver import RemoteDriver
 
@@ -92,16 +84,10 @@ def test_a_commit_on_what_is_known_is_one_round_trip(
             )
         assert driver.trips == before + 1
         assert [type(each) for each in outcomes] == [Appended, Appended, Stale]
-        commit_all(
-            mine,
-            make_append(write("c", version - 1, b"x")),
-            make_append(write("d", version - 1, b"x")),
-        )
+        commit_all(mine, make_append(write("c", version - 1, b"x")), make_append(write("d", version - 1, b"x")))
 
 
-def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(
-    mine: ServerStore, theirs: ServerStore
-):
+def test_what_was_decided_on_less_than_is_there_is_refused_then_decided_anew(mine: ServerStore, theirs: ServerStore):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
     with mine.write_lock():
@@ -129,9 +115,7 @@ def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs:
         assert mine.commit([make_append(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
 
 
-def test_who_was_refused_holds_the_others_off(
-    mine: ServerStore, theirs: ServerStore, server: RamServer
-):
+def test_who_was_refused_holds_the_others_off(mine: ServerStore, theirs: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
     guard = server.advisory_locks[TENANT]
@@ -173,9 +157,7 @@ def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, serve
         with mine.write_lock():
             assert mine.version(TENANT, "a") == version
             assert server.advisory_locks[TENANT].locked() is guarded
-            assert mine.commit([make_append(write("a", version, b"x"))]) == [
-                Appended(version + 1, version + 1)
-            ]
+            assert mine.commit([make_append(write("a", version, b"x"))]) == [Appended(version + 1, version + 1)]
 
 
 def test_a_guard_that_somebody_sits_on_is_waited_for_once(
@@ -201,9 +183,7 @@ def test_a_guard_that_somebody_sits_on_is_waited_for_once(
     assert asked == [TENANT] * 2
 
 
-def test_a_guard_that_is_not_had_hinders_nobody(
-    mine: ServerStore, server: RamServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_guard_that_is_not_had_hinders_nobody(mine: ServerStore, server: RamServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.0)
     commit_all(mine, make_append(write("a", 0, b"1")))
     mine._notifications._receive(TENANT, 0)
@@ -222,20 +202,14 @@ def test_a_refusal_rests_on_what_is_there_too(mine: ServerStore, theirs: ServerS
 
 
 def test_tenants_are_refused_apart(mine: ServerStore, theirs: ServerStore):
-    commit_all(
-        mine, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER)
-    )
+    commit_all(mine, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER))
     commit_all(theirs, make_append(write("b", 0, b"2"), tenant=OTHER))
     with mine.write_lock():
-        outcomes = mine.commit(
-            [make_append(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)]
-        )
+        outcomes = mine.commit([make_append(write("a", 1, b"2"), tenant=t) for t in (OTHER, TENANT)])
     assert outcomes == [Stale("", 2), Appended(2, 2)]
 
 
-def test_each_append_has_its_own_outcome_where_something_is_taken(
-    theirs: ServerStore, mine: ServerStore
-):
+def test_each_append_has_its_own_outcome_where_something_is_taken(theirs: ServerStore, mine: ServerStore):
     used = KeyUse("k", b"hash")
     commit_all(theirs, make_append(write("a", 0, b"1", claims=(("c", 0),)), key=used))
     outcomes = commit(
@@ -280,9 +254,7 @@ def test_a_lost_answer_is_found_again_by_its_key(mine: ServerStore, driver: Forg
     assert mine.head(TENANT) == 2
 
 
-def test_what_is_forgotten_is_not_trusted(
-    mine: ServerStore, theirs: ServerStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_forgotten_is_not_trusted(mine: ServerStore, theirs: ServerStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tenant_cache, "TENANTS_MAX", 2)
     commit_all(mine, *(make_append(write("a", 0, b"1"), tenant=tenant) for tenant in "abc"))
     commit_all(theirs, make_append(write("b", 0, b"1"), tenant="a"))
@@ -308,12 +280,8 @@ def test_streams_are_forgotten_and_asked_for(mine: ServerStore, monkeypatch: pyt
     monkeypatch.setattr(tenant_cache, "BATCHES_PER_EVICTION", 2)
     for version in range(4):
         for stream in "abcde":
-            commit_all(
-                mine, make_append(write(stream, version, b"x", claims=((f"c{version}", 0),)))
-            )
-    assert commit(mine, make_append(write("a", 4, b"x", claims=(("c1", 0),)))) == [
-        ClaimTaken("a", "c1", 2)
-    ]
+            commit_all(mine, make_append(write(stream, version, b"x", claims=((f"c{version}", 0),))))
+    assert commit(mine, make_append(write("a", 4, b"x", claims=(("c1", 0),)))) == [ClaimTaken("a", "c1", 2)]
     assert verify_store(mine).ok
 
 
@@ -373,9 +341,7 @@ def test_nobody_waits_for_a_scrub_that_waits(server: RamServer, monkeypatch: pyt
         scrubbed.result()
 
 
-def test_a_turn_that_is_not_passed_on_names_its_holder(
-    mine: ServerStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_turn_that_is_not_passed_on_names_its_holder(mine: ServerStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.0)
     with mine.write_lock(), ThreadPoolExecutor(1) as pool:
         busy = pool.submit(once, mine, make_append(write("a", 0, b"1"))).exception()

@@ -124,10 +124,7 @@ def test_it_is_opened_by_its_scheme_and_everything_works(tmp_path: Path):
     for copy in ("copy.db", "other.db"):
         with limpet.connect(tmp_path / copy) as lp:
             assert lp.sessions.get_session("trip").message_count == 2
-    assert sorted(path.name for path in tmp_path.glob("trips*")) == [
-        "trips.pocket",
-        "trips.pocket.lock",
-    ]
+    assert sorted(path.name for path in tmp_path.glob("trips*")) == ["trips.pocket", "trips.pocket.lock"]
 
 
 def test_a_url_that_names_no_path_is_refused():

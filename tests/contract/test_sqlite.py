@@ -25,9 +25,7 @@ class TestSQLiteStore(store_contract.StoreContract):
         assert isinstance(store, sqlite.SQLiteStore)
         payload = store.feed(TENANT, after=position - 1, limit=1)[0].payload or b""
         flipped = bytes([payload[0] ^ 1]) + payload[1:]
-        vandalise(
-            store, "UPDATE events SET payload = ? WHERE key & 0xffffffff = ?", flipped, position
-        )
+        vandalise(store, "UPDATE events SET payload = ? WHERE key & 0xffffffff = ?", flipped, position)
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         content = store.blobs(TENANT, [hash_])[hash_]
@@ -53,12 +51,7 @@ class TestSQLiteStore(store_contract.StoreContract):
         vandalise(store, "UPDATE events SET payload = NULL, salt = NULL WHERE key = ?", key)
         if like:
             row = (key, by, 0)
-            vandalise(
-                store,
-                "INSERT INTO erased VALUES (?, ?, ?, NULL, ?)",
-                *row,
-                row_checksum(*row, None),
-            )
+            vandalise(store, "INSERT INTO erased VALUES (?, ?, ?, NULL, ?)", *row, row_checksum(*row, None))
 
     def tamper(self, store: Store) -> None:
         for statement in (

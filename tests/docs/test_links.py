@@ -12,10 +12,7 @@ from tests.docs import markdown
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FOLDERS = [DOCS, *(ROOT / name for name in ("benchmarks", "src", "tests"))]
-PAGES = [
-    *sorted(ROOT.glob("*.md")),
-    *(page for folder in FOLDERS for page in sorted(folder.rglob("*.md"))),
-]
+PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted(folder.rglob("*.md")))]
 NAMED_FILE = re.compile(r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|sql|lua|patch|txt))`")
 # Where the files are that pages name: in the repository, or in the package.
 BASES = [ROOT, ROOT / "src" / "limpet", ROOT / "examples" / "pocket"]
@@ -42,11 +39,7 @@ def test_links_lead_somewhere(page: Path):
 
 
 def missing_files(text: str) -> list[str]:
-    return [
-        name
-        for name in NAMED_FILE.findall(text)
-        if not any((base / name).exists() for base in BASES)
-    ]
+    return [name for name in NAMED_FILE.findall(text) if not any((base / name).exists() for base in BASES)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -9,9 +9,7 @@ from scripts import package_map
 
 def test_map_is_the_tree():
     page = package_map.PAGE.read_text(encoding="utf-8")
-    assert package_map.with_map(page, package_map.PACKAGE) == page, (
-        "run: .venv/bin/python scripts/package_map.py"
-    )
+    assert package_map.with_map(page, package_map.PACKAGE) == page, "run: .venv/bin/python scripts/package_map.py"
 
 
 def test_every_module_says_what_it_holds():

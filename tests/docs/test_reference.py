@@ -46,9 +46,7 @@ def program() -> cyclopts.App:
         for found in pkgutil.iter_modules(limpet.cli.__path__, "limpet.cli.")
         if not found.name.endswith("__main__")
     ]
-    apps = [
-        app for module in modules for app in vars(module).values() if isinstance(app, cyclopts.App)
-    ]
+    apps = [app for module in modules for app in vars(module).values() if isinstance(app, cyclopts.App)]
     return next(app for app in apps if "limpet" in app.name)
 
 

@@ -69,9 +69,7 @@ def run(folder: Path, kill: Kill | None, *, frames: bool, agent_of: ModuleType) 
 
     setattr(SQLiteStore, "commit", counted)  # noqa: B010 - a method of another name
     with limpet.connect(folder / "state.db") as lp:
-        agent = watched(
-            agent_of.team(lp, folder / "trips", frames=frames), steps, folder / "effects.log"
-        )
+        agent = watched(agent_of.team(lp, folder / "trips", frames=frames), steps, folder / "effects.log")
         answer = agent_of.run(lp, agent, agent_of.work_on(TASK), approve=True)
     (folder / "outcome.json").write_text(json.dumps({"answer": answer, "steps": steps.names}))
 

@@ -71,9 +71,7 @@ def _fault(truth: Truth, folder: Path, files: Files) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
-    wrong = [
-        name for name, said in answers.items() if said not in (RAISED, truth.answers.get(name))
-    ]
+    wrong = [name for name, said in answers.items() if said not in (RAISED, truth.answers.get(name))]
     if not wrong and answers.get("verify") != RAISED and RAISED in answers.values():
         wrong = [] if answers == {"open": RAISED} else ["verify, which found nothing"]
     return ", ".join(wrong)
@@ -95,12 +93,7 @@ def changed_by_refusal(truth: Truth, damages: Iterable[Damage]) -> list[str]:
 
 
 def all_unnoticed(
-    truth: Truth,
-    damages: Iterable[Damage],
-    *,
-    plant: str = "",
-    kept: Files | None = None,
-    enough: int = 20,
+    truth: Truth, damages: Iterable[Damage], *, plant: str = "", kept: Files | None = None, enough: int = 20
 ) -> tuple[int, list[str]]:
     """How many damages were done, and those that went unnoticed; stops after `enough` of these."""
     rest = iter(damages)

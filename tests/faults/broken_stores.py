@@ -154,13 +154,10 @@ def _is_doomed(append: port.Append) -> bool:
     return append.writes[0].expected == NEVER
 
 
-def _as_it_is(
-    store: port.Store, append: port.Append, key: port.KeyUse | None = None
-) -> port.Append:
+def _as_it_is(store: port.Store, append: port.Append, key: port.KeyUse | None = None) -> port.Append:
     """Return the append on the versions that the streams have now."""
     writes = tuple(
-        msgspec.structs.replace(write, expected=store.version(append.tenant, write.stream))
-        for write in append.writes
+        msgspec.structs.replace(write, expected=store.version(append.tenant, write.stream)) for write in append.writes
     )
     return msgspec.structs.replace(append, writes=writes, key=key)
 

@@ -55,9 +55,7 @@ def judge_all(runs: Sequence[Run]) -> Iterator[Outcome]:
 def judge(run: Run) -> Outcome:
     """Make a run and judge its images until one is bad."""
     folder = Path(tempfile.mkdtemp(dir=run.folder))
-    ops = recorded_run.record(
-        folder, seed=run.seed, steps=STEPS, plant=run.plant, backend=run.backend
-    )
+    ops = recorded_run.record(folder, seed=run.seed, steps=STEPS, plant=run.plant, backend=run.backend)
     journal = recorded_run.journal_of(ops)
     plan = images.plan(ops, run.wanted, run.seed)
     rendered = images.render(ops, [planned.cut for planned in plan])
@@ -84,9 +82,7 @@ def laid_out(folder: Path, image: Image, backend: str) -> Path:
     return root
 
 
-def _faults(
-    folder: Path, image: Image, planned: Planned, journal: Journal, backend: str
-) -> list[str]:
+def _faults(folder: Path, image: Image, planned: Planned, journal: Journal, backend: str) -> list[str]:
     try:
         root = laid_out(folder, image, backend)
         known = journal.between(planned.first, planned.last)

@@ -75,9 +75,7 @@ class _Judge:
             for index, element in enumerate(elements):
                 if element in self._place:
                     other, at = self._place[element]
-                    self._verdict.wrong(
-                        "doubled", f"{element} is {name}[{index}] and {other}[{at}]"
-                    )
+                    self._verdict.wrong("doubled", f"{element} is {name}[{index}] and {other}[{at}]")
                 self._place[element] = (name, index)
 
     def _take(self, transaction: Transaction) -> None:
@@ -107,12 +105,8 @@ class _Judge:
 
     def _missing(self, transaction: Transaction, there: Sequence[bool]) -> None:
         name = "torn" if any(there) else "lost"
-        gone = [
-            each for each, is_there in zip(transaction.appends, there, strict=True) if not is_there
-        ]
-        self._verdict.wrong(
-            name, f"transaction {transaction.id} appended {gone}, which is not there"
-        )
+        gone = [each for each, is_there in zip(transaction.appends, there, strict=True) if not is_there]
+        self._verdict.wrong(name, f"transaction {transaction.id} appended {gone}, which is not there")
 
     def _include(self, transaction: Transaction) -> None:
         number = len(self._ids)
@@ -127,14 +121,10 @@ class _Judge:
         for name, elements in transaction.reads:
             self._verdict.reads += 1
             if lengths.setdefault(name, elements) != elements:
-                self._verdict.wrong(
-                    "unrepeatable", f"transaction {transaction.id} read {name} twice, differently"
-                )
+                self._verdict.wrong("unrepeatable", f"transaction {transaction.id} read {name} twice, differently")
             self._read(number, transaction, name, elements)
 
-    def _read(
-        self, number: int, transaction: Transaction, name: str, elements: tuple[int, ...]
-    ) -> None:
+    def _read(self, number: int, transaction: Transaction, name: str, elements: tuple[int, ...]) -> None:
         final = self._final.get(name, ())
         if final[: len(elements)] == elements:
             self._seen.append((number, name, len(elements)))
@@ -151,9 +141,7 @@ class _Judge:
     def _look_for_made_up(self) -> None:
         for element, (name, index) in self._place.items():
             if element not in self._writer:
-                self._verdict.wrong(
-                    "made up", f"nobody appended {element}, which is {name}[{index}]"
-                )
+                self._verdict.wrong("made up", f"nobody appended {element}, which is {name}[{index}]")
 
     def _look_for_half(self, number: int, name: str, length: int) -> None:
         """Whoever reads part of what one transaction appended to a list has seen what never was."""
@@ -187,9 +175,7 @@ class _Judge:
     def _put_times(self, graph: Graph) -> int:
         """Who ended before another began came before it: by one node for each end, in the order of the ends."""
         count = len(self._ids)
-        ends = sorted(
-            (self._end[each], each) for each in range(count) if self._end[each] != _UNKNOWN_END
-        )
+        ends = sorted((self._end[each], each) for each in range(count) if self._end[each] != _UNKNOWN_END)
         begins = sorted((self._begin[each], each) for each in range(count))
         at = 0
         for moment, number in begins:

@@ -69,32 +69,22 @@ class Scene:
         raise AssertionError(f"no answer in {_TRIES} tries")
 
     def _first(self) -> port.Append:
-        events = (
-            erasure_contract.claim_event("c1", "one", (_BLOB,)),
-            erasure_contract.claim_event("c2", "two"),
-        )
+        events = (erasure_contract.claim_event("c1", "one", (_BLOB,)), erasure_contract.claim_event("c2", "two"))
         return port.Append(
             tenant=self.tenant,
             writes=(
                 port.StreamWrite("a", 0, events, (("c1", 0), ("c2", 1))),
                 port.StreamWrite("b", 0, (erasure_contract.claim_event("", "three"),)),
             ),
-            projections=(
-                erasure_contract._row("a", ["one", "two"]),
-                erasure_contract._row("b", ["three"]),
-            ),
+            projections=(erasure_contract._row("a", ["one", "two"]), erasure_contract._row("b", ["three"])),
             snapshots=(port.Snapshot("a", 2, 1, b"one two"),),
             key=port.KeyUse(KEY, b"one"),
         )
 
     def _second(self) -> port.Append:
-        write = port.StreamWrite(
-            "b", 1, (erasure_contract.claim_event("c3", "four"),), (("c3", 0),)
-        )
+        write = port.StreamWrite("b", 1, (erasure_contract.claim_event("c3", "four"),), (("c3", 0),))
         row = erasure_contract._row("b", ["three", "four"])
-        return port.Append(
-            tenant=self.tenant, writes=(write,), projections=(row,), key=port.KeyUse("k2", b"two")
-        )
+        return port.Append(tenant=self.tenant, writes=(write,), projections=(row,), key=port.KeyUse("k2", b"two"))
 
     def _append(self, store: port.Store, append: port.Append, made: port.KeyRecord) -> None:
         def commit() -> port.AppendOutcome:
@@ -113,9 +103,7 @@ class Scene:
     def _forgotten(self, store: port.Store, append: port.Append) -> port.Append:
         """Return the append as of one who does not know that it was asked for before."""
         writes = tuple(
-            msgspec.structs.replace(
-                write, expected=store.version(self.tenant, write.stream), claims=()
-            )
+            msgspec.structs.replace(write, expected=store.version(self.tenant, write.stream), claims=())
             for write in append.writes
         )
         return msgspec.structs.replace(append, writes=writes, key=None)
@@ -143,10 +131,7 @@ class Scene:
 
     def faults(self, store: port.Store) -> list[str]:
         """Look at what is there, over a connection that nobody cuts; return what is wrong."""
-        said = [
-            erasure_contract.claim_payload("", "three"),
-            erasure_contract.claim_payload("c3", "four"),
-        ]
+        said = [erasure_contract.claim_payload("", "three"), erasure_contract.claim_payload("c3", "four")]
         events = store.feed(self.tenant)
         shown = [(event.position, event.stream, event.version) for event in events]
         note = store.note(self.tenant, "n")

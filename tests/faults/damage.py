@@ -29,9 +29,7 @@ class Damage:
             case "flip":
                 changed[self.at] ^= 1 << self.bit
             case "zero":
-                changed[self.at : self.at + SECTOR] = bytes(
-                    len(content[self.at : self.at + SECTOR])
-                )
+                changed[self.at : self.at + SECTOR] = bytes(len(content[self.at : self.at + SECTOR]))
             case _:
                 del changed[self.at :]
         return bytes(changed)

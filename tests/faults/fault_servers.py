@@ -70,7 +70,4 @@ def on_valkey(**settings: str) -> Iterator[Served]:
         )  # fmt: skip
 
 
-SERVERS: dict[str, Callable[..., AbstractContextManager[Served]]] = {
-    "postgres": on_postgres,
-    "redis": on_valkey,
-}
+SERVERS: dict[str, Callable[..., AbstractContextManager[Served]]] = {"postgres": on_postgres, "redis": on_valkey}

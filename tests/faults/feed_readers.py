@@ -65,9 +65,7 @@ class Followers:
     def __init__(self, url: str, tenants: Sequence[str], each: int, bent: str = "") -> None:
         self.readers = [Reader(url, tenant, bent) for tenant in tenants for _ in range(each)]
         self._enough = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(reader,)) for reader in self.readers
-        ]
+        self._threads = [threading.Thread(target=self._run, args=(reader,)) for reader in self.readers]
 
     def __enter__(self) -> Self:
         for thread in self._threads:

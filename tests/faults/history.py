@@ -62,9 +62,7 @@ class Writer:
         """Note it before anything is asked of the store."""
         self._note(Begun(id, time.monotonic_ns(), appends))
 
-    def ended(
-        self, id: int, status: Status, reads: Iterable[tuple[str, tuple[int, ...]]] = ()
-    ) -> None:
+    def ended(self, id: int, status: Status, reads: Iterable[tuple[str, tuple[int, ...]]] = ()) -> None:
         """Note it after the store has answered."""
         self._note(Ended(id, time.monotonic_ns(), status, tuple(reads)))
 

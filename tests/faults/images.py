@@ -97,9 +97,7 @@ class Disk:
     def image(self, cut: Cut) -> Image:
         """One possible content of the directory after a power cut now."""
         rng = random.Random(cut.seed)
-        count = {"none": 0, "all": len(self.renames)}.get(
-            cut.style, rng.randint(0, len(self.renames))
-        )
+        count = {"none": 0, "all": len(self.renames)}.get(cut.style, rng.randint(0, len(self.renames)))
         return {
             name: _survivor(self.files[inode], _style(cut.style, rng), rng)
             for name, inode in sorted(self._names(count).items())
@@ -164,10 +162,7 @@ def _surviving(pending: Sequence[Op], style: str, rng: random.Random) -> list[Op
             return list(pending[: _point(pending, rng)])
         case "torn":
             at = _point(pending, rng)
-            return [
-                *pending[:at],
-                *(part for op in pending[at : at + 1] for part in _tear(op, rng)),
-            ]
+            return [*pending[:at], *(part for op in pending[at : at + 1] for part in _tear(op, rng))]
         case "subset":
             keep = rng.random()
             return [op for op in pending if rng.random() < keep]

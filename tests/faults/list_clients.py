@@ -111,9 +111,7 @@ class Shared:
         self.orders = orders
         self.tally = Tally(orders.folder)
         self.notes = Writer(orders.notes)
-        self.store = broken_stores.bent(
-            orders.bent, _opened(lambda: store_opener.open_store(orders.url)), orders.seed
-        )
+        self.store = broken_stores.bent(orders.bent, _opened(lambda: store_opener.open_store(orders.url)), orders.seed)
         self.engine = _opened(
             lambda: list_sessions_client.connected(
                 orders.url, lossy=orders.bent in broken_stores.LOSSY, seed=orders.seed
@@ -155,9 +153,7 @@ def work(orders: Orders) -> None:
     """Be one of the processes; exit with 1 if anything happens that may not."""
     try:
         shared = Shared(orders)
-        threads = [
-            threading.Thread(target=_client, args=(shared, number)) for number in range(THREADS)
-        ]
+        threads = [threading.Thread(target=_client, args=(shared, number)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -172,11 +168,7 @@ def work(orders: Orders) -> None:
 def _client(shared: Shared, number: int) -> None:
     try:
         rng = random.Random(f"{shared.orders.seed}/{number}")
-        client = (
-            SessionClient(shared, shared.engine, rng)
-            if number < AT_SESSIONS
-            else Client(shared, rng)
-        )
+        client = SessionClient(shared, shared.engine, rng) if number < AT_SESSIONS else Client(shared, rng)
         while not shared.tally.stopped:
             client.step()
     except BaseException:
@@ -249,9 +241,7 @@ class Client:
         return port.Append(
             tenant=self._tenant,
             writes=tuple(
-                port.StreamWrite(
-                    to, versions.get(self._name(to), broken_stores.NEVER), tuple(events)
-                )
+                port.StreamWrite(to, versions.get(self._name(to), broken_stores.NEVER), tuple(events))
                 for to, events in writes.items()
             ),
             key=port.KeyUse(f"k{id}", b"%d" % id),

@@ -160,9 +160,7 @@ class Run:
             while page := store.feed(tenant, after=last):
                 for event in page:
                     if event.position != last + 1:
-                        self.faults.append(
-                            f"after {last} comes {event.position} in {tenant}'s feed"
-                        )
+                        self.faults.append(f"after {last} comes {event.position} in {tenant}'s feed")
                     last = event.position
                     fed.setdefault(f"{tenant}/{event.stream}", []).append(int(event.payload or b""))
             self.faults += [

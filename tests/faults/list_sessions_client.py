@@ -36,9 +36,7 @@ class Desk(Protocol):
     @property
     def tally(self) -> Tally: ...
     def next_id(self) -> int: ...
-    def ended(
-        self, id: int, status: Status, reads: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    ) -> None: ...
+    def ended(self, id: int, status: Status, reads: tuple[tuple[str, tuple[int, ...]], ...] = ()) -> None: ...
 
 
 def connected(url: str, *, lossy: bool, seed: int) -> limpet.Limpet:
@@ -96,9 +94,7 @@ class SessionClient:
                 time.sleep(_PAUSE_S)
         self._desk.ended(id, "fail")
 
-    def _add(
-        self, id: int, name: str, elements: list[int], *, on_condition: bool, gives_up: bool
-    ) -> None:
+    def _add(self, id: int, name: str, elements: list[int], *, on_condition: bool, gives_up: bool) -> None:
         """Add messages; whoever does not hear the answer asks the very same again."""
         said = [Message(role="user", content=str(each), id=f"m{each}") for each in elements]
         session: limpet.Session | None = None

@@ -55,9 +55,7 @@ class OpLog:
         self.path = path
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def add(
-        self, kind: Kind, *, inode: int = 0, offset: int = 0, flag: int = 0, data: bytes = b""
-    ) -> None:
+    def add(self, kind: Kind, *, inode: int = 0, offset: int = 0, flag: int = 0, data: bytes = b"") -> None:
         """Append one operation, whole or not at all."""
         record = HEAD.pack(kind, flag, inode, offset, len(data)) + data
         if os.write(self._fd, record) != len(record):

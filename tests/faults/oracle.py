@@ -62,9 +62,7 @@ def _after(view: View, entry: Entry) -> View:
         case "continue":
             return dataclasses.replace(view, continued_to=entry.target)
         case "reset":
-            return dataclasses.replace(
-                view, messages=(), status="active", generation=view.generation + 1
-            )
+            return dataclasses.replace(view, messages=(), status="active", generation=view.generation + 1)
         case _:
             raise AssertionError(f"no such verb: {step.verb}")
 
@@ -146,9 +144,7 @@ def _authored(message: Message) -> bool:
     return message.origin is None and message.id.startswith("message-")
 
 
-def _pending(
-    engine: limpet.Limpet, session: str, view: View | None, messages: Sequence[Message]
-) -> Iterator[str]:
+def _pending(engine: limpet.Limpet, session: str, view: View | None, messages: Sequence[Message]) -> Iterator[str]:
     """Open calls are reported, but where the conversation goes on elsewhere, there."""
     if view is not None and not view.continued_to:
         reported = sorted(call.call_id for call in engine.sessions.pending_calls(session))

@@ -31,9 +31,7 @@ def _synchronous(level: str) -> Callable[[], None]:
     def bug() -> None:
         sound = database.connect
 
-        def connect(
-            path: Path, *, write: bool, synchronous: database.Synchronous = "FULL"
-        ) -> apsw.Connection:
+        def connect(path: Path, *, write: bool, synchronous: database.Synchronous = "FULL") -> apsw.Connection:
             connection = sound(path, write=write, synchronous=synchronous)
             connection.execute(f"PRAGMA synchronous = {level}")
             return connection
@@ -113,9 +111,7 @@ def _index_first() -> None:
         cursor = connection.cursor()
         sound_append = self.journal.append
 
-        def append(
-            point: JournalPoint, store_id: bytes, change: journal_lines.CommitLine
-        ) -> JournalPoint:
+        def append(point: JournalPoint, store_id: bytes, change: journal_lines.CommitLine) -> JournalPoint:
             cursor.execute("COMMIT")
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
             cursor.execute("BEGIN IMMEDIATE")

@@ -48,10 +48,7 @@ def write_until_killed(orders: Orders) -> None:
         limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
         engine = limpet.connect(orders.store)
         sink = Diary(orders.diary)
-        threads = [
-            threading.Thread(target=_write, args=(engine, sink, orders, number))
-            for number in range(THREADS)
-        ]
+        threads = [threading.Thread(target=_write, args=(engine, sink, orders, number)) for number in range(THREADS)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -111,12 +108,7 @@ class Siege:
         if not self.faults:
             self._judge(None)
 
-    def _round(
-        self,
-        context: ForkServerContext | SpawnContext,
-        rng: random.Random,
-        writers: int,
-    ) -> None:
+    def _round(self, context: ForkServerContext | SpawnContext, rng: random.Random, writers: int) -> None:
         shared = self._shared_sessions()
         orders = [self._orders(rng, shared, number, writers) for number in range(writers)]
         children = [context.Process(target=write_until_killed, args=(each,)) for each in orders]
@@ -128,21 +120,13 @@ class Siege:
         reached = range(self.kills - writers + 1, self.kills + 1)
         self._judge(None if any(kill in CHECK_ALL_AT for kill in reached) else touched)
 
-    def _orders(
-        self, rng: random.Random, shared: Sequence[str], number: int, writers: int
-    ) -> Orders:
+    def _orders(self, rng: random.Random, shared: Sequence[str], number: int, writers: int) -> Orders:
         self._children += 1
         name = f"k{self._children}"
         left = self._left()[number::writers]
         adopt = rng.sample(left, min(len(left), 2 * THREADS))
         return Orders(
-            self.store,
-            self.folder / f"{name}.notes",
-            name,
-            self.seed,
-            tuple(adopt),
-            tuple(shared),
-            self.early_ack,
+            self.store, self.folder / f"{name}.notes", name, self.seed, tuple(adopt), tuple(shared), self.early_ack
         )
 
     def _left(self) -> list[str]:

@@ -44,9 +44,7 @@ def faults(messages: Sequence[Spoken]) -> list[str]:
         if message.role == "tool":
             for result in message.tool_results:
                 if result.tool_call_id not in waiting:
-                    found.append(
-                        f"message {number} answers {result.tool_call_id}, which is not open"
-                    )
+                    found.append(f"message {number} answers {result.tool_call_id}, which is not open")
                 waiting.discard(result.tool_call_id)
             continue
         if waiting:

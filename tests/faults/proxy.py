@@ -183,18 +183,14 @@ class Proxy:
                 with contextlib.suppress(OSError):
                     await writer.wait_closed()
 
-    async def _pump(
-        self, link: _Link, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _pump(self, link: _Link, way: Way, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(_CHUNK):
                 # What falls into a hole is read all the same, so that it is noticed when a side goes.
                 if not link.holed:
                     await self._pass_on(link, way, data, writer)
 
-    async def _pass_on(
-        self, link: _Link, way: Way, data: bytes, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _pass_on(self, link: _Link, way: Way, data: bytes, writer: asyncio.StreamWriter) -> None:
         self._pieces[way].append(self._passed[way])
         fault = self._fault
         before = self._left(fault, link, way)

@@ -52,10 +52,7 @@ def _reads(engine: limpet.Limpet, sessions: list[str]) -> dict[str, Callable[[],
         "feed": lambda: list(engine.events.feed()),
     }
     for session in sessions:
-        reads |= {
-            f"{session}, {name}": partial(read, manager, session)
-            for name, read in _OF_A_SESSION.items()
-        }
+        reads |= {f"{session}, {name}": partial(read, manager, session) for name, read in _OF_A_SESSION.items()}
     return reads
 
 

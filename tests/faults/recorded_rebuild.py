@@ -43,9 +43,7 @@ def record(folder: Path) -> None:
     with limpet.connect(store) as lp:
         workload.Author(lp, log, name="a", seed=SEED).work(STEPS)
         vandal = database.connect(store, write=True)
-        vandal.execute(
-            "UPDATE projections SET owner = 'mallory'; DELETE FROM claims WHERE version > 3"
-        )
+        vandal.execute("UPDATE projections SET owner = 'mallory'; DELETE FROM claims WHERE version > 3")
         vandal.close()
         before = rows(store)
         log.note({"rebuild": "begins"})

@@ -40,9 +40,7 @@ def url(folder: Path, backend: str) -> str:
     return f"{scheme}{colon}{folder / name}"
 
 
-def record(
-    folder: Path, *, seed: int, steps: int, plant: str = "", backend: str = "sqlite"
-) -> list[Op]:
+def record(folder: Path, *, seed: int, steps: int, plant: str = "", backend: str = "sqlite") -> list[Op]:
     """Run the workload in a folder and return its operations; `plant` names a bug to put in."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(PROCESSES)
@@ -65,9 +63,7 @@ def journal_of(ops: list[Op]) -> Journal:
     return from_notes((at, op.note()) for at, op in enumerate(ops) if op.kind is Kind.NOTE)
 
 
-def _write(
-    folder: Path, number: int, seed: int, steps: int, plant: str, backend: str, barrier: Barrier
-) -> None:
+def _write(folder: Path, number: int, seed: int, steps: int, plant: str, backend: str, barrier: Barrier) -> None:
     try:
         log = OpLog(folder / LOG)
         root = folder / "store" / "state" if backend == "files" else None
@@ -87,9 +83,7 @@ def _write(
         sys.exit(1)
 
 
-def _parts(
-    store: str, log: OpLog, number: int, seed: int, steps: int, plant: str, barrier: Barrier
-) -> None:
+def _parts(store: str, log: OpLog, number: int, seed: int, steps: int, plant: str, barrier: Barrier) -> None:
     shared = workload.shared_ids(2)
     if number == 0:
         with limpet.connect(store) as engine:
@@ -100,12 +94,7 @@ def _parts(
         barrier.wait(MEETING_S)
         with limpet.connect(store) as engine:
             author = workload.Author(
-                engine,
-                log,
-                name=f"p{number}{part}",
-                seed=seed,
-                shared=shared,
-                early_ack=plant == planted.EARLY_ACK,
+                engine, log, name=f"p{number}{part}", seed=seed, shared=shared, early_ack=plant == planted.EARLY_ACK
             )
             for session in left:
                 author.adopt(session)

@@ -38,12 +38,7 @@ class RecordingFile(apsw.VFSFile):
     """A file of the `unix` VFS whose changes are logged under its inode number."""
 
     def __init__(
-        self,
-        log: OpLog,
-        base: str,
-        name: str | apsw.URIFilename | None,
-        flags: list[int],
-        root: Path | None = None,
+        self, log: OpLog, base: str, name: str | apsw.URIFilename | None, flags: list[int], root: Path | None = None
     ) -> None:
         path = _path(name)
         existed = path is not None and os.path.exists(path)  # noqa: PTH110  # hot, and a str
@@ -55,9 +50,7 @@ class RecordingFile(apsw.VFSFile):
         self._inode = os.stat(path).st_ino  # noqa: PTH116
         # The unix VFS syncs the directory too when a journal or WAL that it was asked to create if
         # need be is first synced through a handle, whoever did create it.
-        self._syncs_directory = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and not (
-            flags[0] & apsw.SQLITE_OPEN_MAIN_DB
-        )
+        self._syncs_directory = bool(flags[0] & apsw.SQLITE_OPEN_CREATE) and not (flags[0] & apsw.SQLITE_OPEN_MAIN_DB)
         if not existed:
             log.add(Kind.CREATE, inode=self._inode, data=named(path, root))
 
@@ -156,9 +149,7 @@ class RecordingFiles(StoreFiles):
 
     def rename(self, source: Path, target: Path) -> None:
         """Log, then rename; the sync of the folder that belongs to it comes through `sync`."""
-        self._log.add(
-            Kind.RENAME, data=named(source, self._root) + b"\0" + named(target, self._root)
-        )
+        self._log.add(Kind.RENAME, data=named(source, self._root) + b"\0" + named(target, self._root))
         super().rename(source, target)
 
     def remove(self, path: Path) -> None:

@@ -37,10 +37,6 @@ def keep_evidence(source: Path, name: str) -> Path:
 
 
 def _commit() -> str:
-    run = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    dirty = subprocess.run(
-        ["git", "status", "--porcelain", "src"], cwd=ROOT, capture_output=True, check=False
-    )
+    run = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    dirty = subprocess.run(["git", "status", "--porcelain", "src"], cwd=ROOT, capture_output=True, check=False)
     return run.stdout.strip() + (" (changed)" if dirty.stdout else "")

@@ -46,10 +46,7 @@ def on_postgres(url: str) -> Iterator[None]:
 @contextlib.contextmanager
 def on_valkey(server: valkey.Server) -> Iterator[None]:
     """Have all writes wait for a while, again and again."""
-    with (
-        server.client() as client,
-        _again_and_again(lambda: client.client_pause(int(_PAUSE_S * 1_000), all=False)),
-    ):
+    with server.client() as client, _again_and_again(lambda: client.client_pause(int(_PAUSE_S * 1_000), all=False)):
         yield
 
 

@@ -27,11 +27,7 @@ def make(folder: Path) -> tuple[dict[str, bytes], list[str]]:
         assert engine.admin.status()["blobs"]
     with limpet.connect(store) as engine:
         sessions = _second_half(engine.sessions)
-        files = {
-            path.name: path.read_bytes()
-            for path in sorted(folder.iterdir())
-            if not path.name.endswith("-lock")
-        }
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.endswith("-lock")}
     return files, sessions
 
 
@@ -39,10 +35,7 @@ def _shrink(store: Path) -> None:
     """Rewrite the database with small pages, the sums of its pages included."""
     for vfs, statements in (
         ("unix", ("PRAGMA journal_mode = DELETE", f"PRAGMA page_size = {PAGE_BYTES}", "VACUUM")),
-        (
-            database.CHECKSUM_VFS,
-            ("PRAGMA checksum_verification = OFF", "VACUUM", "PRAGMA journal_mode = WAL"),
-        ),
+        (database.CHECKSUM_VFS, ("PRAGMA checksum_verification = OFF", "VACUUM", "PRAGMA journal_mode = WAL")),
     ):
         connection = apsw.Connection(str(store), vfs=vfs)
         for statement in statements:
@@ -52,9 +45,7 @@ def _shrink(store: Path) -> None:
 
 def _first_half(sessions: limpet.SessionManager) -> None:
     trip = sessions.create_session("trip", user_id="ada", key="once")
-    trip.add_message(
-        {"role": "user", "content": "Find me a flight to Oslo, this week or the next."}
-    )
+    trip.add_message({"role": "user", "content": "Find me a flight to Oslo, this week or the next."})
     call = ToolCallRequest(id="call-1", name="search", args={"to": "OSL"})
     trip.add_message(Message(role="assistant", tool_calls=[call]))
     result = ToolCallResult(tool_call_id="call-1", result={"flights": 3})

@@ -50,11 +50,7 @@ class Orders:
 
 def contend(path: str, pipe: Connection) -> None:
     """Take part in races until the other end of the pipe is closed."""
-    with (
-        limpet.connect(path) as lp,
-        ThreadPoolExecutor(THREADS) as threads,
-        contextlib.suppress(EOFError),
-    ):
+    with limpet.connect(path) as lp, ThreadPoolExecutor(THREADS) as threads, contextlib.suppress(EOFError):
         store = lp._opened.engine.store
         commit = store.commit
         while True:
@@ -183,11 +179,7 @@ class Races:
         return told
 
     def _judge(
-        self,
-        lp: limpet.Limpet,
-        token: SuspensionToken,
-        orders: dict[int, Orders],
-        told: dict[int, list[str]],
+        self, lp: limpet.Limpet, token: SuspensionToken, orders: dict[int, Orders], told: dict[int, list[str]]
     ) -> None:
         frame = lp.index.get_frame(token.frame_id)
         ended = [event.decision for event in self._resumed(lp)]

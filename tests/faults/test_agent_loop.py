@@ -110,9 +110,7 @@ def _accounts(lp: limpet.Limpet, talks: Sequence[Session]) -> Iterator[str]:
     budget = root.budget
     if (budget.used, budget.reserved, budget.subcall_allocation) != (cost, 0, 0):
         yield f"the turns cost {cost}, the account says {budget}"
-    calls = [
-        f"{c.name}@{m.id}/{c.id}" for talk in talks for m in talk.messages for c in m.tool_calls
-    ]
+    calls = [f"{c.name}@{m.id}/{c.id}" for talk in talks for m in talk.messages for c in m.tool_calls]
     handles = [h.handle_id for f in frames for h in lp.index.get_frame(f.frame_id).context_handles]
     if Counter(handles) != Counter(calls):
         yield f"handles {handles} for calls {calls}"

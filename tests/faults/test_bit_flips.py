@@ -18,10 +18,7 @@ def truth(scratch: Path) -> Truth:
     return Truth(scratch)
 
 
-@pytest.mark.parametrize(
-    "every",
-    [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("every", [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)])
 def test_one_flipped_bit_in_any_byte_is_never_read_as_truth(truth: Truth, every: int) -> None:
     count, silent = all_unnoticed(truth, damage.flips(truth.files, SEED, every))
     sizes = {name: len(content) for name, content in truth.files.items()}
@@ -62,10 +59,7 @@ def test_an_emptied_database_is_no_new_store(scratch: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("bug", "file"),
-    [("no-page-sums", ""), ("no-digests", ""), ("no-anchor", "-wal")],
-)
+@pytest.mark.parametrize(("bug", "file"), [("no-page-sums", ""), ("no-digests", ""), ("no-anchor", "-wal")])
 def test_a_planted_bug_is_caught(truth: Truth, bug: str, file: str) -> None:
     name = small_store.STORE + file
     flips = damage.flips({name: truth.files[name]}, SEED, every=11)

@@ -53,16 +53,9 @@ def writer_of(made: list[Transaction], element: int) -> int:
     return next(at for at, each in enumerate(made) if element in [e for _, e in each.appends])
 
 
-def elements_of(
-    made: list[Transaction], final: Final, *, alone: bool = True
-) -> list[tuple[str, int]]:
+def elements_of(made: list[Transaction], final: Final, *, alone: bool = True) -> list[tuple[str, int]]:
     """Elements, newest lists last, that an acknowledged transaction appended, by itself in that list or not."""
-    sure = {
-        pair
-        for each in made
-        if each.status == "ok" and (len(each.appends) == 1) is alone
-        for pair in each.appends
-    }
+    sure = {pair for each in made if each.status == "ok" and (len(each.appends) == 1) is alone for pair in each.appends}
     return [(name, e) for name, elements in final.items() for e in elements if (name, e) in sure]
 
 
@@ -146,9 +139,7 @@ def overlook(made: list[Transaction], final: Final) -> None:
         if each.status == "ok" and len(each.appends) == 1 and len(each.reads) == 1:
             ((name, read),) = each.reads
             if each.appends[0][0] == name and len(read) > 4:
-                made[at] = msgspec.structs.replace(
-                    each, reads=((name, read[:-1]),), begin=0, end=each.end
-                )
+                made[at] = msgspec.structs.replace(each, reads=((name, read[:-1]),), begin=0, end=each.end)
                 timeless(made)
                 return
 

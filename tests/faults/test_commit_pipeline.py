@@ -20,11 +20,7 @@ TASKS, EACH = 32, 40
 PATIENCE_S = 2.0
 TRIES = 400
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.req("A-20"),
-    pytest.mark.parametrize("backend", SERVERS),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.req("A-20"), pytest.mark.parametrize("backend", SERVERS)]
 
 
 class Counted:
@@ -102,9 +98,7 @@ def cut_now_and_then(proxy: Proxy, rng: random.Random) -> Iterator[list[int]]:
         proxy.arm(None)
 
 
-def test_cuts_make_nothing_twice_and_lose_nothing(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuts_make_nothing_twice_and_lose_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
 
     async def run(url: str, proxy: Proxy) -> None:
@@ -120,9 +114,7 @@ def test_cuts_make_nothing_twice_and_lose_nothing(
     assert happened >= 5 and counted.ahead >= 10, (happened, counted.ahead)
 
 
-def test_a_server_that_is_killed_loses_nothing_that_was_answered(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_is_killed_loses_nothing_that_was_answered(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = Counted(monkeypatch)
 
     async def run(served: Served) -> None:
@@ -140,9 +132,7 @@ def test_a_server_that_is_killed_loses_nothing_that_was_answered(
     assert counted.ahead
 
 
-def test_others_who_write_to_the_same_tenant_pass_by_nobody(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_who_write_to_the_same_tenant_pass_by_nobody(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two engines, each with half of the tasks; and both write to one session now and then."""
     counted = Counted(monkeypatch)
 
@@ -194,9 +184,7 @@ def test_what_can_not_go_ahead_goes_in_its_turn(backend: str) -> None:
         session = await lp.sessions.create_session("keyed")
         for number in range(EACH):
             for _ in range(2):
-                await session.add_message(
-                    Message(role="user", content=f"{number}"), key=f"k{number}"
-                )
+                await session.add_message(Message(role="user", content=f"{number}"), key=f"k{number}")
 
     async def bounded(lp: limpet.AsyncLimpet) -> None:
         session = await lp.sessions.create_session("bounded", policy=WindowPolicy(budget=300))
@@ -205,16 +193,13 @@ def test_what_can_not_go_ahead_goes_in_its_turn(backend: str) -> None:
 
     async def run(url: str) -> None:
         async with await limpet.connect_async(url) as lp:
-            await asyncio.gather(
-                several(lp), keyed(lp), bounded(lp), *(talk(lp, task) for task in range(TASKS))
-            )
+            await asyncio.gather(several(lp), keyed(lp), bounded(lp), *(talk(lp, task) for task in range(TASKS)))
 
     with SERVERS[backend]() as served:
         asyncio.run(run(served.direct))
         check(served)
         with limpet.connect(served.direct) as lp:
             counts = {
-                name: len(list(lp.sessions.get_session(name).messages))
-                for name in ("several", "keyed", "bounded")
+                name: len(list(lp.sessions.get_session(name).messages)) for name in ("several", "keyed", "bounded")
             }
     assert counts == dict.fromkeys(("several", "keyed", "bounded"), EACH)

@@ -58,8 +58,7 @@ def cuts(backend: str, *, careless: bool = False) -> Iterator[Cuts]:
 @pytest.mark.req("A-20")
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize(
-    "every_byte",
-    [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.long)],
+    "every_byte", [pytest.param(False, marks=pytest.mark.slow), pytest.param(True, marks=pytest.mark.long)]
 )
 def test_a_cut_at_any_byte_makes_nothing_twice_or_in_part(backend: str, every_byte: bool) -> None:
     with cuts(backend) as all_of_them:

@@ -75,6 +75,4 @@ def test_the_log_reads_back_in_order(tmp_path: Path, processes: int) -> None:
         logs[at % processes].add(Kind.WRITE, inode=at, offset=at * 7, data=bytes([at]) * at)
     for log in logs:
         log.close()
-    assert read(tmp_path / "ops") == [
-        Op(Kind.WRITE, at, at * 7, data=bytes([at]) * at) for at in range(10)
-    ]
+    assert read(tmp_path / "ops") == [Op(Kind.WRITE, at, at * 7, data=bytes([at]) * at) for at in range(10)]

@@ -44,11 +44,7 @@ def left(home: Path) -> dict[str, int]:
 
 def words(folder: Path) -> dict[str, int]:
     """Return the files of one folder that have a word of what was to go."""
-    texts = (
-        (f.name, len(set(WORDS.findall(f.read_bytes().lower()))))
-        for f in folder.iterdir()
-        if f.is_file()
-    )
+    texts = ((f.name, len(set(WORDS.findall(f.read_bytes().lower())))) for f in folder.iterdir() if f.is_file())
     return {name: count for name, count in texts if count}
 
 
@@ -64,9 +60,7 @@ def of_the_store(ops: list[Op]) -> list[Op]:
 @pytest.mark.parametrize("backend", ["sqlite", "files"])
 def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path, backend: str) -> None:
     (scratch / "store").mkdir()
-    child = multiprocessing.get_context("spawn").Process(
-        target=recorded_erasure.erase, args=(str(scratch), backend)
-    )
+    child = multiprocessing.get_context("spawn").Process(target=recorded_erasure.erase, args=(str(scratch), backend))
     child.start()
     child.join()
     assert child.exitcode == 0
@@ -76,9 +70,7 @@ def test_whatever_the_disk_had_cached_it_is_all_or_nothing(scratch: Path, backen
     after = [one for one in planned if one.last > done]
     planned = planned[:: max(1, len(planned) // IMAGES)] + after
     outcomes: list[bool] = []
-    for (_, image), one in zip(
-        images.render(ops, [each.cut for each in planned]), planned, strict=True
-    ):
+    for (_, image), one in zip(images.render(ops, [each.cut for each in planned]), planned, strict=True):
         home = scratch / "home"
         campaign.laid_out(home, image, backend)
         if one.last > done:

@@ -47,9 +47,7 @@ def test_every_event_once_and_in_order_on_sqlite(scratch: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.req("A-20")
 @pytest.mark.parametrize("backend", SERVERS)
-def test_every_event_once_and_in_order_while_transactions_are_held_open(
-    scratch: Path, backend: str
-) -> None:
+def test_every_event_once_and_in_order_while_transactions_are_held_open(scratch: Path, backend: str) -> None:
     with SERVERS[backend]() as served:
         # Somebody has to have made the tables.
         store_opener.open_store(served.direct).close()

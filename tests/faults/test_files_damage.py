@@ -49,19 +49,14 @@ class Truth:
             assert isinstance(report, Report)
             if report.faults:
                 return NOTICED, ()
-            rows = [
-                store.find_projection("default", "session", "tides"),
-                store.find_key("default", "once"),
-            ]
+            rows = [store.find_projection("default", "session", "tides"), store.find_key("default", "once")]
             return (store.feed("default"), rows, store.notes("default")), store.remarks
         except limpet.Error:
             return NOTICED, ()
         finally:
             store.close()
 
-    def silent(
-        self, damages: Iterator[tuple[str, str, bytes]], *, index: bool
-    ) -> tuple[int, list[str]]:
+    def silent(self, damages: Iterator[tuple[str, str, bytes]], *, index: bool) -> tuple[int, list[str]]:
         """How many damages were done, and those after which something else was shown, and nothing said."""
         count, found = 0, list[str]()
         for what, name, content in damages:
@@ -71,9 +66,7 @@ class Truth:
                 shutil.rmtree(folder / ".index")
             (folder / "journal" / name).write_bytes(content)
             shown, remarks = self.ask(folder)
-            if shown not in (NOTICED, self.shown) and not any(
-                "cut off" in each for each in remarks
-            ):
+            if shown not in (NOTICED, self.shown) and not any("cut off" in each for each in remarks):
                 found.append(f"{what} of {name}")
             shutil.rmtree(folder)
             count += 1

@@ -116,11 +116,7 @@ def killed_in_place(folder: Path, renamed: int) -> None:
     child = os.fork()
     if not child:
         with limpet.connect(f"files:{folder}") as lp:
-            steps, place, rename = (
-                Steps(renamed + 1),
-                JournalRewriter.move_segments,
-                StoreFiles.rename,
-            )
+            steps, place, rename = (Steps(renamed + 1), JournalRewriter.move_segments, StoreFiles.rename)
 
             def placed(self: JournalRewriter, *given: object) -> bool:
                 StoreFiles.rename = _counted(rename, steps)  # pyright: ignore[reportAttributeAccessIssue]
@@ -228,9 +224,7 @@ def test_segments_never_replace_lines_that_they_were_not_made_from(folder: Path)
     assert judge(folder, told), "the erasure is done once more"
 
 
-def test_segments_half_in_place_that_others_overtook_are_damage_and_nothing_is_changed(
-    folder: Path,
-) -> None:
+def test_segments_half_in_place_that_others_overtook_are_damage_and_nothing_is_changed(folder: Path) -> None:
     beside = Beside(folder, _looks_for_nothing)
     killed_in_place(folder, 1)
     beside.go_on(close=False)

@@ -16,8 +16,7 @@ IMAGES_A_RUN = 1_250
 
 @pytest.mark.req("B-18")
 @pytest.mark.parametrize(
-    "wanted",
-    [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+    "wanted", [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)]
 )
 def test_nothing_acknowledged_is_lost_to_power_cuts(scratch: Path, wanted: int) -> None:
     count = math.ceil(wanted / IMAGES_A_RUN)
@@ -36,8 +35,6 @@ def test_nothing_acknowledged_is_lost_to_power_cuts(scratch: Path, wanted: int) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bug", ["journal-not-synced", "folder-not-synced", "index-first", planted.EARLY_ACK]
-)
+@pytest.mark.parametrize("bug", ["journal-not-synced", "folder-not-synced", "index-first", planted.EARLY_ACK])
 def test_a_planted_bug_is_caught(scratch: Path, bug: str) -> None:
     assert campaign.judge(Run(scratch, SEED, IMAGES_A_RUN, bug, "files")).fault

@@ -13,8 +13,7 @@ SEED = 20_260_101
 
 
 @pytest.mark.parametrize(
-    "kills",
-    [pytest.param(200, marks=pytest.mark.slow), pytest.param(1_000, marks=pytest.mark.long)],
+    "kills", [pytest.param(200, marks=pytest.mark.slow), pytest.param(1_000, marks=pytest.mark.long)]
 )
 def test_nothing_acknowledged_is_lost_to_kills(scratch: Path, kills: int) -> None:
     siege = Siege(scratch, SEED)

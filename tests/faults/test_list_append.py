@@ -39,8 +39,7 @@ def told(run: Run, backend: str, *, keep: bool = True) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.long)],
+    "wanted", [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.long)]
 )
 def test_no_anomaly_on_sqlite(scratch: Path, wanted: int) -> None:
     run = Run(scratch, str(scratch / "state.db"), SEED, wanted, bent="flaky")
@@ -55,8 +54,7 @@ def test_no_anomaly_on_sqlite(scratch: Path, wanted: int) -> None:
 @pytest.mark.req("A-20")
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize(
-    "wanted",
-    [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.long)],
+    "wanted", [pytest.param(20_000, marks=pytest.mark.slow), pytest.param(500_000, marks=pytest.mark.long)]
 )
 def test_no_anomaly_on_a_server(scratch: Path, backend: str, wanted: int) -> None:
     with SERVERS[backend]() as served, Proxy("127.0.0.1", served.port) as proxy:
@@ -75,9 +73,7 @@ def test_no_anomaly_on_a_server(scratch: Path, backend: str, wanted: int) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize("bent", ["careless", "remembering"])
-def test_a_store_on_a_server_that_breaks_a_promise_is_caught(
-    scratch: Path, backend: str, bent: str
-) -> None:
+def test_a_store_on_a_server_that_breaks_a_promise_is_caught(scratch: Path, backend: str, bent: str) -> None:
     with SERVERS[backend]() as served:
         run = Run(scratch, served.direct, SEED, 1_500, bent=bent)
         run.run()

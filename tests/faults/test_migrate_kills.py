@@ -120,9 +120,7 @@ def test_a_backup_that_was_killed_is_taken_up(source: Path, scratch: Path):
         migrate.migrate(from_, store, lambda *_: None)
     copy, part = scratch / "b.db", scratch / "b.db.part" / "state.db"
     for step in (3, 40, 90, 200):
-        assert killed_at(
-            step, part, lambda: migrate.backup(store, copy, open_store, lambda *_: None)
-        )
+        assert killed_at(step, part, lambda: migrate.backup(store, copy, open_store, lambda *_: None))
         assert not copy.exists()
     migrate.backup(store, copy, open_store, lambda *_: None)
     assert kept_at(copy) == kept_at(source)
@@ -134,9 +132,7 @@ def restored(backup: Path, target: Path | str) -> None:
 
 
 @pytest.mark.slow
-def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(
-    tmp_path: Path, scratch: Path
-):
+def test_a_restore_onto_a_file_that_was_killed_at_any_step_is_repeated(tmp_path: Path, scratch: Path):
     copy, kills = scratch / "copy.db", list[bool]()
     with limpet.connect(tmp_path / "a.db") as lp:
         fill(lp, "ada", Canaries(), 30)

@@ -15,8 +15,7 @@ IMAGES_A_RUN = 1_250
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(50_000, marks=pytest.mark.long)],
+    "wanted", [pytest.param(5_000, marks=pytest.mark.slow), pytest.param(50_000, marks=pytest.mark.long)]
 )
 def test_nothing_acknowledged_is_lost_to_power_cuts(scratch: Path, wanted: int) -> None:
     count = math.ceil(wanted / IMAGES_A_RUN)
@@ -26,17 +25,12 @@ def test_nothing_acknowledged_is_lost_to_power_cuts(scratch: Path, wanted: int) 
     faults = [outcome.fault for outcome in outcomes if outcome.fault]
     operations = sum(outcome.operations for outcome in outcomes)
     print(f"seeds {SEED} to {SEED + count - 1}: {images:,} images of {operations:,} operations")
-    results.keep(
-        "power cuts", images=images, operations=operations, seed=SEED, runs=count, bad=len(faults)
-    )
+    results.keep("power cuts", images=images, operations=operations, seed=SEED, runs=count, bad=len(faults))
     assert faults == []
     assert images >= wanted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "bug",
-    ["synchronous-normal", "synchronous-off", "anchor-first", planted.EARLY_ACK],
-)
+@pytest.mark.parametrize("bug", ["synchronous-normal", "synchronous-off", "anchor-first", planted.EARLY_ACK])
 def test_a_planted_bug_is_caught(scratch: Path, bug: str) -> None:
     assert campaign.judge(Run(scratch, SEED, IMAGES_A_RUN, bug)).fault

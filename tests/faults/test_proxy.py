@@ -98,9 +98,7 @@ def test_everything_passes_and_is_counted(proxy: Proxy, server: Server) -> None:
 
 @pytest.mark.parametrize("kind", ["rst", "fin"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_connection_is_cut_at_each_byte(
-    proxy: Proxy, server: Server, way: Way, kind: Kind
-) -> None:
+def test_a_connection_is_cut_at_each_byte(proxy: Proxy, server: Server, way: Way, kind: Kind) -> None:
     total = 2 * len(QUESTION if way == "up" else ANSWER)
     for at in range(total):
         server.got, server.ends = b"", []

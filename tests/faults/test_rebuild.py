@@ -20,22 +20,16 @@ STYLES = ("none", "all", *["mixed"] * 4)
 
 @pytest.mark.slow
 def test_a_power_cut_leaves_the_old_rows_or_the_new(scratch: Path) -> None:
-    child = multiprocessing.get_context("spawn").Process(
-        target=recorded_rebuild.record, args=(scratch,)
-    )
+    child = multiprocessing.get_context("spawn").Process(target=recorded_rebuild.record, args=(scratch,))
     child.start()
     child.join()
     assert child.exitcode == 0
     before, after = pickle.loads((scratch / "rows").read_bytes())
     assert before != after
     ops = oplog.read(scratch / recorded_run.LOG)
-    begins, done = (
-        at for at, op in enumerate(ops) if op.kind is Kind.NOTE and "rebuild" in op.note()
-    )
+    begins, done = (at for at, op in enumerate(ops) if op.kind is Kind.NOTE and "rebuild" in op.note())
     cuts = [
-        Cut(at, SEED * at + number, style)
-        for at in range(begins, len(ops) + 1)
-        for number, style in enumerate(STYLES)
+        Cut(at, SEED * at + number, style) for at in range(begins, len(ops) + 1) for number, style in enumerate(STYLES)
     ]
     seen: set[bytes] = set()
     found = {"before": 0, "after": 0}

@@ -34,9 +34,7 @@ def made(folder: Path) -> None:
 def judged(folder: Path) -> int:
     """Look at what a killed process has left, let the rest go; return how many had gone."""
     with retention_processes.opened(folder) as lp:
-        assert retention_processes.engine_of(lp).store.pending_erasures() is None, (
-            "whoever opens it finishes it"
-        )
+        assert retention_processes.engine_of(lp).store.pending_erasures() is None, "whoever opens it finishes it"
         gone = {name for name in OLD if lp.sessions.load_session(name) is None}
         assert gone in BATCHES, "a batch goes whole or not at all"
         for name in {*OLD} - gone:

@@ -30,12 +30,9 @@ WEAK: dict[str, tuple[tuple[str, ...], dict[str, str], str]] = {
 @pytest.mark.req("A-20")
 @pytest.mark.parametrize("backend", SERVERS)
 @pytest.mark.parametrize(
-    "wanted",
-    [pytest.param(2_500, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)],
+    "wanted", [pytest.param(2_500, marks=pytest.mark.slow), pytest.param(100_000, marks=pytest.mark.long)]
 )
-def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
-    scratch: Path, backend: str, wanted: int
-) -> None:
+def test_nothing_acknowledged_is_lost_to_kills_of_a_server(scratch: Path, backend: str, wanted: int) -> None:
     with SERVERS[backend]() as served:
         with contextlib.closing(store_opener.open_store(served.direct)) as store:
             assert store.durability == "power-loss"
@@ -60,9 +57,7 @@ def test_nothing_acknowledged_is_lost_to_kills_of_a_server(
 @pytest.mark.slow
 @pytest.mark.req("A-20")
 @pytest.mark.parametrize("backend", SERVERS)
-def test_a_level_that_a_server_can_not_hold_is_refused_and_would_have_cost(
-    scratch: Path, backend: str
-) -> None:
+def test_a_level_that_a_server_can_not_hold_is_refused_and_would_have_cost(scratch: Path, backend: str) -> None:
     positional, named, culprit = WEAK[backend]
     with SERVERS[backend](*positional, **named) as served:
         with pytest.raises(errors.UnsafeStore, match=culprit):
@@ -71,8 +66,6 @@ def test_a_level_that_a_server_can_not_hold_is_refused_and_would_have_cost(
         weak = served.url(durability="none", timeout_s=PATIENCE_S)
         with contextlib.closing(store_opener.open_store(weak)) as store:
             assert store.durability != "power-loss"
-        run = Run(
-            scratch, weak, SEED, 1_500, kill_every=0, restart=served.restart, restart_every=300
-        )
+        run = Run(scratch, weak, SEED, 1_500, kill_every=0, restart=served.restart, restart_every=300)
         run.run()
     assert {"lost", "vanished"} & run.verdict.anomalies.keys(), run.faults

@@ -15,8 +15,7 @@ SEED = 20_260_202
 
 @pytest.mark.req("C-13", "C-15", "C-20", "C-28")
 @pytest.mark.parametrize(
-    "races",
-    [pytest.param(2_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)],
+    "races", [pytest.param(2_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.long)]
 )
 def test_every_suspension_is_ended_by_exactly_one(scratch: Path, races: int) -> None:
     path = scratch / "state.db"

@@ -137,11 +137,7 @@ def _summaries(lp: Limpet) -> Iterator[str]:
         if not isinstance(fact, SessionSummarizedEvent) or not fact.summary.author:
             continue
         made += 1
-        given = [
-            m
-            for m in session.expand(last + 1, fact.summary.last)
-            if m.category not in ALWAYS_VISIBLE_CATEGORIES
-        ]
+        given = [m for m in session.expand(last + 1, fact.summary.last) if m.category not in ALWAYS_VISIBLE_CATEGORIES]
         if worker_processes.told(given) not in fact.summary.text:
             yield f"the summary of {last + 1} to {fact.summary.last} was made of something else"
         last = fact.summary.last
@@ -172,9 +168,7 @@ def test_killed_again_and_again(server: Server, prepared: Path, scratch: Path):
     steps = len(steps_of(server, copied(prepared, scratch / "whole")))
     draw, dead = random.Random(SEED), 0
     for number in range(AGAIN):
-        kills = [
-            Kill(draw.randint(1, steps), draw.random() < 0.5) for _ in range(draw.randint(2, 4))
-        ]
+        kills = [Kill(draw.randint(1, steps), draw.random() < 0.5) for _ in range(draw.randint(2, 4))]
         dead += len(kills)
         folder = copied(prepared, scratch / str(number))
         killed(server, folder, kills)

@@ -46,8 +46,7 @@ def filled(sessions: Sessions, session_id: str, name: str) -> None:
     """Go through some rounds, so that a cut is due."""
     for number in range(ROUNDS):
         sessions.add_messages(
-            session_id,
-            [Message("user", f"{name} {number}?"), Message("assistant", f"{name} {number}. " * 9)],
+            session_id, [Message("user", f"{name} {number}?"), Message("assistant", f"{name} {number}. " * 9)]
         )
 
 
@@ -88,8 +87,7 @@ def run(folder: Path, kill: Kill | None, number: int) -> None:
     for name in ("commit", "put_note"):
         setattr(SQLiteStore, name, _counted(name, getattr(SQLiteStore, name), steps))
     factory = ids.Factory(
-        now_us=lambda: ids.SYSTEM_FACTORY.now_us() + number * HOUR_US,
-        random=ids.SYSTEM_FACTORY.random,
+        now_us=lambda: ids.SYSTEM_FACTORY.now_us() + number * HOUR_US, random=ids.SYSTEM_FACTORY.random
     )
     engine = Engine(sqlite.open_store(folder / "state.db"), factory=factory)
     sessions = Sessions(engine, Settings(), factory)

@@ -104,12 +104,7 @@ class Author:
             self._rng.choices(_ACTIONS, _WEIGHTS)[0](self, desk)
 
     def _note(
-        self,
-        session: str,
-        verb: str,
-        act: Callable[[], object],
-        messages: Sequence[Message] = (),
-        number: int = 0,
+        self, session: str, verb: str, act: Callable[[], object], messages: Sequence[Message] = (), number: int = 0
     ) -> None:
         said = tuple(journal.said(message) for message in messages)
         step = Step(self._fresh("step"), self._name, session, verb, said, number)
@@ -134,9 +129,7 @@ class Author:
     def _add_to(self, session: str, messages: Sequence[Message]) -> None:
         handle = self._sessions.get_session(session)
         act = (
-            (lambda: handle.add_message(messages[0]))
-            if len(messages) == 1
-            else (lambda: handle.add_messages(messages))
+            (lambda: handle.add_message(messages[0])) if len(messages) == 1 else (lambda: handle.add_messages(messages))
         )
         self._note(session, "add", act, messages)
 
@@ -164,9 +157,7 @@ class Author:
         self._note(
             desk.id,
             "update",
-            lambda: self._sessions.update_session(
-                desk.id, title=f"number {number}", metadata={"number": number}
-            ),
+            lambda: self._sessions.update_session(desk.id, title=f"number {number}", metadata={"number": number}),
             number=number,
         )
 
@@ -203,8 +194,7 @@ class Author:
 
     def _calling(self, count: int) -> Message:
         calls = [
-            ToolCallRequest(id=self._fresh("call"), name="sound", args={"depth": self._text(10)})
-            for _ in range(count)
+            ToolCallRequest(id=self._fresh("call"), name="sound", args={"depth": self._text(10)}) for _ in range(count)
         ]
         return Message(role="assistant", id=self._fresh("message"), tool_calls=calls)
 

@@ -14,10 +14,7 @@ from limpet.sessions.windows import RecordedWindow
 from tests.property import random_messages
 
 USERS = ("ada", "bo", None)
-PICTURE = {
-    "type": "image_url",
-    "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo" * 4000},
-}
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBORw0KGgo" * 4000}}
 
 
 class Walk:
@@ -108,9 +105,7 @@ class Walk:
 
     def update(self, name: str) -> None:
         number = self.dice.randrange(9)
-        self.lp.sessions.update_session(
-            name, title=f"title {number}", metadata={"k": number}, drop_metadata=["team"]
-        )
+        self.lp.sessions.update_session(name, title=f"title {number}", metadata={"k": number}, drop_metadata=["team"])
 
     def continue_(self, name: str) -> None:
         self.lp.sessions.create_continuation_session(self.lp.sessions.get_session(name))

@@ -19,9 +19,7 @@ DATA = "aGVsbG8="
 WORDS = st.sampled_from(["", " \n", "hi", "好的，明白了。", "line \n", "<b>", "e\u0301\u200d"])
 TEXT = WORDS | st.text(max_size=12)
 SAID = TEXT.filter(lambda text: bool(text.strip()))
-CALL_IDS = st.sampled_from(
-    ["call_1", "c1", "toolu_1", "a b", "工具:1", "x.y", "x" * 41, "x" * 70, "x" * 40 + "é", "-"]
-)
+CALL_IDS = st.sampled_from(["call_1", "c1", "toolu_1", "a b", "工具:1", "x.y", "x" * 41, "x" * 70, "x" * 40 + "é", "-"])
 NAMES = st.sampled_from(["f", "search_web", "a.b c", "工具", "1st", "-x", "n" * 80])
 OWN_NAMES = st.sampled_from(["f", "search_web", "get-1"])
 
@@ -110,13 +108,8 @@ def assistant(draw: Draw, style: str, numbers: list[int]) -> Message:
         return intake.accept(raw)
     if style == "anthropic":
         blocks = draw(st.lists(st.sampled_from(THINKING), max_size=1)) + listed(draw, TEXT, [])
-        blocks += [
-            {"type": "tool_use", "id": id_, "name": draw(OWN_NAMES), "input": {"n": n}}
-            for id_, n in calls
-        ]
-        return intake.accept(
-            {"type": "message", "role": "assistant", "model": "m", "content": blocks}
-        )
+        blocks += [{"type": "tool_use", "id": id_, "name": draw(OWN_NAMES), "input": {"n": n}} for id_, n in calls]
+        return intake.accept({"type": "message", "role": "assistant", "model": "m", "content": blocks})
     private = draw(st.lists(st.sampled_from(PRIVATE), max_size=2))
     refusal = [{"type": "refusal", "refusal": "No."}] if draw(st.booleans()) else []
     content = private + listed(draw, TEXT, MEDIA) + refusal if draw(st.booleans()) else draw(TEXT)
@@ -136,10 +129,7 @@ def outcome(draw: Draw, number: int) -> Any:
 def answers(draw: Draw, style: str, pairs: list[tuple[str, int]]) -> list[Message]:
     """The results of some calls, in one message or several."""
     if style == "openai":
-        return [
-            intake.accept({"role": "tool", "tool_call_id": id_, "content": f"<{n}>"})
-            for id_, n in pairs
-        ]
+        return [intake.accept({"role": "tool", "tool_call_id": id_, "content": f"<{n}>"}) for id_, n in pairs]
     if style == "anthropic":
         blocks: list[dict[str, Any]] = []
         for id_, n in pairs:
@@ -150,12 +140,7 @@ def answers(draw: Draw, style: str, pairs: list[tuple[str, int]]) -> list[Messag
             blocks += listed(draw, TEXT, ANTHROPIC_MEDIA)
         return [intake.accept({"role": "user", "content": blocks})]
     return [
-        Message(
-            "tool",
-            tool_results=[
-                ToolCallResult(id_, outcome(draw, n), draw(st.booleans())) for id_, n in pairs
-            ],
-        )
+        Message("tool", tool_results=[ToolCallResult(id_, outcome(draw, n), draw(st.booleans())) for id_, n in pairs])
     ]
 
 
@@ -185,9 +170,7 @@ def conversations(draw: Draw, styles: tuple[str, ...] = STYLES) -> list[Message]
     for _ in range(draw(st.integers(0, 2))):
         messages.append(said(draw(st.sampled_from(["own", "openai"])), "system", draw(TEXT)))
     number = 0
-    for kind in draw(
-        st.lists(st.sampled_from(["user", "say", "call", "call", "system"]), max_size=7)
-    ):
+    for kind in draw(st.lists(st.sampled_from(["user", "say", "call", "call", "system"]), max_size=7)):
         if kind == "user":
             messages.append(user(draw, draw(style)))
         elif kind == "system":
@@ -228,9 +211,7 @@ def anthropic_messages(draw: Draw) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     waiting: list[str] = []
     for number in range(draw(st.integers(1, 5))):
-        results = [
-            {"type": "tool_result", "tool_use_id": id_, "content": draw(SAID)} for id_ in waiting
-        ]
+        results = [{"type": "tool_result", "tool_use_id": id_, "content": draw(SAID)} for id_ in waiting]
         extra = listed(draw, SAID, ANTHROPIC_MEDIA) if not results or draw(st.booleans()) else []
         plain = not results and draw(st.booleans())
         messages.append({"role": "user", "content": draw(SAID) if plain else [*results, *extra]})
@@ -238,7 +219,5 @@ def anthropic_messages(draw: Draw) -> list[dict[str, Any]]:
         blocks = draw(st.lists(st.sampled_from(THINKING), max_size=2)) + listed(draw, SAID, [])
         blocks += [{"type": "tool_use", "id": i, "name": "f", "input": {"q": [1]}} for i in waiting]
         messages.append({"role": "assistant", "content": blocks})
-    last = [{"type": "tool_result", "tool_use_id": id_} for id_ in waiting] or [
-        text_block("Go on.")
-    ]
+    last = [{"type": "tool_result", "tool_use_id": id_} for id_ in waiting] or [text_block("Go on.")]
     return [*messages, {"role": "user", "content": last}]

@@ -211,9 +211,7 @@ class Model:
         if total > parent.free:
             raise No(errors.InsufficientTokens, requested=total, available=parent.free)
 
-    def update(
-        self, frame_id: str, goal: str | None, inputs: Any, status: str | None, handled: list[str]
-    ) -> Effect:
+    def update(self, frame_id: str, goal: str | None, inputs: Any, status: str | None, handled: list[str]) -> Effect:
         work = self.find(frame_id)
         moves = status is not None and status != work.status
         if moves and status in (*FINAL, "suspended"):
@@ -244,9 +242,7 @@ class Model:
         if work.status == "suspended" and not (cascade and status != "completed"):
             raise No(errors.InvalidTransition, frame=frame_id, status="suspended")
         if work.children and not cascade:
-            raise No(
-                errors.OpenChildren, frame=frame_id, children=[one.id for one in work.children]
-            )
+            raise No(errors.OpenChildren, frame=frame_id, children=[one.id for one in work.children])
         if status == "completed" and work.tools:
             raise No(errors.InvalidTransition, frame=frame_id, tools=list(work.tools))
         return lambda _: self.close(work, status)

@@ -112,9 +112,7 @@ class Steps:
 
     def _push_made(self, frame_id: str | None, parent: str | None, made: tuple[Any, ...]) -> None:
         actor, session, goal, inputs, total, depth, calls, timeout, waits = made
-        budget = TokenBudget(
-            total=total, max_subframe_depth=depth, max_tool_calls=calls, timeout_ms=timeout
-        )
+        budget = TokenBudget(total=total, max_subframe_depth=depth, max_tool_calls=calls, timeout_ms=timeout)
         self.do(
             lambda: self.model.push(frame_id, parent, made),
             lambda key: self.index.push_frame(
@@ -148,9 +146,7 @@ class Steps:
             given["inputs"] = inputs
         self.do(
             lambda: self.model.update(frame_id, goal, inputs, status, handled),
-            lambda key: self.index.update_frame(
-                frame_id, status=status, handled=handled, key=key, **given
-            ),
+            lambda key: self.index.update_frame(frame_id, status=status, handled=handled, key=key, **given),
         )
 
     def pop(self) -> None:
@@ -161,13 +157,7 @@ class Steps:
     def _pop(self, frame_id: str, status: Any, *, cascade: bool) -> None:
         self.do(
             lambda: self.model.pop(frame_id, status, cascade),
-            lambda key: self.index.pop_frame(
-                frame_id,
-                status,
-                result_summary="done",
-                cascade=cascade,
-                key=key,
-            ),
+            lambda key: self.index.pop_frame(frame_id, status, result_summary="done", cascade=cascade, key=key),
         )
 
     # Accounts.
@@ -233,9 +223,7 @@ class Steps:
         """A pack is recorded unless it is the one that was recorded last, and comes back as it was."""
         frame_id = self.rng.choice(list(self.model.open))
         work, budget = self.model.open[frame_id], self.rng.choice([500, 700, 4_000])
-        made = self.index.assemble_context_pack(
-            Scope(work.actor), frame_id=frame_id, budget_tokens=budget
-        )
+        made = self.index.assemble_context_pack(Scope(work.actor), frame_id=frame_id, budget_tokens=budget)
         self.world.look(self.model.packed(work, made.context_hash))
         assert self.index.get_frame(frame_id).context_hash == made.context_hash
         again = self.index.pack_of(frame_id)

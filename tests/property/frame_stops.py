@@ -21,9 +21,7 @@ class FullModel(Model):
             if before is not None and before.status == "waiting":
                 before.status = "expired"
             previous = before.previous if before else work.status
-            work.pause = Pause(
-                token.suspension_id, frame_id, token.token_id, purpose, payload, previous, expires
-            )
+            work.pause = Pause(token.suspension_id, frame_id, token.token_id, purpose, payload, previous, expires)
             self.pauses[work.pause.id] = work.pause
             self.of_frame.setdefault(frame_id, []).append(work.pause)
             work.status = "suspended"
@@ -155,11 +153,7 @@ class FullModel(Model):
 
     def mine(self, actor: str, session: str | None) -> list[Work]:
         """The open frames of a scope, the deepest first, then the newest."""
-        found = [
-            work
-            for work in self.open.values()
-            if work.actor == actor and session in (None, work.session)
-        ]
+        found = [work for work in self.open.values() if work.actor == actor and session in (None, work.session)]
         return sorted(found, key=lambda w: (w.depth, w.created, w.id), reverse=True)
 
     def come_back(self, actor: str, session: str | None) -> Told:

@@ -88,9 +88,7 @@ class FrameWorld:
     def look(self, told: Told, *, in_order: bool = True) -> None:
         """Compare what is new in the log with what must be, and then the trees that it is about."""
         news = self._store.feed(TENANT, after=self.fed, limit=limits.READ_CHUNK)
-        assert [stored.position for stored in news] == [
-            *range(self.fed + 1, self.fed + 1 + len(news))
-        ]
+        assert [stored.position for stored in news] == [*range(self.fed + 1, self.fed + 1 + len(news))]
         found = [(wire_event(stored).frame_id, stored.kind) for stored in news]
         if in_order:
             assert found == told
@@ -123,13 +121,8 @@ class FrameWorld:
             self._check_frame(frame, works[frame_id])
         row = self._store.find_projection(TENANT, state_cache.TREE_KIND, root_id)
         moments = [work.deadline() for work in works.values()]
-        moments += [
-            w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"
-        ]
-        alarm = min(
-            (moment for moment in moments if moment is not None),
-            default=state_cache.NEVER_OVERDUE_US,
-        )
+        moments += [w.pause.expires for w in works.values() if w.pause and w.pause.status == "waiting"]
+        alarm = min((moment for moment in moments if moment is not None), default=state_cache.NEVER_OVERDUE_US)
         lately = [self.model.closed[frame.frame_id] for frame in tree.closed]
         assert [*map(picture_of_frame, tree.closed)] == [*map(picture_of_work, lately)]
         terms = {f"actor:{work.actor}" for work in (*works.values(), *lately)}
@@ -155,9 +148,7 @@ class FrameWorld:
         if work is None:
             return
         budget = (500, 600, 4_000)[self._looks % 3]
-        pack = self.index.assemble_context_pack(
-            Scope(work.actor), frame_id=work.id, budget_tokens=budget, record=False
-        )
+        pack = self.index.assemble_context_pack(Scope(work.actor), frame_id=work.id, budget_tokens=budget, record=False)
         assert pack.token_summary.used <= budget and not pack.token_summary.overflow
         inside = {segment.handle_id for segment in pack.segments}
         critical = [id_ for id_, handle in work.handles.items() if handle.priority == 100]
@@ -199,15 +190,11 @@ class FrameWorld:
         """What is found by scope, and which suspensions wait."""
         scope = Scope(actor, session)
         mine = self.model.mine(actor, session)
-        assert [f.frame_id for f in self.index.list_frames(scope, limit=1_000)] == [
-            w.id for w in mine
-        ]
+        assert [f.frame_id for f in self.index.list_frames(scope, limit=1_000)] == [w.id for w in mine]
         every = self.index.list_frames(scope, open_only=False, limit=100_000)[len(mine) :]
         assert every == sorted(every, key=lambda f: (f.created_us, f.frame_id), reverse=True)
         closed = [
-            work.id
-            for work in self.model.closed.values()
-            if work.actor == actor and session in (None, work.session)
+            work.id for work in self.model.closed.values() if work.actor == actor and session in (None, work.session)
         ]
         assert sorted(frame.frame_id for frame in every) == sorted(closed)
         parents = {work.parent.id for work in mine if work.parent}
@@ -249,11 +236,7 @@ class FrameWorld:
     def _all_rows(self) -> list[port.Projection]:
         kinds = (state_cache.FRAME_KIND, state_cache.TREE_KIND, state_cache.SUSPENSION_KIND)
         queries = [port.Query(kind=kind) for kind in kinds]
-        return [
-            row
-            for query in queries
-            for row in projections.iter_rows(self.engine.store, TENANT, query)
-        ]
+        return [row for query in queries for row in projections.iter_rows(self.engine.store, TENANT, query)]
 
     def _events(self, stream: str) -> list[port.StoredEvent]:
         found: list[port.StoredEvent] = []
@@ -306,8 +289,7 @@ def picture_of_frame(frame: Frame) -> dict[str, Any]:
         "failures": list(frame.failures) if frame.open else None,
         "created": frame.created_us,
         "deadline": frame.deadline_us if frame.open and frame.stood_us is None else None,
-        "pause": pause
-        and (pause.suspension_id, str(pause.status), str(pause.previous), plain(pause.payload)),
+        "pause": pause and (pause.suspension_id, str(pause.status), str(pause.previous), plain(pause.payload)),
     }
 
 

@@ -38,8 +38,7 @@ def asking(rng: random.Random) -> Message:
     if rng.random() < 0.5:
         return Message("assistant", tool_calls=[ToolCallRequest(id_, "f", {"x": 1}) for id_ in ids])
     calls: list[dict[str, Any]] = [
-        {"id": id_, "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
-        for id_ in ids
+        {"id": id_, "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}} for id_ in ids
     ]
     return intake.accept({"role": "assistant", "content": None, "tool_calls": calls})
 

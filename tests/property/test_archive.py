@@ -61,9 +61,7 @@ class Told:
 
     def has(self, query: list[bytes]) -> bool:
         return self.there and any(
-            any(own.startswith(term) for own in self.terms)
-            if terms.is_prefix(term)
-            else term in self.terms
+            any(own.startswith(term) for own in self.terms) if terms.is_prefix(term) else term in self.terms
             for term in query
         )
 

@@ -44,9 +44,7 @@ def test_whatever_is_erased_the_conversation_stays_whole(data: st.DataObject):
                 recorded = session.window(400) if message.role == "assistant" else None
                 session.add_message(message, window=recorded)
         if data.draw(st.booleans()):
-            lp.sessions.fork_session(
-                "a", data.draw(st.integers(1, session.message_count)), new_id="f"
-            )
+            lp.sessions.fork_session("a", data.draw(st.integers(1, session.message_count)), new_id="f")
         if data.draw(st.booleans()):
             lp.sessions.create_continuation_session(session)
         names = [m.id for m in session.messages if m.role != "system"]

@@ -30,9 +30,7 @@ def engine_of(lp: Any) -> Any:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("target", ["sqlite", "volatile"])
-def test_a_walk_survives_the_journey(
-    seed: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_walk_survives_the_journey(seed: int, target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     if seed % 2:
         # Small steps: every session is hidden until its last one.
         monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 5)

@@ -105,9 +105,7 @@ class History:
     def create(self) -> str:
         owner = self.dice.choice(("ada", "bob", None))
         return self._known(
-            self.sessions.create_session(
-                user_id=owner, system="Be brief.", metadata={"n": self.dice.randrange(3)}
-            )
+            self.sessions.create_session(user_id=owner, system="Be brief.", metadata={"n": self.dice.randrange(3)})
         )
 
     def say(self) -> str:
@@ -181,9 +179,7 @@ class History:
 
     def pop(self) -> str:
         how = self.dice.choice((FrameStatus.COMPLETED, FrameStatus.CANCELLED))
-        return str(
-            self.index.pop_frame(self._frame(), how, cascade=self.dice.random() < 0.5).status
-        )
+        return str(self.index.pop_frame(self._frame(), how, cascade=self.dice.random() < 0.5).status)
 
     def suspend(self) -> str:
         token = self.index.suspend_frame(self._frame(), reason="approval", payload={"ask": 1})

@@ -76,11 +76,7 @@ class Machine(RuleBasedStateMachine):
         self.talks[name] = Talk([])
 
     @precondition(lambda self: self.talks)
-    @rule(
-        at=AT,
-        ids=st.lists(st.integers(0, 25), min_size=1, max_size=4, unique=True),
-        tool=st.booleans(),
-    )
+    @rule(at=AT, ids=st.lists(st.integers(0, 25), min_size=1, max_size=4, unique=True), tool=st.booleans())
     def add(self, at: int, ids: list[int], tool: bool) -> None:
         name, talk = self.pick(at)
         if talk.continued:
@@ -88,12 +84,8 @@ class Machine(RuleBasedStateMachine):
         messages = [Message("user", f"{n} {self.new('t')}", id=f"m{n}") for n in ids]
         if tool:
             call = self.new("c")
-            messages[0] = Message(
-                "assistant", tool_calls=[ToolCallRequest(call, "f", {})], id=messages[0].id
-            )
-            messages[1:] = [
-                Message("tool", tool_results=[ToolCallResult(call, "r")], id=self.new("r"))
-            ]
+            messages[0] = Message("assistant", tool_calls=[ToolCallRequest(call, "f", {})], id=messages[0].id)
+            messages[1:] = [Message("tool", tool_results=[ToolCallResult(call, "r")], id=self.new("r"))]
         state = self.place.sessions.get_session(name).state
         if state.open_calls:
             result = ToolCallResult(state.open_calls[0].call_id, "late")
@@ -231,9 +223,7 @@ class SQLiteMachine(Machine):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("machine", "examples"),
-    [(VolatileMachine, 120), (SQLiteMachine, 40)],
-    ids=["volatile", "sqlite"],
+    ("machine", "examples"), [(VolatileMachine, 120), (SQLiteMachine, 40)], ids=["volatile", "sqlite"]
 )
 def test_forks_and_rewinds_agree_with_plain_lists(machine: type[Machine], examples: int):
     run_state_machine_as_test(

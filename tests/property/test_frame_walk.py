@@ -49,9 +49,7 @@ class Walker(Steps):
             )  # fmt: skip
 
         key = self.key
-        token = self.world.do(
-            lambda: self.model.suspend(frame_id, purpose, payload, expires), lambda: act(key)
-        )
+        token = self.world.do(lambda: self.model.suspend(frame_id, purpose, payload, expires), lambda: act(key))
         if key is not None and token is not None:
             self.keyed_pauses.append((key, token.suspension_id, seconds, act))
             del self.keyed_pauses[:-5]
@@ -70,9 +68,7 @@ class Walker(Steps):
         others = [one.token for one in list(self.model.pauses.values())[-9:]]
         suspension_id, _, secret = pause.token.partition(".")
         forged = f"{suspension_id}.{rng.choice(others).partition('.')[2]}"
-        token = rng.choice(
-            [pause.token, pause.token, pause.token, forged, f"{suspension_id}.x{secret}"]
-        )
+        token = rng.choice([pause.token, pause.token, pause.token, forged, f"{suspension_id}.x{secret}"])
         purpose = rng.choice([None, None, pause.purpose, "another"])
         self.do(
             lambda: self.model.resume(pause, token, purpose),
@@ -112,9 +108,7 @@ class Walker(Steps):
         intent = rng.random() < 0.4
         self.do(
             lambda: self.model.begin(frame_id, named, intent),
-            lambda key: self.index.begin_tool(
-                frame_id, "mail", tool_id=named, intent=intent, key=key
-            ),
+            lambda key: self.index.begin_tool(frame_id, "mail", tool_id=named, intent=intent, key=key),
         )
 
     def end(self) -> None:
@@ -129,10 +123,7 @@ class Walker(Steps):
         frame_id = self.a_frame("tools")
         tool_id, how = self.a_tool(frame_id), self.rng.choice(["retry", "result", "abandon"])
         plan = self.model.retry if how == "retry" else self.model.end
-        self.do(
-            lambda: plan(frame_id, tool_id),
-            lambda key: self.index.resolve_tool(frame_id, tool_id, how, key=key),
-        )
+        self.do(lambda: plan(frame_id, tool_id), lambda key: self.index.resolve_tool(frame_id, tool_id, how, key=key))
 
     # Actors, time, and coming again.
 
@@ -144,14 +135,9 @@ class Walker(Steps):
         mine = self.model.mine(actor, session)
         stack = mine[0].above() if mine else []
         assert [frame.frame_id for frame in state.frame_stack] == [work.id for work in stack]
-        assert (state.current_frame.frame_id if state.current_frame else None) == (
-            mine[0].id if mine else None
-        )
+        assert (state.current_frame.frame_id if state.current_frame else None) == (mine[0].id if mine else None)
         others = sorted((w for w in mine if w not in stack), key=lambda w: (w.created, w.id))
-        found = [
-            (work.frame_id, str(work.work_type), work.description, work.ref_id)
-            for work in state.pending_work
-        ]
+        found = [(work.frame_id, str(work.work_type), work.description, work.ref_id) for work in state.pending_work]
         assert found == self.model.pending([*stack, *others])
         assert state.recovery_summary.frames_recovered == len(stack)
         assert state.recovery_summary.pending_work_items == len(found)
@@ -169,19 +155,7 @@ class Walker(Steps):
     def keyed(self) -> None:
         """Any step of one command, with a key."""
         self.key = f"k{self.number}"
-        names = [
-            "push",
-            "use",
-            "reserve",
-            "pop",
-            "add_handle",
-            "suspend",
-            "resume",
-            "decide",
-            "begin",
-            "end",
-            "update",
-        ]
+        names = ["push", "use", "reserve", "pop", "add_handle", "suspend", "resume", "decide", "begin", "end", "update"]
         getattr(self, self.rng.choice(names))()
 
     def repeat(self) -> None:
@@ -210,9 +184,7 @@ class Walker(Steps):
         if self.keyed_acts:
             key, _, _ = self.rng.choice(self.keyed_acts)
             frame_id = next(iter(self.model.open))
-            self._no(
-                errors.KeyReused, lambda: self.index.reserve(frame_id, 1, purpose="reuse", key=key)
-            )
+            self._no(errors.KeyReused, lambda: self.index.reserve(frame_id, 1, purpose="reuse", key=key))
 
     def _no(self, error: type[errors.Error], act: Callable[[], Any]) -> None:
         self.world.refused(No(error), act)
@@ -258,10 +230,7 @@ class Walker(Steps):
         pause = self.a_pause()
         if pause is not None:
             self._no(errors.InvalidSuspensionToken, lambda: theirs.resume_frame(pause.token))
-            self._no(
-                errors.SuspensionNotFound,
-                lambda: theirs.decide_suspension(pause.id, "approve", by="eve"),
-            )
+            self._no(errors.SuspensionNotFound, lambda: theirs.decide_suspension(pause.id, "approve", by="eve"))
 
     def lists(self) -> None:
         self.world.check_lists(self.rng.choice("abc"), self.rng.choice([None, "s1", "s2"]))
@@ -343,25 +312,10 @@ def test_the_walks_are_long_enough():
 
 @pytest.mark.slow
 @pytest.mark.req(
-    "C-1",
-    "C-2",
-    "C-3",
-    "C-4",
-    "C-6",
-    "C-8",
-    "C-15",
-    "C-16",
-    "C-18",
-    "C-22",
-    "C-24",
-    "C-25",
-    "C-27",
-    "C-28",
+    "C-1", "C-2", "C-3", "C-4", "C-6", "C-8", "C-15", "C-16", "C-18", "C-22", "C-24", "C-25", "C-27", "C-28"
 )
 @pytest.mark.parametrize(("backend", "seed"), WALKS)
-def test_a_long_walk_agrees_with_the_model(
-    backend: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_long_walk_agrees_with_the_model(backend: str, seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "SNAPSHOT_EVERY", 16)
     path = folder / "state.db" if backend == "sqlite" else None
     walker = walked(seed, LENGTH[backend], path)

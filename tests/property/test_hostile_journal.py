@@ -114,9 +114,7 @@ def resummed(before: str, body: bytes) -> tuple[bytes, str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_changed_line_with_its_checksum_made_right_is_damage_or_the_truth(
-    folder: Path, seed: int
-) -> None:
+def test_a_changed_line_with_its_checksum_made_right_is_damage_or_the_truth(folder: Path, seed: int) -> None:
     journal, choose = folder / "journal" / "000001.jsonl", random.Random(seed)
     truth = opened(folder)
     documents = [json.loads(line) for line in journal.read_bytes().splitlines()]

@@ -61,9 +61,7 @@ def with_itself(value: dict[str, Any], key: str) -> dict[str, Any]:
 
 def objects(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     dicts = st.dictionaries(KEYS, inner, max_size=5)
-    defects = st.none() | st.sampled_from(
-        [TypeError, ValueError, KeyError, RecursionError, OSError]
-    )
+    defects = st.none() | st.sampled_from([TypeError, ValueError, KeyError, RecursionError, OSError])
     dumps = st.sampled_from(["to_dict", "model_dump", "dict"])
     wrapped: list[Callable[[dict[str, Any]], Any]] = [
         Odd, UserDict, MappingProxyType, lambda d: SimpleNamespace(**d),

@@ -67,9 +67,7 @@ def learn(engine: BuiltIn, taken: Sequence[Conversation], size: int = 2) -> None
 @pytest.mark.req("A-16")
 @given(taken=histories(), data=st.data())
 @settings(deadline=None)
-def test_order_repeats_and_breaks_make_no_difference(
-    taken: list[Conversation], data: st.DataObject
-):
+def test_order_repeats_and_breaks_make_no_difference(taken: list[Conversation], data: st.DataObject):
     plain, other = fresh(), fresh()
     learn(plain, taken)
     steps = data.draw(st.lists(st.tuples(st.sampled_from(taken), st.integers(0, 3)), max_size=6))
@@ -107,7 +105,5 @@ def test_what_is_forgotten_might_never_have_been(taken: list[Conversation], data
     learn(everything, taken)
     assert count == len(everything.facts(ADA)) - len(engine.facts(ADA))
     engine.forget(ADA)
-    left = [
-        row for book in list(shelf._tables) for row in shelf.scan(book, b"", b"\xff" * 9, limit=99)
-    ]
+    left = [row for book in list(shelf._tables) for row in shelf.scan(book, b"", b"\xff" * 9, limit=99)]
     assert len(left) == 1, "how often something was forgotten in the tenant"

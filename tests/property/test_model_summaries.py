@@ -72,8 +72,7 @@ def fill(session: Session, messages: Sequence[Message]) -> None:
 
 @pytest.mark.req("A-13")
 @pytest.mark.parametrize(
-    ("window", "counter"),
-    [(4_000, "estimate"), (8_000, "o200k_base"), (30_000, "bytes"), (400_000, "bytes")],
+    ("window", "counter"), [(4_000, "estimate"), (8_000, "o200k_base"), (30_000, "bytes"), (400_000, "bytes")]
 )
 def test_every_fact_is_shown_whole(window: int, counter: str):
     count = transcript.count_bytes if counter == "bytes" else tokens.named(counter).text
@@ -142,17 +141,14 @@ def test_a_failure_in_the_middle_changes_nothing_and_later_it_works(at: int, fai
 
 @pytest.mark.req("A-13")
 @pytest.mark.parametrize(
-    ("language", "prefix"),
-    [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")],
+    ("language", "prefix"), [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")]
 )
 def test_each_language_has_its_words(language: str, prefix: str):
     policy = WindowPolicy(budget=2_000, summary=language)
     with limpet.connect("volatile:", policy=policy) as lp:
         session = lp.sessions.create_session("s")
         fill(session, conversation(3))
-        assert session.state.summary and session.state.summary.text.startswith(
-            f"{prefix}(messages "
-        )
+        assert session.state.summary and session.state.summary.text.startswith(f"{prefix}(messages ")
         model = Scripted(400_000)
         session.summarize(ModelSummarizer(model, language=language))
         assert session.state.summary.text == f"{prefix}Summary number 1."
@@ -166,16 +162,10 @@ FORGED = st.sampled_from(
 TEXTS = st.lists(ANY | FORGED, max_size=4).map("\n".join)
 
 
-@given(
-    texts=st.lists(TEXTS, min_size=1, max_size=8),
-    rooms=st.lists(st.integers(60, 900), min_size=1),
-)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=8), rooms=st.lists(st.integers(60, 900), min_size=1))
 @settings(max_examples=200, deadline=None)
 def test_pieces_leave_no_gap(texts: list[str], rooms: list[int]):
-    said = [
-        transcript.TranscriptMessage(number, "user", "", text)
-        for number, text in enumerate(texts, 1)
-    ]
+    said = [transcript.TranscriptMessage(number, "user", "", text) for number, text in enumerate(texts, 1)]
     at, asked = transcript.START, 0
     while at.index < len(said):
         room = rooms[asked % len(rooms)]
@@ -192,9 +182,7 @@ def test_pieces_leave_no_gap(texts: list[str], rooms: list[int]):
             else:
                 assert at.offset < after.offset <= end < len(text)
             offset = 0
-        assert [part.number for part in parts] == list(
-            range(at.index + 1, at.index + 1 + len(parts))
-        )
+        assert [part.number for part in parts] == list(range(at.index + 1, at.index + 1 + len(parts)))
         assert len(parts) == after.index - at.index + (after.offset > 0)
         at, asked = after, asked + 1
 

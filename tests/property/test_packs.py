@@ -89,9 +89,7 @@ def check_handles(wanted: PackInput, pack: ContextPack) -> None:
     shown = {s.handle_id: s for s in pack.segments if s.handle_id is not None}
     assert not wanted.exclude & shown.keys()
     for one in wanted.frame.context_handles:
-        if (one.priority is ContextPriority.CRITICAL or one.pinned) and (
-            one.handle_id not in wanted.exclude
-        ):
+        if (one.priority is ContextPriority.CRITICAL or one.pinned) and (one.handle_id not in wanted.exclude):
             assert shown[one.handle_id].content == one.content
         if one.handle_id in shown and not shown[one.handle_id].shortened:
             assert shown[one.handle_id].content == one.content
@@ -126,11 +124,7 @@ def check_rendered(pack: ContextPack) -> None:
 
 @pytest.mark.req("C-12")
 @pytest.mark.req("C-23")
-@settings(
-    max_examples=250,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(wishes())
 def test_every_pack_is_right(wanted: PackInput):
     pack = made(wanted)
@@ -145,11 +139,7 @@ def test_every_pack_is_right(wanted: PackInput):
 
 
 @pytest.mark.req("C-21")
-@settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(wishes())
 def test_a_smaller_budget_never_has_a_lower_level(wanted: PackInput):
     levels: list[int] = []

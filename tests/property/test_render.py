@@ -165,10 +165,7 @@ def recorded(data_dir: Path | None) -> list[list[corpus.ChatMessage]]:
 @each_format
 def test_agent_conversations_render_validly(name: str, data_dir: Path | None):
     to, check, parse, _ = FORMATS[name]
-    generated = [
-        *corpus.conversations(seed=21, count=10),
-        *corpus.conversations(seed=22, count=10, parallel=True),
-    ]
+    generated = [*corpus.conversations(seed=21, count=10), *corpus.conversations(seed=22, count=10, parallel=True)]
     found = [*generated, *recorded(data_dir)]
     requests = [to([intake.accept(message) for message in talk]) for talk in found]
     assert [check(request) for request in requests] == [[]] * len(found)

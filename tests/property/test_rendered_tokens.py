@@ -76,9 +76,7 @@ def test_a_chat_request_counted_anew_takes_no_more(messages: list[Message], shar
 )
 @some
 @given(messages=talks.conversations(), share=shares)
-def test_the_words_of_a_request_take_no_more(
-    messages: list[Message], share: float, render: str, name: str
-):
+def test_the_words_of_a_request_take_no_more(messages: list[Message], share: float, render: str, name: str):
     window = edge(messages, name, share)
     if window is not None and window.messages:
         counter = tokens.named(name)

@@ -152,9 +152,7 @@ class SQLiteMachine(Machine):
 @pytest.mark.slow
 @pytest.mark.req("A-1", "A-9", "A-21", "B-14", "B-17", "B-20", "B-21")
 @pytest.mark.parametrize(
-    ("machine", "examples"),
-    [(VolatileMachine, 120), (SQLiteMachine, 40)],
-    ids=["volatile", "sqlite"],
+    ("machine", "examples"), [(VolatileMachine, 120), (SQLiteMachine, 40)], ids=["volatile", "sqlite"]
 )
 def test_whatever_is_done_model_and_sessions_agree(machine: type[Machine], examples: int):
     run_state_machine_as_test(

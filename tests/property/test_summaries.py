@@ -58,16 +58,11 @@ class Walk:
         for _ in range(self.rng.randint(1, 6)):
             self.number += 1
             session.add_message(
-                {
-                    "role": "user",
-                    "content": f"Book SK{self.number} for Ada. " + "x " * self.rng.randint(0, 60),
-                }
+                {"role": "user", "content": f"Book SK{self.number} for Ada. " + "x " * self.rng.randint(0, 60)}
             )
             if self.rng.random() < 0.5:
                 self.call(session)
-            session.add_message(
-                {"role": "assistant", "content": f"REF-{self.number:05d} is booked."}
-            )
+            session.add_message({"role": "assistant", "content": f"REF-{self.number:05d} is booked."})
 
     def call(self, session: Session) -> None:
         ids = [f"call_{self.number}_{at}" for at in range(self.rng.randint(1, 3))]
@@ -77,19 +72,11 @@ class Walk:
         ]  # fmt: skip
         session.add_message({"role": "assistant", "content": None, "tool_calls": calls})
         for id_ in ids:
-            session.add_message(
-                {
-                    "role": "tool",
-                    "tool_call_id": id_,
-                    "content": "seat 1A " * self.rng.randint(1, 40),
-                }
-            )
+            session.add_message({"role": "tool", "tool_call_id": id_, "content": "seat 1A " * self.rng.randint(1, 40)})
 
     def write(self) -> None:
         """Have a summary written, by a model that may do anything."""
-        how = self.rng.choice(
-            ["well", "well", "badly", "away", "overtaken", "meanwhile", "cancelled"]
-        )
+        how = self.rng.choice(["well", "well", "badly", "away", "overtaken", "meanwhile", "cancelled"])
 
         def model(messages: Sequence[Message], before: str | None) -> str:
             if how == "away":
@@ -126,11 +113,7 @@ class Walk:
         state, window = session.state, session.window()
         numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
         assert sorted(numbers) == list(range(1, state.message_count + 1))
-        told = [
-            m
-            for m in window.messages
-            if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))
-        ]
+        told = [m for m in window.messages if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))]
         assert len(told) <= 1 and window.tokens <= window.budget
         assert providers.check_openai_chat(window.to_openai()) == []
         summary = state.summary
@@ -141,9 +124,7 @@ class Walk:
 
 
 def well(messages: Sequence[Message], before: str | None) -> str:
-    marks = [
-        word for m in messages for word in str(m.content).split() if word.startswith(("SK", "REF"))
-    ]
+    marks = [word for m in messages for word in str(m.content).split() if word.startswith(("SK", "REF"))]
     return " ".join(["Ada", *(before or "").split()[-40:], *marks])[:900]
 
 
@@ -151,9 +132,7 @@ def well(messages: Sequence[Message], before: str | None) -> str:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_sequence_loses_a_message_or_parts_a_pair(folder: Path, seed: int):
     walk = Walk(folder / "a.db", seed)
-    steps = (
-        [walk.talk] * 6 + [walk.write] * 4 + [walk.extract, walk.reopen] + [walk.reset] * (seed % 2)
-    )
+    steps = [walk.talk] * 6 + [walk.write] * 4 + [walk.extract, walk.reopen] + [walk.reset] * (seed % 2)
     try:
         for _ in range(STEPS):
             walk.rng.choice(steps)()

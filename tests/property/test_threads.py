@@ -77,18 +77,13 @@ def check(home: Home, rounds: int) -> None:
 @pytest.mark.parametrize("backend", ["volatile", "sqlite"])
 def test_threads_lose_nothing_and_keep_their_order(backend: str, size: int, folder: Path):
     settings = Settings(max_messages_per_session=size)
-    home: Home = (
-        VolatileHome(settings, 100) if backend == "volatile" else SQLiteHome(folder, settings, 100)
-    )
+    home: Home = VolatileHome(settings, 100) if backend == "volatile" else SQLiteHome(folder, settings, 100)
     for talk in TALKS:
         home.sessions.create_session(talk)
     try:
         for number in range(ROUNDS):
             failed: list[BaseException] = []
-            threads = [
-                threading.Thread(target=write, args=(home, thread, number, failed))
-                for thread in range(THREADS)
-            ]
+            threads = [threading.Thread(target=write, args=(home, thread, number, failed)) for thread in range(THREADS)]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -178,9 +178,7 @@ def test_a_long_walk_keeps_the_invariants(backend: str, seed: int, folder: Path)
     finally:
         home.close()
     assert min(walker.taken[name] for name in STEPS) > 0, walker.taken
-    print(
-        f"{backend} seed {seed}: {walker.taken.total():,} steps, {len(walker.world.log):,} messages"
-    )
+    print(f"{backend} seed {seed}: {walker.taken.total():,} steps, {len(walker.world.log):,} messages")
 
 
 def walk_on(walker: Walker, number: int, seed: int) -> None:

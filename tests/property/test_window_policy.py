@@ -103,11 +103,7 @@ def check(session: limpet.Session, window: limpet.Window, policy: WindowPolicy) 
     assert len(summaries) == (window.summary_at >= 0) <= 1
     under = window.ledger.messages(Fate.SUMMARISED)
     assert bool(under) <= bool(summaries)
-    if (
-        window.exact
-        and window.level is CompactionLevel.NONE
-        and not left_out_since(session, window)
-    ):
+    if window.exact and window.level is CompactionLevel.NONE and not left_out_since(session, window):
         live = sum(window.sizes)
         assert live == session.state.live, "the running total is the window"
 

@@ -92,9 +92,7 @@ class Talk:
 
 
 def pieces(messages: Sequence[Message]) -> list[WindowMessage]:
-    return [
-        WindowMessage(number, message, count(message)) for number, message in enumerate(messages, 1)
-    ]
+    return [WindowMessage(number, message, count(message)) for number, message in enumerate(messages, 1)]
 
 
 def check(given: Sequence[WindowMessage], budget: int, least: CompactionLevel) -> Window | None:

@@ -69,9 +69,7 @@ class World:
         talk.said += messages
         self.log += [message.id for message in messages]
 
-    def add(
-        self, talk: Talk, messages: list[Message], *, via: int = 0, key: str | None = None
-    ) -> None:
+    def add(self, talk: Talk, messages: list[Message], *, via: int = 0, key: str | None = None) -> None:
         """Add messages through the root's id, a stale handle of the root, or the newest part's id."""
         verdict = talk.verdict(messages)
         if verdict is not None:
@@ -114,9 +112,7 @@ class World:
         version = self.home.sessions.get_session(talk.root).version
         refused(
             errors.StaleVersion,
-            lambda: self.home.sessions.add_messages(
-                talk.root, [message], expected_version=version - 1
-            ),
+            lambda: self.home.sessions.add_messages(talk.root, [message], expected_version=version - 1),
         )
 
     def repeat_key(self, at: int) -> None:
@@ -128,19 +124,12 @@ class World:
     def reuse_key(self, at: int, message: Message) -> None:
         if self.keyed:
             key, root, _ = self.keyed[at % len(self.keyed)]
-            refused(
-                errors.KeyReused,
-                lambda: self.home.sessions.add_messages(root, [message], key=key),
-            )
+            refused(errors.KeyReused, lambda: self.home.sessions.add_messages(root, [message], key=key))
 
-    def update(
-        self, talk: Talk, title: str | None, metadata: dict[str, Any], drop: list[str]
-    ) -> None:
+    def update(self, talk: Talk, title: str | None, metadata: dict[str, Any], drop: list[str]) -> None:
         if talk.parts > 1:
             return
-        self.home.sessions.update_session(
-            talk.root, title=title, metadata=metadata, drop_metadata=drop
-        )
+        self.home.sessions.update_session(talk.root, title=title, metadata=metadata, drop_metadata=drop)
         talk.title = title
         merged = {**talk.metadata, **metadata}
         talk.metadata = {key: value for key, value in merged.items() if key not in drop}
@@ -149,9 +138,7 @@ class World:
         """Continue the newest part in a new session."""
         tail = self.home.sessions.session_chain(talk.root)[-1]
         if talk.ended:
-            refused(
-                errors.SessionEnded, lambda: self.home.sessions.create_continuation_session(tail)
-            )
+            refused(errors.SessionEnded, lambda: self.home.sessions.create_continuation_session(tail))
             return
         self.home.sessions.create_continuation_session(tail)
         talk.parts += 1
@@ -210,9 +197,7 @@ class World:
         return [
             row
             for kind in ("session", "deleted")
-            for row in engine.store.query_projections(
-                "default", port.Query(kind=kind, limit=100_000)
-            )
+            for row in engine.store.query_projections("default", port.Query(kind=kind, limit=100_000))
         ]
 
     def reopen(self) -> None:

@@ -55,9 +55,7 @@ def _somebody() -> dict[str, Any]:
 
 def reachable(folder: Path) -> bool:
     """Whether who runs a server may look into a folder."""
-    return not _somebody() or all(
-        place.stat().st_mode & stat.S_IXOTH for place in (folder, *folder.parents)
-    )
+    return not _somebody() or all(place.stat().st_mode & stat.S_IXOTH for place in (folder, *folder.parents))
 
 
 class Server:
@@ -68,11 +66,7 @@ class Server:
     """
 
     def __init__(
-        self,
-        *settings: str,
-        follows: Server | None = None,
-        slot: str = "",
-        within: Path | None = None,
+        self, *settings: str, follows: Server | None = None, slot: str = "", within: Path | None = None
     ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="limpet-pg-", dir=within))
         self._settings = settings
@@ -267,10 +261,7 @@ class Elsewhere:
         netloc = parts.netloc
         if user:
             netloc = f"{user}@{netloc.rpartition('@')[2]}"
-        query = "&".join(
-            [parts.query] * bool(parts.query)
-            + [f"{name}={value}" for name, value in options.items()]
-        )
+        query = "&".join([parts.query] * bool(parts.query) + [f"{name}={value}" for name, value in options.items()])
         path = f"/{database}" if database else parts.path
         return urlunsplit((parts.scheme, netloc, path, query, ""))
 

@@ -77,9 +77,7 @@ class Server:
         for name, value in self.settings.items():
             command += [f"--{name}", value]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            self._process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         # If this process is killed itself, the pipe ends, and the server with it.
         self._watch = subprocess.Popen(
             ["sh", "-c", "read _; kill -9 $0 2>/dev/null", str(self._process.pid)],

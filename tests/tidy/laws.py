@@ -80,9 +80,7 @@ def whole_statements(text: str) -> Iterator[Offence]:
     for node in ast.walk(ast.parse(text)):
         built = (
             (isinstance(node, ast.JoinedStr) and interpolates(node) and node.values[0])
-            or (
-                isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and node.left
-            )
+            or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and node.left)
             or (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)

@@ -117,20 +117,11 @@ def distinct_classes(package: Path) -> Offenders:
 def no_mixins(package: Path) -> Offenders:
     """A class has at most one base of the package. Of a contract suite it may have several: pytest collects them."""
     defined = {node.name for node in classes(package)}
-    bases = {
-        node.name: sum(base_name(base) in defined for base in node.bases)
-        for node in classes(package)
-    }
+    bases = {node.name: sum(base_name(base) in defined for base in node.bases) for node in classes(package)}
     return {name: n for name, n in bases.items() if n > 1 and not name.endswith("Contract")}
 
 
 def base_name(base: ast.expr) -> str:
     while isinstance(base, ast.Subscript):
         base = base.value
-    return (
-        base.attr
-        if isinstance(base, ast.Attribute)
-        else base.id
-        if isinstance(base, ast.Name)
-        else ""
-    )
+    return base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""

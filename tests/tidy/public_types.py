@@ -16,21 +16,10 @@ from types import ModuleType
 
 import limpet
 
-PACKAGES = [
-    "limpet",
-    *(f"limpet.{name}" for name in limpet._MODULES if hasattr(getattr(limpet, name), "__all__")),
-]
+PACKAGES = ["limpet", *(f"limpet.{name}" for name in limpet._MODULES if hasattr(getattr(limpet, name), "__all__"))]
 
 # Methods that Python calls, with values that callers see.
-PROTOCOLS = {
-    "__aenter__",
-    "__aiter__",
-    "__await__",
-    "__call__",
-    "__enter__",
-    "__getitem__",
-    "__iter__",
-}
+PROTOCOLS = {"__aenter__", "__aiter__", "__await__", "__call__", "__enter__", "__getitem__", "__iter__"}
 
 
 def public_names() -> dict[str, object]:

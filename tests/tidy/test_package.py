@@ -13,8 +13,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 # What is not reached yet, with today's measure. May only shrink; what keeps its law leaves the list.
 OFFENDERS: dict[laws.PackageLaw, laws.Offenders] = {
     laws.few_files: {"files": 247},
-    laws.few_lines: {"lines": 70_700},
-    laws.short_functions: {"median": 7, "ninth decile": 20},
+    laws.few_lines: {"lines": 66_500},
+    laws.short_functions: {},
     laws.small_folders: {"core/values": 14},
     laws.noun_modules: {"cli/formatting.py": 1},
     laws.distinct_modules: {},
@@ -33,24 +33,13 @@ FORBIDDEN: list[tuple[laws.PackageLaw, dict[str, str], laws.Offenders]] = [
     ),
     (laws.small_folders, {f"a/m{n}.sql": "" for n in range(13)}, {"a": 13}),
     (laws.small_folders, {f"m{n}.py": "" for n in range(21)}, {".": 21}),
-    (
-        laws.noun_modules,
-        {"planning.py": "", "a/log_reading.py": ""},
-        {"planning.py": 1, "a/log_reading.py": 1},
-    ),
+    (laws.noun_modules, {"planning.py": "", "a/log_reading.py": ""}, {"planning.py": 1, "a/log_reading.py": 1}),
     (laws.noun_modules, {"reading/log.py": ""}, {"reading": 1}),
     (laws.distinct_modules, {"a/cache.py": "", "b/cache.py": ""}, {"cache": 2}),
-    (
-        laws.distinct_classes,
-        {"a.py": "class _Row: ...\n", "b.py": "class _Row: ...\n"},
-        {"_Row": 2},
-    ),
+    (laws.distinct_classes, {"a.py": "class _Row: ...\n", "b.py": "class _Row: ...\n"}, {"_Row": 2}),
     (
         laws.no_mixins,
-        {
-            "a.py": "class Reads: ...\n",
-            "b.py": "class Store(a.Reads, Writes[int]): ...\nclass Writes: ...\n",
-        },
+        {"a.py": "class Reads: ...\n", "b.py": "class Store(a.Reads, Writes[int]): ...\nclass Writes: ...\n"},
         {"Store": 2},
     ),
 ]
@@ -58,10 +47,7 @@ FORBIDDEN: list[tuple[laws.PackageLaw, dict[str, str], laws.Offenders]] = [
 ALLOWED: list[tuple[laws.PackageLaw, dict[str, str]]] = [
     (laws.small_folders, {f"a/m{n}.py": "" for n in range(12)}),
     (laws.noun_modules, {"error_mapping.py": "", "things.py": ""}),
-    (
-        laws.distinct_modules,
-        {"a/store.py": "", "b/store.py": "", "a/__init__.py": "", "b/__init__.py": ""},
-    ),
+    (laws.distinct_modules, {"a/store.py": "", "b/store.py": "", "a/__init__.py": "", "b/__init__.py": ""}),
     (laws.no_mixins, {"a.py": "class A: ...\nclass B(A, Protocol): ...\n"}),
 ]
 
@@ -81,15 +67,11 @@ def write_package(folder: Path, files: dict[str, str]) -> Path:
 def test_package_keeps_the_law(law: laws.PackageLaw):
     found, allowed = law(SOURCE), OFFENDERS[law]
     assert {who: n for who, n in found.items() if n > allowed.get(who, 0)} == {}
-    assert [who for who in allowed if who not in found] == [], (
-        "it keeps the law: take it off the list"
-    )
+    assert [who for who in allowed if who not in found] == [], "it keeps the law: take it off the list"
 
 
 @pytest.mark.parametrize(("law", "files", "expected"), FORBIDDEN, ids=name)
-def test_law_catches(
-    law: laws.PackageLaw, files: dict[str, str], expected: laws.Offenders, tmp_path: Path
-):
+def test_law_catches(law: laws.PackageLaw, files: dict[str, str], expected: laws.Offenders, tmp_path: Path):
     assert law(write_package(tmp_path, files)) == expected
 
 

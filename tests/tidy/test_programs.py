@@ -37,8 +37,7 @@ Test: {test}
 
 
 @pytest.mark.parametrize(
-    ("patch", "test", "outcome"),
-    [(BUG, LAW, "killed"), (BUG, OTHER_LAW, "SURVIVED"), (STALE, LAW, "does not apply")],
+    ("patch", "test", "outcome"), [(BUG, LAW, "killed"), (BUG, OTHER_LAW, "SURVIVED"), (STALE, LAW, "does not apply")]
 )
 def test_planted_bug_is_judged(tmp_path: Path, patch: str, test: str, outcome: str):
     path = tmp_path / "bug.patch"

@@ -14,9 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE_BYTES_MAX = 1_000_000
 
 URL = re.compile(r"\b(?:https?|ftp)://(?:[^/@\s'\"`]+@)?([A-Za-z0-9.-]+)")
-PLACEHOLDER = re.compile(
-    r"(^|\.)(example(\.(com|org|net))?|test|invalid|localhost)$|^127\.0\.0\.1$"
-)
+PLACEHOLDER = re.compile(r"(^|\.)(example(\.(com|org|net))?|test|invalid|localhost)$|^127\.0\.0\.1$")
 PUBLIC_HOSTS = {
     "json-schema.org",
     "keepachangelog.com",
@@ -38,9 +36,7 @@ PUBLIC_HOSTS = {
 MACHINE_PATH = re.compile(
     r"(?<![\w.~$})*-])/(?:work|home/\w|root|Users/\w|opt|private|var/folders|tmp/[\w.-]+/)(?=[/\w])"
 )
-PIN = re.compile(
-    r"[a-z0-9-]+(?:\[[a-z,-]+\])?==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?"
-)
+PIN = re.compile(r"[a-z0-9-]+(?:\[[a-z,-]+\])?==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
 def tracked() -> list[Path]:
@@ -81,13 +77,7 @@ def test_machine_names_are_seen(text: str):
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "https://example.com/cat.png",
-        "sqlite:////tmp/state.db",
-        "a/wo|rk/b".replace("|", ""),
-        "/tmp/state.db",
-    ],
+    "text", ["https://example.com/cat.png", "sqlite:////tmp/state.db", "a/wo|rk/b".replace("|", ""), "/tmp/state.db"]
 )
 def test_placeholders_are_not(text: str):
     assert not machine_names(text)
@@ -117,25 +107,17 @@ def test_no_heavy_files():
     assert [str(path) for path in tracked() if path.stat().st_size > FILE_BYTES_MAX] == []
 
 
-@pytest.mark.parametrize(
-    "path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda p: p.name
-)
+@pytest.mark.parametrize("path", sorted((ROOT / "requirements").glob("*.txt")), ids=lambda p: p.name)
 def test_pins_name_no_index(path: Path):
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not PIN.fullmatch(line)] == []
 
 
-@pytest.mark.parametrize(
-    "patch", sorted(planted_bugs.PLANTED.glob("*.patch")), ids=lambda p: p.name
-)
+@pytest.mark.parametrize("patch", sorted(planted_bugs.PLANTED.glob("*.patch")), ids=lambda p: p.name)
 def test_planted_bug_applies(patch: Path):
     bug = planted_bugs.read(patch)
     assert (ROOT / bug.test.partition("::")[0]).exists()
     check = subprocess.run(
-        ["git", "apply", "--check", str(patch)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        ["git", "apply", "--check", str(patch)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert check.returncode == 0, check.stderr

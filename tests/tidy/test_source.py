@@ -89,9 +89,7 @@ def test_programs_are_short_too():
 
 
 def test_nothing_is_swallowed():
-    found = Counter(
-        offence.partition(":")[0] for offence in offences(laws.narrow_excepts, [SOURCE])
-    )
+    found = Counter(offence.partition(":")[0] for offence in offences(laws.narrow_excepts, [SOURCE]))
     assert dict(found) == BROAD_EXCEPTS, "a broad except may go (shorten the list), never come"
 
 

@@ -41,9 +41,7 @@ print(json.dumps({
 
 
 def test_import_is_light():
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-W", "error", "-c", PROBE], capture_output=True, text=True, check=True)
     seen = json.loads(run.stdout)
     assert set(seen["loaded"]) <= RUNTIME
     assert seen["threads"] == 1

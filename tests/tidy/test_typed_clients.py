@@ -32,9 +32,7 @@ def test_clients_take_their_own_request_and_no_other(tmp_path: Path, checker: st
     wrong = tmp_path / "wrong.py"
     wrong.write_text(WRONG_CALL)
     settings = tmp_path / "pyrightconfig.json"
-    settings.write_text(
-        json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "src")]})
-    )
+    settings.write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "src")]}))
     options = {
         "mypy": ["--strict", "--no-error-summary", "--cache-dir", str(tmp_path / "cache")],
         "basedpyright": ["--project", str(settings), "--pythonpath", sys.executable],

@@ -26,7 +26,4 @@ def test_it_stands_in_one_file(written: str, where: list[str]) -> None:
 
 def test_statements_have_the_names_that_stand_above_them() -> None:
     text = "-- For people.\n\n-- name: one\nSELECT 1;\n-- name: two\n-- Why.\nDELETE FROM a; DELETE FROM b;\n"
-    assert sql_statements.split_statements(text) == {
-        "one": "SELECT 1",
-        "two": "-- Why.\nDELETE FROM a; DELETE FROM b",
-    }
+    assert sql_statements.split_statements(text) == {"one": "SELECT 1", "two": "-- Why.\nDELETE FROM a; DELETE FROM b"}

@@ -75,9 +75,7 @@ def gives(value: object, status: int = 200, headers: Mapping[str, str] | None = 
     return lambda handler: handler.send(status, body, headers)
 
 
-def fails(
-    status: int, code: str = "", *, said: str = "", headers: Mapping[str, str] | None = None
-) -> Step:
+def fails(status: int, code: str = "", *, said: str = "", headers: Mapping[str, str] | None = None) -> Step:
     error = {"message": said, "type": code or "odd", "code": code or None}
     return gives({"error": error, "type": "error"}, status, headers)
 

@@ -12,11 +12,7 @@ from limpet.core.values.frame_state import Decision, Frame, FrameStatus, TreeSta
 
 S = FrameStatus
 SCOPE = Scope("a")
-UNLIMITED: dict[str, Any] = {
-    "max_tool_calls": None,
-    "max_subframe_depth": None,
-    "timeout_ms": None,
-}
+UNLIMITED: dict[str, Any] = {"max_tool_calls": None, "max_subframe_depth": None, "timeout_ms": None}
 
 
 class Grown:
@@ -60,9 +56,7 @@ class Grown:
     def spend(self, frame_id: str, **how: Any) -> list[e.FrameEvent]:
         return self.do(c.SpendTokens(frame_id=frame_id, **how))
 
-    def pop(
-        self, frame_id: str, status: FrameStatus = S.COMPLETED, *, cascade: bool = False
-    ) -> Frame:
+    def pop(self, frame_id: str, status: FrameStatus = S.COMPLETED, *, cascade: bool = False) -> Frame:
         self.do(c.PopFrame(frame_id=frame_id, final_status=status, cascade=cascade))
         assert self.tree is not None
         return self.tree.closed[-1]
@@ -76,11 +70,7 @@ class Grown:
         )  # fmt: skip
 
     def resume(self, frame_id: str, id_: str = "sus", **how: Any) -> None:
-        given: dict[str, Any] = {
-            "decision": Decision.RESUMED,
-            "token_hash": f"hash of {id_}",
-            **how,
-        }
+        given: dict[str, Any] = {"decision": Decision.RESUMED, "token_hash": f"hash of {id_}", **how}
         self.do(c.EndSuspension(frame_id=frame_id, suspension_id=id_, **given))
 
     def begin(self, frame_id: str, tool_id: str = "t", *, intent: bool = False) -> None:

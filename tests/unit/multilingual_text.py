@@ -143,9 +143,7 @@ def wild(count: int, seed: int = 7) -> list[str]:
     for _ in range(count):
         pieces = [chr(rng.randint(*rng.choice(ranges))) for _ in range(rng.randint(0, 60))]
         pieces += rng.choices(WORDS[rng.choice(sorted(WORDS))].split(), k=rng.randint(0, 9))
-        pieces += rng.choices(
-            ["  ", "\n\n", "\r\n", "\t", "'s", "'LL", "<|endoftext|>", "123456"], k=3
-        )
+        pieces += rng.choices(["  ", "\n\n", "\r\n", "\t", "'s", "'LL", "<|endoftext|>", "123456"], k=3)
         rng.shuffle(pieces)
         found.append("".join(pieces))
     return found

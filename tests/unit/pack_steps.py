@@ -6,13 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from limpet import Message, errors
 from limpet.core.values.budget import TokenBudget
-from limpet.core.values.context import (
-    CompactionLevel,
-    ContextHandle,
-    ContextPriority,
-    HandleType,
-    handle_pages,
-)
+from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, HandleType, handle_pages
 from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows import pack_assembly
@@ -44,9 +38,7 @@ def handle(name: str, tokens: int, priority: str = "medium", **fields: object) -
     return ContextHandle(**(given | fields))  # pyright: ignore[reportArgumentType]
 
 
-def stack(
-    depth: int, handles: Sequence[ContextHandle] = (), goal: str = "a goal"
-) -> tuple[Frame, ...]:
+def stack(depth: int, handles: Sequence[ContextHandle] = (), goal: str = "a goal") -> tuple[Frame, ...]:
     """The frames from a root down; the last one has the handles."""
     return tuple(
         Frame(
@@ -83,9 +75,7 @@ class Library:
 
 
 def talk(*said: Message) -> tuple[windows.ContextItem, ...]:
-    return tuple(
-        windows.window_items([WindowMessage(at, m, count(m)) for at, m in enumerate(said, 1)])
-    )
+    return tuple(windows.window_items([WindowMessage(at, m, count(m)) for at, m in enumerate(said, 1)]))
 
 
 def wanted(

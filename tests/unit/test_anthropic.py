@@ -133,8 +133,7 @@ def test_a_dict_that_means_nothing_is_refused(given: Any, error: type[errors.Err
 
 
 @pytest.mark.parametrize(
-    "changed",
-    [{"content": "other"}, {"tool_calls": ()}, {"openai": {"role": "user", "content": "x"}}],
+    "changed", [{"content": "other"}, {"tool_calls": ()}, {"openai": {"role": "user", "content": "x"}}]
 )
 def test_nothing_beside_the_dict_may_say_otherwise(changed: dict[str, Any]):
     with pytest.raises(errors.InvalidMessage):
@@ -143,9 +142,7 @@ def test_nothing_beside_the_dict_may_say_otherwise(changed: dict[str, Any]):
 
 def test_an_anthropic_dict_that_is_none_is_corrupt_in_the_store():
     with pytest.raises(errors.Corrupt):
-        codec.decode_session_event(
-            "session.message_added", 1, b'{"anthropic":{"role":"ghost"}}', tokens=1, counter="x"
-        )
+        codec.decode_session_event("session.message_added", 1, b'{"anthropic":{"role":"ghost"}}', tokens=1, counter="x")
 
 
 def test_what_was_said_is_told_apart_by_the_dict():

@@ -31,9 +31,7 @@ def read(made: codec.EncodedEvent, contents: tuple[bytes, ...] | None = None) ->
     kept = made.blobs if contents is None else contents
     texts = codec.decode_texts({hashlib.sha256(content).digest(): content for content in kept})
     kind = events.MessageAddedEvent.kind
-    fact = codec.decode_session_event(
-        kind, made.schema, made.payload, tokens=1, counter="x", texts=texts
-    )
+    fact = codec.decode_session_event(kind, made.schema, made.payload, tokens=1, counter="x", texts=texts)
     assert isinstance(fact, events.MessageAddedEvent)
     return fact.message
 
@@ -49,19 +47,10 @@ MESSAGES: list[Any] = [
     Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": [{"b": BIG}], "n": 10**40})]),
     Message("tool", tool_results=[ToolCallResult("c", {"out": BIG, "": "z" * 99})]),
     Message("user", "short", metadata={"note": BIG, "x": 0.1}),
-    {
-        "role": "user",
-        "content": [{"type": "image_url", "image_url": {"url": f"data:;base64,{BIG}"}}],
-    },
+    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": f"data:;base64,{BIG}"}}]},
     {
         "role": "assistant",
-        "tool_calls": [
-            {
-                "id": "c",
-                "type": "function",
-                "function": {"name": "f", "arguments": json.dumps({"a": BIG})},
-            }
-        ],
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": BIG})}}],
     },
     {"role": "tool", "tool_call_id": "c", "content": BIG},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": BIG}]},
@@ -78,9 +67,9 @@ def test_a_message_comes_back_as_it_was(given_: Any):
     again = read(made)
     assert again == message
     assert again.raw() == message.raw()
-    assert codec.encode_session_event(
-        events.MessageAddedEvent(again, 1, "x")
-    ) == codec.encode_session_event(events.MessageAddedEvent(message, 1, "x"))
+    assert codec.encode_session_event(events.MessageAddedEvent(again, 1, "x")) == codec.encode_session_event(
+        events.MessageAddedEvent(message, 1, "x")
+    )
 
 
 def test_only_texts_above_the_limit_are_taken_out():
@@ -89,9 +78,7 @@ def test_only_texts_above_the_limit_are_taken_out():
     assert stored(many) == codec.EncodedEvent(
         codec.SCHEMA_WHOLE, codec.encode_session_event(events.MessageAddedEvent(many, 1, "x")), ()
     )
-    over = Message(
-        "user", [{"type": "text", "text": exact + "y"}, {"type": "text", "text": wide + "é"}]
-    )
+    over = Message("user", [{"type": "text", "text": exact + "y"}, {"type": "text", "text": wide + "é"}])
     assert stored(over).blobs == ((exact + "y").encode(), (wide + "é").encode())
 
 
@@ -109,11 +96,7 @@ def test_a_text_that_occurs_twice_is_one_blob():
 
 @pytest.mark.parametrize(
     "imitation",
-    [
-        reference(BIG),
-        {"message": {"content": reference(BIG)}, "blobs": [[["content"], 65]]},
-        [[["content"], 65]],
-    ],
+    [reference(BIG), {"message": {"content": reference(BIG)}, "blobs": [[["content"], 65]]}, [[["content"], 65]]],
     ids=["hash", "payload", "list"],
 )
 @pytest.mark.parametrize("content", ["short", BIG], ids=["whole", "parted"])
@@ -126,12 +109,9 @@ def test_nothing_a_caller_writes_is_taken_for_a_reference(imitation: Any, conten
     ):
         assert read(stored(message)) == message
     foreign = json.dumps(
-        {"id": "m", "timestamp": "2026-01-01T00:00:00+00:00", "role": "user", "content": content}
-        | metadata
+        {"id": "m", "timestamp": "2026-01-01T00:00:00+00:00", "role": "user", "content": content} | metadata
     )
-    fact = codec.decode_session_event(
-        events.MessageAddedEvent.kind, 1, foreign.encode(), tokens=1, counter="x"
-    )
+    fact = codec.decode_session_event(events.MessageAddedEvent.kind, 1, foreign.encode(), tokens=1, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == metadata
     assert read(stored(fact.message)) == fact.message
@@ -178,11 +158,7 @@ def test_a_blob_that_is_no_text_is_corrupt():
 
 TEXTS = st.text(max_size=8) | st.text(min_size=LIMIT // 4, max_size=2 * LIMIT) | st.just(BIG)
 VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXTS,
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=4),
     max_leaves=12,
 )

@@ -18,9 +18,7 @@ def account(total: int = 100, used: int = 0, reserved: int = 0, given_: int = 0)
 
 
 @pytest.mark.req("C-1")
-@pytest.mark.parametrize(
-    "name", ["total", "used", "reserved", "subcall_allocation", "timeout_ms", "max_tool_calls"]
-)
+@pytest.mark.parametrize("name", ["total", "used", "reserved", "subcall_allocation", "timeout_ms", "max_tool_calls"])
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", True, limits.TOKENS_MAX + 1])
 def test_every_number_of_a_budget_is_a_whole_one_from_zero_on(name: str, wrong: Any):
     with pytest.raises(errors.InvalidRequest, match=name):
@@ -37,9 +35,7 @@ def test_a_budget_has_limits_with_defaults_and_can_do_without():
 
 @pytest.mark.req("C-2")
 @given(AMOUNTS, AMOUNTS, AMOUNTS, AMOUNTS)
-def test_available_is_what_the_others_leave_and_at_least_nothing(
-    total: int, used: int, reserved: int, allocated: int
-):
+def test_available_is_what_the_others_leave_and_at_least_nothing(total: int, used: int, reserved: int, allocated: int):
     budget = account(total, used, reserved, allocated)
     left = total - used - reserved - allocated
     assert budget.available() == max(0, left)

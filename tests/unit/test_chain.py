@@ -16,14 +16,10 @@ FIRST = chain.EventAddress(1, 1, 1)
 LATER = chain.EventAddress(2**40, 300, 12)
 
 
-def row(
-    event: NewEvent, place: chain.EventAddress, before: bytes = chain.GENESIS_LINK
-) -> chain.EventRow:
+def row(event: NewEvent, place: chain.EventAddress, before: bytes = chain.GENESIS_LINK) -> chain.EventRow:
     header = chain.encode_header(event, place)
     digest = chain.event_digest(SALT, header, event.payload)
-    return chain.EventRow(
-        place, header, event.payload, SALT, digest, chain.next_link(before, digest, header)
-    )
+    return chain.EventRow(place, header, event.payload, SALT, digest, chain.next_link(before, digest, header))
 
 
 def erased(kept: chain.EventRow) -> chain.EventRow:
@@ -31,9 +27,7 @@ def erased(kept: chain.EventRow) -> chain.EventRow:
 
 
 def test_known_headers():
-    assert chain.encode_header(PLAIN, FIRST) == (
-        b'[1,"session.created",1,1700000000000000,1,1,1,0,null,null]'
-    )
+    assert chain.encode_header(PLAIN, FIRST) == (b'[1,"session.created",1,1700000000000000,1,1,1,0,null,null]')
     assert chain.encode_header(COUNTED, LATER) == (
         b'[1,"session.message_added",2,-1,1099511627776,300,12,41,7,"o200k"]'
     )
@@ -117,16 +111,7 @@ def test_an_erased_payload_still_links():
     assert (event.payload, event.kind) == (None, "session.created")
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        b"",
-        b"[",
-        b"[1]",
-        b"\xff\xff",
-        b'[1,"\xff",1,1,1,1,1,0,null,null]',
-    ],
-)
+@pytest.mark.parametrize("header", [b"", b"[", b"[1]", b"\xff\xff", b'[1,"\xff",1,1,1,1,1,0,null,null]'])
 def test_an_erased_row_with_an_unreadable_header_is_found(header: bytes):
     kept = msgspec.structs.replace(erased(row(PLAIN, FIRST)), header=header)
     with pytest.raises(errors.Corrupt, match="header"):

@@ -37,12 +37,8 @@ FACTS: list[events.SessionEvent] = [
     events.SessionCreatedEvent(id="s", user_id="grace", title="T", metadata={"a": [1]}),
     events.SessionCreatedEvent(id="t", root_id="r", continued_from="s", continuation_index=2),
     events.MessageAddedEvent(Message("user", "hi", metadata={"k": "v"}), 3, "given"),
-    events.MessageAddedEvent(
-        Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"
-    ),
-    events.MessageAddedEvent(
-        Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"
-    ),
+    events.MessageAddedEvent(Message("assistant", tool_calls=[ToolCallRequest("c", "f", {"a": 1})]), 9, "estimate-1"),
+    events.MessageAddedEvent(Message("tool", tool_results=[ToolCallResult("c", None, True)]), 1, "x"),
     events.SessionUpdatedEvent(title=None),
     events.SessionUpdatedEvent(title="new", set_metadata={"a": {}}, drop_metadata=("b",)),
     events.SessionUpdatedEvent(set_metadata={"a": 1}),
@@ -101,9 +97,7 @@ def test_untouched_title_and_removed_title_are_told_apart():
 
 @pytest.mark.req("A-8")
 def test_unknown_fields_of_a_stored_message_are_kept():
-    payload = (
-        b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","content":"x","v9":[1]}'
-    )
+    payload = b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","content":"x","v9":[1]}'
     fact = codec.decode_session_event("session.message_added", 1, payload, tokens=1, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert fact.message.extra == {"v9": [1]}
@@ -135,18 +129,14 @@ def test_an_older_payload_climbs_every_step(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(codec.UPCASTERS, (kind, 2), lift_reason)
     timeout = events.SessionEndedEvent(EndReason.TIMEOUT)
     for schema, payload in ((1, b'{"w":"t"}'), (2, b'{"why":"t"}'), (3, b'{"reason":"timeout"}')):
-        assert (
-            codec.decode_session_event(kind, schema, payload, tokens=None, counter=None) == timeout
-        )
+        assert codec.decode_session_event(kind, schema, payload, tokens=None, counter=None) == timeout
 
 
 def test_an_older_message_climbs_too(monkeypatch: pytest.MonkeyPatch):
     kind = events.MessageAddedEvent.kind
     monkeypatch.setitem(codec.SESSION_EVENT_SCHEMAS, kind, 2)
     monkeypatch.setitem(codec.UPCASTERS, (kind, 1), lift_text)
-    payload = (
-        b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","text":"old","v0":1}'
-    )
+    payload = b'{"id":"m","timestamp":"2026-01-01T00:00:00+00:00","role":"user","text":"old","v0":1}'
     fact = codec.decode_session_event(kind, 1, payload, tokens=2, counter="x")
     assert isinstance(fact, events.MessageAddedEvent)
     assert (fact.message.content, fact.message.extra) == ("old", {"v0": 1})
@@ -233,9 +223,7 @@ def test_a_command_made_anew_has_the_same_bytes(one: commands.SessionCommand):
 def test_a_command_is_the_same_whatever_was_generated_for_it():
     def adding(text: str, metadata: dict[str, int]) -> bytes:
         message = Message("user", text, metadata=metadata)
-        return codec.session_command_bytes(
-            commands.AddMessages(session_id="s", messages=(message,))
-        )
+        return codec.session_command_bytes(commands.AddMessages(session_id="s", messages=(message,)))
 
     first = adding("x", {"a": 1, "b": 2})
     assert adding("x", {"b": 2, "a": 1}) == first

@@ -117,9 +117,7 @@ def test_a_box_is_never_its_owners_own_parcel(holder: Party):
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["left", "somebody else's by now"])
-def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(
-    holder: Party, other: Party, path: Path, again: bool
-):
+def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(holder: Party, other: Party, path: Path, again: bool):
     """A program that died may have been started again and have said it anew."""
     dead = Party(path)
     assert dead.post._write_offer([APPEND])
@@ -172,9 +170,7 @@ def test_a_full_disk_decides_nothing(holder: Party, other: Party, monkeypatch: p
 
 
 @pytest.mark.parametrize("at", [0, 8, 15, 25, 60], ids=["offer", "form", "size", "sum", "body"])
-def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(
-    holder: Party, other: Party, path: Path, at: int
-):
+def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(holder: Party, other: Party, path: Path, at: int):
     assert other.post._write_offer([APPEND])
     place = commit_handoff._mailbox_offset(0) + commit_handoff.OUTCOMES_BYTES + at
     data = bytearray(path.read_bytes())
@@ -208,9 +204,7 @@ def test_where_there_are_no_such_locks_processes_only_take_turns(
     assert holder.post.collect() == []
 
 
-def test_whoever_can_not_be_rung_looks_by_itself(
-    holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch
-):
+def test_whoever_can_not_be_rung_looks_by_itself(holder: Party, other: Party, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(holder.post, "_wake_owner", lambda _: None)
     with ThreadPoolExecutor(1) as pool:
         told = pool.submit(other.post.hand_off, [APPEND])
@@ -219,8 +213,7 @@ def test_whoever_can_not_be_rung_looks_by_itself(
 
 
 @pytest.mark.parametrize(
-    ("beginning", "ours"),
-    [(b"", True), (bytes(20), True), (LOCK_FILE_MAGIC + b"\0", True), (b"notes", False)],
+    ("beginning", "ours"), [(b"", True), (bytes(20), True), (LOCK_FILE_MAGIC + b"\0", True), (b"notes", False)]
 )
 def test_a_lock_file_is_known_by_its_beginning(beginning: bytes, ours: bool):
     assert commit_handoff.is_lock_file(beginning) is ours

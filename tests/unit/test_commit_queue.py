@@ -189,9 +189,7 @@ def test_a_leader_who_vanishes_is_followed(monkeypatch: pytest.MonkeyPatch):
     queue.close()
 
 
-def test_tasks_of_one_step_of_the_loop_are_committed_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_tasks_of_one_step_of_the_loop_are_committed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     starts: list[None] = []
     start = Engine.start
 
@@ -206,9 +204,7 @@ def test_tasks_of_one_step_of_the_loop_are_committed_together(
             sessions = [await lp.sessions.create_session(f"s{n}") for n in range(16)]
             starts.clear()
             for _ in range(5):
-                await asyncio.gather(
-                    *(s.add_message({"role": "user", "content": "x"}) for s in sessions)
-                )
+                await asyncio.gather(*(s.add_message({"role": "user", "content": "x"}) for s in sessions))
             assert len(starts) == 5
 
     asyncio.run(main())

@@ -119,9 +119,7 @@ def test_a_pair_goes_together_or_stays(strategy: CompactionStrategy):
 
 
 def without(*names: str) -> Callable[[ContextPack], ContextPack]:
-    return lambda pack: replace(
-        pack, segments=tuple(s for s in pack.segments if s.handle_id not in names)
-    )
+    return lambda pack: replace(pack, segments=tuple(s for s in pack.segments if s.handle_id not in names))
 
 
 @pytest.mark.req("C-11")
@@ -146,10 +144,7 @@ def test_a_function_may_choose():
 
 def shorter(name: str) -> Callable[[ContextPack], ContextPack]:
     return lambda pack: replace(
-        pack,
-        segments=tuple(
-            replace(s, content="short") if s.handle_id == name else s for s in pack.segments
-        ),
+        pack, segments=tuple(replace(s, content="short") if s.handle_id == name else s for s in pack.segments)
     )
 
 
@@ -185,7 +180,5 @@ def test_strategies_are_checked():
      (499, False, "aggressive"), (900, True, "moderate"), (100, True, "aggressive")],
 )  # fmt: skip
 def test_the_level_follows_a_written_rule(final: int, summarised: bool, level: str):
-    found = compaction.resulting_level(
-        1_000, final, changed=True, summarised=summarised, only_critical=False
-    )
+    found = compaction.resulting_level(1_000, final, changed=True, summarised=summarised, only_critical=False)
     assert found.label == level

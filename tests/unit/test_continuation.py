@@ -53,10 +53,7 @@ class Conversation:
         since = log[carry.since - 1 :] if carry.since else []
         turn = [fact.message for fact in since if isinstance(fact, e.MessageAddedEvent)]
         opening = continuation.first_messages(
-            state,
-            [at(version) for version in carry.singles],
-            turn,
-            continuation.transition_marker(state),
+            state, [at(version) for version in carry.singles], turn, continuation.transition_marker(state)
         )
         command = c.ContinueSession(
             session_id=state.id, next_id=f"s{len(self.states)}", carried=opening, messages=messages
@@ -68,9 +65,7 @@ class Conversation:
         if carry is not None:
             self.carry(carry, *messages)
             return
-        made = rules.decide(
-            self.states[-1], c.AddMessages(session_id=self.states[-1].id, messages=messages)
-        )
+        made = rules.decide(self.states[-1], c.AddMessages(session_id=self.states[-1].id, messages=messages))
         self._fold(made[0].events, len(self.states) - 1)
 
 
@@ -189,9 +184,7 @@ def test_the_marker_is_not_carried_on():
     for number in range(20):
         talk.add(user(str(number)))
     for at in range(1, len(talk.states)):
-        assert [one.metadata["previous_session"] for one in markers(talk.messages(at))] == [
-            talk.states[at - 1].id
-        ]
+        assert [one.metadata["previous_session"] for one in markers(talk.messages(at))] == [talk.states[at - 1].id]
         assert [m.id for m in talk.messages(at)].count("sys") == 1
 
 

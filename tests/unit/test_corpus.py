@@ -50,8 +50,7 @@ def open_calls_by_step(conversation: list[ChatMessage]) -> list[set[str]]:
 @pytest.mark.parametrize("parallel", [False, True])
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_others(parallel: bool):
     first, again, other = (
-        digest(itertools.chain.from_iterable(corpus.conversations(seed, 20, parallel)))
-        for seed in (1, 1, 2)
+        digest(itertools.chain.from_iterable(corpus.conversations(seed, 20, parallel))) for seed in (1, 1, 2)
     )
 
     assert first == again != other
@@ -118,9 +117,7 @@ def test_some_argument_text_is_not_compact_and_all_of_it_is_an_object():
         for call in calls_of(message)
     ]
     compact = [
-        text
-        for text in texts
-        if text == json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+        text for text in texts if text == json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
     ]
 
     assert all(isinstance(json.loads(text), dict) for text in texts)

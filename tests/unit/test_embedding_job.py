@@ -46,10 +46,7 @@ class Place:
             pass
 
     def texts(self, positions: Sequence[int]) -> Mapping[int, str]:
-        found = {
-            position: self.store.feed("default", after=position - 1, limit=1)
-            for position in positions
-        }
+        found = {position: self.store.feed("default", after=position - 1, limit=1) for position in positions}
         return {
             position: embedding_text(state_cache.messages_of(self.store, "default", page)[0])
             for position, page in found.items()
@@ -103,9 +100,7 @@ def test_only_words_of_users_and_assistants_are_embedded(place: Place):
 
 
 def test_sessions_of_nobody_are_apart_and_deleted_ones_are_passed_over(place: Place):
-    place.lp.sessions.create_session().add_message(
-        Message(role="user", content="nobody says this to anyone")
-    )
+    place.lp.sessions.create_session().add_message(Message(role="user", content="nobody says this to anyone"))
     gone = say(place, "this will be deleted quite soon")
     place.lp.sessions.delete_session(gone.id)
     place.drain()
@@ -145,13 +140,9 @@ def test_a_step_is_bounded_and_gives_signs_of_life(place: Place):
     assert place.task().step("default", place.beat) is False
 
 
-@given(
-    st.lists(st.integers(0, 30), min_size=1, max_size=8), st.lists(st.integers(1, 60), max_size=6)
-)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.lists(st.integers(1, 60), max_size=6))
 @settings(max_examples=15)
-def test_a_worker_that_is_stopped_anywhere_loses_and_repeats_nothing(
-    stops: list[int], sizes: list[int]
-):
+def test_a_worker_that_is_stopped_anywhere_loses_and_repeats_nothing(stops: list[int], sizes: list[int]):
     with limpet.connect("volatile:") as lp:
         place = Place(lp, VolatileIndexStore())
         said = [f"thing number {n}" for n in range(sum(sizes))]

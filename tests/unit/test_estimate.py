@@ -26,9 +26,7 @@ def test_ideographs_take_about_one_token_each(text: str):
 def test_other_scripts_lie_between():
     for text in (KOREAN, RUSSIAN):
         assert len(text) / 4 < messages.estimate_text_tokens(text) <= 1.1 * len(text)
-    assert messages.estimate_text_tokens(KOREAN) > messages.estimate_text_tokens(RUSSIAN) * len(
-        KOREAN
-    ) / len(RUSSIAN)
+    assert messages.estimate_text_tokens(KOREAN) > messages.estimate_text_tokens(RUSSIAN) * len(KOREAN) / len(RUSSIAN)
 
 
 def test_mixed_text_is_the_sum_of_its_scripts():
@@ -45,18 +43,13 @@ def test_an_image_counts_as_one_whatever_its_bytes(part: str):
 
 def test_parts_add_up():
     content = [{"type": "text", "text": "abcdefgh"}, {"type": "audio"}, {"type": "file"}, "plain"]
-    assert (
-        messages.estimate_content_tokens(content)
-        == 3 + messages.AUDIO_TOKENS + messages.FILE_TOKENS + 2
-    )
+    assert messages.estimate_content_tokens(content) == 3 + messages.AUDIO_TOKENS + messages.FILE_TOKENS + 2
 
 
 @pytest.mark.req("B-7")
 def test_a_given_count_wins_over_the_estimate():
     assert Message("user", ENGLISH, tokens=7).fallback_estimate_tokens() == 7
-    assert Message("user", ENGLISH).fallback_estimate_tokens() == messages.estimate_text_tokens(
-        ENGLISH
-    )
+    assert Message("user", ENGLISH).fallback_estimate_tokens() == messages.estimate_text_tokens(ENGLISH)
 
 
 def test_calls_and_results_count_too_and_nothing_counts_as_zero():

@@ -111,16 +111,11 @@ def test_only_what_people_say_is_shown():
 
 
 def test_every_message_is_shown_whatever_the_window():
-    texts = [
-        f"Locker {number} opens with {number * 77}. " * (1 + number % 40) for number in range(120)
-    ]
+    texts = [f"Locker {number} opens with {number * 77}. " * (1 + number % 40) for number in range(120)]
     model = Says(answer(item(source=1)), window=6_000)
     found = ModelExtractor(model)(said(*texts))
     assert len(model.prompts) > 10 and len(found) == 1
-    assert all(
-        len((s + p).encode()) + 1_000 < 6_000
-        for s, p in zip(model.systems, model.prompts, strict=True)
-    )
+    assert all(len((s + p).encode()) + 1_000 < 6_000 for s, p in zip(model.systems, model.prompts, strict=True))
     shown = "\n".join(model.prompts)
     assert [n for n in range(120) if f"Locker {n} opens with {n * 77}." not in shown] == []
 

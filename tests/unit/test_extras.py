@@ -22,9 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("opening", [limpet.connect, limpet.connect_async])
-def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
-    opening: Callable[..., object],
-):
+def test_every_extra_is_an_option_of_each_opening_with_the_same_default(opening: Callable[..., object]):
     options = inspect.signature(opening).parameters
     for field in msgspec.structs.fields(BackgroundOptions):
         assert options[field.name].default == field.default
@@ -33,10 +31,7 @@ def test_every_extra_is_an_option_of_each_opening_with_the_same_default(
 
 @pytest.mark.parametrize("backend", store_commands._BACKEND_LIBRARIES)
 def test_a_backend_is_reached_with_what_its_extra_installs(backend: str):
-    assert (
-        tuple(store_commands._installed_versions(backend))
-        == store_commands._BACKEND_LIBRARIES[backend]
-    )
+    assert tuple(store_commands._installed_versions(backend)) == store_commands._BACKEND_LIBRARIES[backend]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +57,5 @@ def test_the_command_is_for_the_python_that_runs(monkeypatch: pytest.MonkeyPatch
 
 def test_extras_are_taken_from_among_the_options():
     options = {field.name: field.default for field in msgspec.structs.fields(BackgroundOptions)}
-    found = BackgroundOptions.from_arguments(
-        {**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0}
-    )
+    found = BackgroundOptions.from_arguments({**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0})
     assert found == BackgroundOptions(worker=True, idle_timeout_s=5.0)

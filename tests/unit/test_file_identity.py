@@ -88,13 +88,9 @@ def test_a_folder_that_moves_away_is_noticed(path: Path):
 
 
 @pytest.mark.parametrize(
-    ("age_ns", "whole_seconds"),
-    [(CLOCK_TICK_NS // 2, False), (SECOND_NS, True)],
-    ids=["fine", "coarse"],
+    ("age_ns", "whole_seconds"), [(CLOCK_TICK_NS // 2, False), (SECOND_NS, True)], ids=["fine", "coarse"]
 )
-def test_a_stamp_that_may_hide_a_second_change_is_not_trusted(
-    path: Path, age_ns: int, whole_seconds: bool
-):
+def test_a_stamp_that_may_hide_a_second_change_is_not_trusted(path: Path, age_ns: int, whole_seconds: bool):
     """Two changes within one tick of the file system's clock have one stamp."""
     files = Watched()
     place = opened(files, path)

@@ -37,19 +37,10 @@ def family() -> list[Frame]:
 @pytest.mark.parametrize(
     ("account", "drawn"),
     [
-        (
-            frame_tree_commands.FrameAccount(8_000, 2_000, 0, 0, 700, 3_000, 2_300, 0),
-            "█████▒▒░░░░░░░······",
-        ),
-        (
-            frame_tree_commands.FrameAccount(1_000_000, 1, 0, 0, 1, 1, 999_997, 0),
-            "█▒░·················",
-        ),
+        (frame_tree_commands.FrameAccount(8_000, 2_000, 0, 0, 700, 3_000, 2_300, 0), "█████▒▒░░░░░░░······"),
+        (frame_tree_commands.FrameAccount(1_000_000, 1, 0, 0, 1, 1, 999_997, 0), "█▒░·················"),
         (frame_tree_commands.FrameAccount(500, 700, 0, 0, 0, 0, 0, 200), "██████████████!!!!!!"),
-        (
-            frame_tree_commands.FrameAccount(500, 100, 0, 0, 200, 400, 0, 200),
-            "▒▒▒▒▒▒░░░░░░░░░░!!!!",
-        ),
+        (frame_tree_commands.FrameAccount(500, 100, 0, 0, 200, 400, 0, 200), "▒▒▒▒▒▒░░░░░░░░░░!!!!"),
         (frame_tree_commands.FrameAccount(0, 0, 0, 0, 0, 0, 0, 0), " " * 20),
         (frame_tree_commands.FrameAccount(0, 5, 0, 0, 0, 0, 0, 5), "!" * 20),
     ],
@@ -100,10 +91,7 @@ def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFix
     root, *children = family()
     wrong = replace(root, settled=0)
     drawn = frame_tree_commands.FrameTreeView([wrong, *children], complete=True, waiting=[])
-    assert (
-        frame_tree_commands.print_trees(Output(as_json=True), [drawn], "r", CommonOptions())
-        == exit_codes.DAMAGE
-    )
+    assert frame_tree_commands.print_trees(Output(as_json=True), [drawn], "r", CommonOptions()) == exit_codes.DAMAGE
     (told,) = json.loads(capsys.readouterr().out)["trees"]
     assert not told["conserved"]
     assert told["faults"][0]["frame"] == "r"
@@ -111,10 +99,7 @@ def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFix
     assert any(line.endswith("not conserved ✗") for line in shown)
     assert (
         frame_tree_commands.print_trees(
-            Output(),
-            [frame_tree_commands.FrameTreeView(family(), complete=True, waiting=[])],
-            "r",
-            CommonOptions(),
+            Output(), [frame_tree_commands.FrameTreeView(family(), complete=True, waiting=[])], "r", CommonOptions()
         )
         == 0
     )

@@ -70,9 +70,7 @@ def reach(grown: Grown, to: FrameStatus) -> None:
 @pytest.mark.req("C-27")
 @pytest.mark.parametrize("to", S)
 @pytest.mark.parametrize("status", OPEN)
-def test_a_frame_becomes_what_the_table_allows_and_nothing_else(
-    status: FrameStatus, to: FrameStatus
-):
+def test_a_frame_becomes_what_the_table_allows_and_nothing_else(status: FrameStatus, to: FrameStatus):
     grown = in_status(status)
     assert grown["f"].status is status
     if to in ALLOWED[status]:

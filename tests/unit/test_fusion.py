@@ -10,9 +10,7 @@ from limpet.memory.vectors.fusion import Ranking
 
 POSITIONS = st.lists(st.integers(1, 60), unique=True, max_size=30)
 RANKINGS = st.lists(POSITIONS.map(Ranking), max_size=4)
-TEXTS = st.sampled_from(
-    ["a red boat", "the red boat sank", "rent is 900", "no", "", "房租是九百", "房租涨了"]
-)
+TEXTS = st.sampled_from(["a red boat", "the red boat sank", "rent is 900", "no", "", "房租是九百", "房租涨了"])
 
 
 @given(RANKINGS)

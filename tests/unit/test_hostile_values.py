@@ -122,9 +122,7 @@ def test_every_legal_character_round_trips():
         assert again == message and again.content == text
 
 
-@pytest.mark.parametrize(
-    "text", ["\0", "a\0b", "\r\n", "\u2028", "\ufeff", "\ufffe", "\x7f", "\u00e9", "e\u0301"]
-)
+@pytest.mark.parametrize("text", ["\0", "a\0b", "\r\n", "\u2028", "\ufeff", "\ufffe", "\x7f", "\u00e9", "e\u0301"])
 def test_awkward_text_round_trips_unchanged(text: str):
     assert stored(Message("user", text)).content == text
 

@@ -44,9 +44,7 @@ def test_whoever_beats_keeps_it():
 
 def test_a_beat_writes_only_now_and_then():
     store, clock = FaultyStore(VolatileStore(), fail_at=999), Clock()
-    held = WorkerLeases(store, "ann", now_us=clock.now_us, monotonic=clock.monotonic).take(
-        "a", "job"
-    )
+    held = WorkerLeases(store, "ann", now_us=clock.now_us, monotonic=clock.monotonic).take("a", "job")
     assert held is not None
     before = store.calls
     for _ in range(100):

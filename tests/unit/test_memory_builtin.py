@@ -34,11 +34,7 @@ def count(text: str) -> int:
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
-    made = (
-        VolatileIndexStore()
-        if request.param == "volatile"
-        else SQLiteIndexStore(tmp_path / "x-memory")
-    )
+    made = VolatileIndexStore() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
     yield made
     made.close()
 
@@ -94,9 +90,7 @@ def test_what_a_model_finds_is_checked(shelf: IndexStore):
 
 @pytest.mark.req("A-16")
 @pytest.mark.parametrize("failure", [errors.Unavailable, errors.Refused])
-def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(
-    shelf: IndexStore, failure: type[errors.Error]
-):
+def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(shelf: IndexStore, failure: type[errors.Error]):
     answers: list[type[errors.Error] | str] = [failure, failure, "Lives by the sea."]
 
     def model(chunk: Sequence[Said]) -> list[Fact]:
@@ -195,10 +189,7 @@ def test_who_changes_back_lives_there_again(engine: BuiltIn):
     ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
     ingest_texts(engine, ADA, "s2", "I live in Bergen.", day=3)
     ingest_texts(engine, ADA, "s3", "I live in Oslo!", day=5)
-    (oslo,), (bergen,) = (
-        facts_with_word(engine, ADA, "Oslo"),
-        facts_with_word(engine, ADA, "Bergen"),
-    )
+    (oslo,), (bergen,) = (facts_with_word(engine, ADA, "Oslo"), facts_with_word(engine, ADA, "Bergen"))
     assert (oslo.text, oslo.since_us // DAY_US, oslo.until_us) == ("I live in Oslo!", 5, None)
     assert bergen.until_us == oslo.since_us
     assert [source.session_id for source in engine.sources(ADA, oslo)] == ["s3", "s1"]
@@ -206,16 +197,10 @@ def test_who_changes_back_lives_there_again(engine: BuiltIn):
 
 
 def test_allergies_add_up_and_tastes_change(engine: BuiltIn):
-    ingest_texts(
-        engine, ADA, "s1", "I'm allergic to nuts.", "I like jazz.", "I'm allergic to figs.", day=1
-    )
+    ingest_texts(engine, ADA, "s1", "I'm allergic to nuts.", "I like jazz.", "I'm allergic to figs.", day=1)
     ingest_texts(engine, ADA, "s2", "I'm not allergic to figs any more.", "I hate jazz.", day=2)
     current = {each.text for each in engine.facts(ADA) if each.until_us is None}
-    assert current == {
-        "I'm allergic to nuts.",
-        "I'm not allergic to figs any more.",
-        "I hate jazz.",
-    }
+    assert current == {"I'm allergic to nuts.", "I'm not allergic to figs any more.", "I hate jazz."}
 
 
 def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltIn):
@@ -240,10 +225,7 @@ def test_too_much_is_not_searched_for(engine: BuiltIn, k: int):
 
 
 def test_without_a_user_nothing_is_asked(engine: BuiltIn):
-    for nobody in (
-        msgspec.structs.replace(ADA, user_id=""),
-        msgspec.structs.replace(ADA, tenant=""),
-    ):
+    for nobody in (msgspec.structs.replace(ADA, user_id=""), msgspec.structs.replace(ADA, tenant="")):
         with pytest.raises(errors.InvalidRequest):
             engine.facts(nobody)
 
@@ -293,14 +275,7 @@ def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, sh
     monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
     engine = BuiltIn(shelf, count=count)
     for day in range(1, 30):
-        ingest_texts(
-            engine,
-            ADA,
-            f"s{day}",
-            f"I'm allergic to food{day}.",
-            f"I like song{day * 7 % 10}.",
-            day=day,
-        )
+        ingest_texts(engine, ADA, f"s{day}", f"I'm allergic to food{day}.", f"I like song{day * 7 % 10}.", day=day)
         if day % 3 == 0:
             engine.forget(ADA, f"s{day - 1}")
         holding = [each for each in engine.facts(ADA) if each.until_us is None]

@@ -16,14 +16,7 @@ from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import fact_store
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.testing.memory_contract import (
-    ADA,
-    BOB,
-    conversation,
-    facts_with_word,
-    ingest_texts,
-    position,
-)
+from limpet.testing.memory_contract import ADA, BOB, conversation, facts_with_word, ingest_texts, position
 
 
 def count(text: str) -> int:
@@ -32,11 +25,7 @@ def count(text: str) -> int:
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
-    made = (
-        VolatileIndexStore()
-        if request.param == "volatile"
-        else SQLiteIndexStore(tmp_path / "x-memory")
-    )
+    made = VolatileIndexStore() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
     yield made
     made.close()
 
@@ -98,17 +87,13 @@ def test_forgetting_others_does_not_disturb(shelf: IndexStore):
     assert len(engine.facts(ADA)) == 2
 
 
-def test_threads_that_learn_of_one_user_lose_nothing(
-    shelf: IndexStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_threads_that_learn_of_one_user_lose_nothing(shelf: IndexStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "RETRIES_MAX", 1_000)
     engine = BuiltIn(shelf, count=count)
 
     def learn(thread: int) -> None:
         for n in range(6):
-            ingest_texts(
-                engine, ADA, f"s{thread}-{n}", f"I'm allergic to food{thread}x{n}.", day=n + 1
-            )
+            ingest_texts(engine, ADA, f"s{thread}-{n}", f"I'm allergic to food{thread}x{n}.", day=n + 1)
 
     threads = [threading.Thread(target=learn, args=(n,)) for n in range(3)]
     for thread in threads:
@@ -158,18 +143,8 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
     def bytes_() -> bytes:
         return b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
-    ingest_texts(
-        engine, ADA, "ses-canary1", "I live in Canarytown.", "I'm allergic to canarynuts.", day=1
-    )
-    ingest_texts(
-        engine,
-        ADA,
-        "ses-other",
-        "I moved to Elsewhere.",
-        "I hate canarysongs.",
-        "My name is Cana.",
-        day=2,
-    )
+    ingest_texts(engine, ADA, "ses-canary1", "I live in Canarytown.", "I'm allergic to canarynuts.", day=1)
+    ingest_texts(engine, ADA, "ses-other", "I moved to Elsewhere.", "I hate canarysongs.", "My name is Cana.", day=2)
     ingest_texts(engine, BOB, "ses-bob", "I live in Bobtown.", day=3)
     assert b"Canarytown" in bytes_()
     engine.forget(ADA, "ses-canary1")

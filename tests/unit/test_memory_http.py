@@ -58,9 +58,7 @@ class Scripted:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
 
     def __enter__(self) -> Scripted:
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
         self._thread.start()
         return self
 
@@ -71,9 +69,7 @@ class Scripted:
 
 
 def scripted(*answers: tuple[int, object]) -> Scripted:
-    return Scripted(
-        [(s, a if isinstance(a, bytes) else json.dumps(a).encode()) for s, a in answers]
-    )
+    return Scripted([(s, a if isinstance(a, bytes) else json.dumps(a).encode()) for s, a in answers])
 
 
 def to(server: Scripted, retries: int = 0) -> HTTPMemory:
@@ -101,9 +97,7 @@ def test_what_is_no_place_for_memories_is_refused(url: str):
 def test_http_is_for_this_machine_or_for_those_who_ask_for_it():
     for url in ("http://127.0.0.1:1/x", "http://localhost", "http://[::1]:8"):
         assert HTTPMemory(url).name
-    assert (
-        HTTPMemory("http://memory.example", allow_http=True).name == "http memory at memory.example"
-    )
+    assert HTTPMemory("http://memory.example", allow_http=True).name == "http memory at memory.example"
 
 
 @pytest.mark.parametrize("key", ["", "a\r\nX-Other: 1", "schlüssel"])
@@ -128,11 +122,7 @@ def test_requests_follow_the_schema():
     assert first["chunk"] == 1 and "commit" not in first
     assert first["said"][0]["message"]["content"] == "I live in Oslo."
     assert (last["chunk"], last["commit"], last["attempt"]) == (2, True, first["attempt"])
-    assert forget == {
-        "who": {"tenant": "acme", "user_id": "ada"},
-        "session_id": "s1",
-        "position": 4,
-    }
+    assert forget == {"who": {"tenant": "acme", "user_id": "ada"}, "session_id": "s1", "position": 4}
 
 
 def test_requests_have_bounded_sizes(monkeypatch: pytest.MonkeyPatch):
@@ -375,9 +365,7 @@ def test_the_server_says_what_is_wrong(served: tuple[BuiltIn, HTTPMemory]):
             memory._send_once(verb, body, "")
 
 
-def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(
-    served: tuple[BuiltIn, HTTPMemory],
-):
+def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(served: tuple[BuiltIn, HTTPMemory]):
     engine, memory = served
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     pieces = [
@@ -393,14 +381,10 @@ def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(
     again = msgspec.structs.replace(pieces[0], attempt="other")
     memory._send_once("ingest", msgspec.json.encode(again), "")
     with pytest.raises(errors.Unavailable):
-        memory._send_once(
-            "ingest", msgspec.json.encode(msgspec.structs.replace(pieces[2], attempt="other")), ""
-        )
+        memory._send_once("ingest", msgspec.json.encode(msgspec.structs.replace(pieces[2], attempt="other")), "")
 
 
-def test_many_conversations_that_stop_in_the_middle_do_not_fill_the_server(
-    served: tuple[BuiltIn, HTTPMemory],
-):
+def test_many_conversations_that_stop_in_the_middle_do_not_fill_the_server(served: tuple[BuiltIn, HTTPMemory]):
     engine, memory = served
 
     def stops(said: list[Said]) -> Iterator[list[Said]]:

@@ -16,14 +16,7 @@ SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jso
 
 
 def said(message: Message, number: int = 1) -> Said:
-    return Said(
-        position=100 + number,
-        session_id="s",
-        generation=1,
-        number=number,
-        time_us=number,
-        message=message,
-    )
+    return Said(position=100 + number, session_id="s", generation=1, number=number, time_us=number, message=message)
 
 
 def found(text: str) -> list[Fact]:
@@ -251,24 +244,7 @@ def test_work_and_facts_are_bounded():
 
 
 @pytest.mark.parametrize(
-    "piece",
-    [
-        " ",
-        ".",
-        '"',
-        "\n ",
-        "i ",
-        "I like ",
-        "a, ",
-        "。",
-        "かな",
-        "<a",
-        "system",
-        "my my ",
-        "１",
-        "“",
-        "= ",
-    ],
+    "piece", [" ", ".", '"', "\n ", "i ", "I like ", "a, ", "。", "かな", "<a", "system", "my my ", "１", "“", "= "]
 )
 def test_hostile_repetitions_are_read_in_passing(piece: str):
     """A pattern that goes back and forth over them would take minutes here."""

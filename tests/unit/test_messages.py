@@ -31,15 +31,7 @@ def calling(*calls: ToolCallRequest, content: str | None = None) -> Message:
 
 @pytest.mark.req("B-3")
 def test_fields_are_taken_by_position_in_the_documented_order():
-    made = Message(
-        "user",
-        "hi",
-        MessageCategory.CONTEXT,
-        "m1",
-        "2026-01-31T12:00:00+00:00",
-        {"a": 1},
-        7,
-    )
+    made = Message("user", "hi", MessageCategory.CONTEXT, "m1", "2026-01-31T12:00:00+00:00", {"a": 1}, 7)
     assert (made.role, made.content, made.category) == ("user", "hi", MessageCategory.CONTEXT)
     assert (made.id, made.timestamp) == ("m1", "2026-01-31T12:00:00.000000+00:00")
     assert (made.metadata, made.tokens) == ({"a": 1}, 7)
@@ -72,11 +64,7 @@ def test_ids_and_timestamps_come_from_the_factory_in_force():
 @pytest.mark.req("B-1")
 @pytest.mark.parametrize(
     ("role", "category"),
-    [
-        ("system", MessageCategory.SYSTEM),
-        ("user", MessageCategory.DIALOG),
-        ("assistant", MessageCategory.DIALOG),
-    ],
+    [("system", MessageCategory.SYSTEM), ("user", MessageCategory.DIALOG), ("assistant", MessageCategory.DIALOG)],
 )
 def test_category_follows_the_role_unless_given(role: str, category: MessageCategory):
     assert Message(role, "x").category is category
@@ -221,9 +209,7 @@ def test_no_part_of_a_message_can_be_changed(change: Callable[[Any], object]):
 
 def test_what_the_caller_keeps_and_changes_does_not_reach_the_message():
     content, metadata, args = [{"type": "text", "text": "x"}], {"a": [1]}, {"b": [2]}
-    made = Message(
-        "assistant", content, metadata=metadata, tool_calls=[ToolCallRequest("c", "f", args)]
-    )
+    made = Message("assistant", content, metadata=metadata, tool_calls=[ToolCallRequest("c", "f", args)])
     content[0]["text"] = "changed"
     metadata["a"].append(2)
     args["b"].append(3)
@@ -312,9 +298,7 @@ def test_timestamps_are_kept_in_utc_with_their_offset(given: str, stored: str):
     assert Message("user", "x", timestamp=given).timestamp == stored
 
 
-@pytest.mark.parametrize(
-    "timestamp", ["yesterday", "2026-13-01", 5, 5.5, b"2026-01-01", "99999999"]
-)
+@pytest.mark.parametrize("timestamp", ["yesterday", "2026-13-01", 5, 5.5, b"2026-01-01", "99999999"])
 def test_a_timestamp_that_is_none_is_refused(timestamp: Any):
     with pytest.raises(errors.InvalidMessage, match=r"ISO 8601|must be text"):
         Message("user", "x", timestamp=timestamp)

@@ -44,9 +44,7 @@ def test_a_tenant_costs_the_same_however_many_there_are():
 
 def made_in(store: VolatileStore, session_id: str) -> None:
     """Have somebody write to a store."""
-    manager = SessionManager.from_engine(
-        Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default")
-    )
+    manager = SessionManager.from_engine(Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default"))
     manager.create_session(session_id)
 
 

@@ -64,9 +64,7 @@ def test_control_tokens_in_a_text_are_ordinary_characters(model: MiniLM):
     assert begin not in inside and end not in inside
 
 
-@given(
-    text=st.text(st.characters(exclude_categories=["Cs"]), max_size=300), limit=st.integers(2, 40)
-)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=300), limit=st.integers(2, 40))
 @settings(max_examples=200)
 def test_any_text_has_pieces_within_the_limit(text: str, limit: int):
     pieces = WordPieces({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "a": 3, "##b": 4, "。": 5})
@@ -119,9 +117,7 @@ def test_without_numpy_it_says_how_to_install_it():
         "try: embedder.installed_embedder()\n"
         "except errors.NotInstalled as error: print(error)\n"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    ).stdout
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert f"{sys.executable} -m pip install numpy\n" in said
 
 
@@ -162,9 +158,7 @@ def test_the_command_line_says_what_embeddings_need(tmp_path: Path):
         "sys.argv = ['limpet', 'worker', '--once', '--embeddings']\n"
         "sys.exit(main())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert f"{sys.executable} -m pip install numpy" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -45,9 +45,7 @@ class OpenAIAsked:
     def __init__(self, endpoint: Endpoint, **settings: Any) -> None:
         self.waits: list[float] = []
         pauses = Backoff(sleep=self.waits.append, jitter=lambda: 0.5)
-        self.model = self.made(
-            endpoint, {"api_key": KEY, "retries": 2, "pauses": pauses, **settings}
-        )
+        self.model = self.made(endpoint, {"api_key": KEY, "retries": 2, "pauses": pauses, **settings})
         OPENED.append(self.model)
 
     def made(self, endpoint: Endpoint, settings: dict[str, Any]) -> OpenAIModel | AnthropicModel:
@@ -143,9 +141,7 @@ def test_what_can_not_pass_is_asked_once(endpoint: Endpoint, kind: type[OpenAIAs
         (400, "unsupported_parameter", "tokens_field"),
     ],
 )
-def test_an_error_names_the_setting(
-    endpoint: Endpoint, kind: type[OpenAIAsked], status: int, code: str, setting: str
-):
+def test_an_error_names_the_setting(endpoint: Endpoint, kind: type[OpenAIAsked], status: int, code: str, setting: str):
     asked = kind(endpoint)
     endpoint.otherwise = endpoints.fails(status, code)
     failed = refused(asked, errors.ModelRefused)
@@ -153,9 +149,7 @@ def test_an_error_names_the_setting(
 
 
 @pytest.mark.parametrize("code", [KEY, TEXT, {"a": KEY}, 7])
-def test_codes_that_are_not_known_are_not_passed_on(
-    endpoint: Endpoint, kind: type[OpenAIAsked], code: Any
-):
+def test_codes_that_are_not_known_are_not_passed_on(endpoint: Endpoint, kind: type[OpenAIAsked], code: Any):
     asked = kind(endpoint)
     endpoint.otherwise = endpoints.fails(400, code, said=TEXT)
     assert "code" not in refused(asked, errors.ModelRefused).facts
@@ -213,9 +207,7 @@ def test_a_cut_connection_is_tried_again(endpoint: Endpoint, kind: type[OpenAIAs
 
 
 @pytest.mark.parametrize("step", [endpoints.hangs, endpoints.drips], ids=lambda s: s.__name__)
-def test_a_try_takes_no_longer_than_its_time(
-    endpoint: Endpoint, kind: type[OpenAIAsked], step: Step
-):
+def test_a_try_takes_no_longer_than_its_time(endpoint: Endpoint, kind: type[OpenAIAsked], step: Step):
     asked = kind(endpoint, timeout_s=0.2, retries=1)
     endpoint.otherwise = step
     assert "0.2 s" in refused(asked, errors.Unavailable).message
@@ -242,9 +234,7 @@ def test_nobody_there_is_unavailable(kind: type[OpenAIAsked]):
         b'{"choices": [{"message": {"content": null}}], "content": [{"type": "thinking"}]}',
     ],
 )
-def test_an_answer_without_words_is_tried_again(
-    endpoint: Endpoint, kind: type[OpenAIAsked], body: bytes
-):
+def test_an_answer_without_words_is_tried_again(endpoint: Endpoint, kind: type[OpenAIAsked], body: bytes):
     asked = kind(endpoint)
     endpoint.steps = [endpoints.gives(body), asked.answers("Now.")]
     assert ask(asked).text == "Now."
@@ -271,9 +261,7 @@ def test_what_a_model_will_not_say_is_asked_once(
     assert len(endpoint.requests) == 1
 
 
-def test_an_answer_has_a_bound(
-    endpoint: Endpoint, kind: type[OpenAIAsked], monkeypatch: pytest.MonkeyPatch
-):
+def test_an_answer_has_a_bound(endpoint: Endpoint, kind: type[OpenAIAsked], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "MODEL_ANSWER_BYTES_MAX", 1000)
     asked = kind(endpoint)
     endpoint.otherwise = endpoints.gives(b" " * 2000)
@@ -315,9 +303,7 @@ def test_settings_reach_the_endpoint(endpoint: Endpoint):
     ids=str,
 )
 def test_wrong_settings_are_refused_at_once(
-    made: type[OpenAIModel] | type[AnthropicModel],
-    wrong: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
+    made: type[OpenAIModel] | type[AnthropicModel], wrong: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -336,9 +322,7 @@ def test_the_environment_has_the_key(endpoint: Endpoint, monkeypatch: pytest.Mon
         assert KEY in str(endpoint.requests[-1][1])
 
 
-@pytest.mark.parametrize(
-    ("made", "library"), [(OpenAIModel, "openai"), (AnthropicModel, "anthropic")]
-)
+@pytest.mark.parametrize(("made", "library"), [(OpenAIModel, "openai"), (AnthropicModel, "anthropic")])
 def test_a_missing_library_is_named(
     made: type[OpenAIModel] | type[AnthropicModel], library: str, monkeypatch: pytest.MonkeyPatch
 ):

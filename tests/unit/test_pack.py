@@ -65,11 +65,7 @@ def test_the_hole_of_fifty_tokens_is_closed():
 
 @pytest.mark.req("C-12")
 def test_whoever_asks_for_it_gets_the_pack_that_does_not_fit():
-    pack = assemble(
-        wanted(
-            1_000, [handle("a", 460, "critical"), handle("b", 1)], brief=500, allow_overflow=True
-        )
-    )
+    pack = assemble(wanted(1_000, [handle("a", 460, "critical"), handle("b", 1)], brief=500, allow_overflow=True))
     assert pack.token_summary.overflow
     assert pack.token_summary.used == 1_010
     assert pack.token_summary.remaining == 0
@@ -124,12 +120,7 @@ def test_critical_handles_count_towards_the_three_quarters():
 
 @pytest.mark.req("C-23")
 def test_what_is_excluded_stays_out_even_if_it_is_included_or_critical():
-    handles = [
-        handle("a", 10, "critical"),
-        handle("b", 10),
-        handle("c", 10, pinned=True),
-        handle("d", 10),
-    ]
+    handles = [handle("a", 10, "critical"), handle("b", 10), handle("c", 10, pinned=True), handle("d", 10)]
     pack = assemble(wanted(1_000, handles, include=["b", "x"], exclude=["a", "b", "c", "y"]))
     assert shown(pack) == ["d"]
     assert pack.metadata.unknown_includes == ("x",)
@@ -286,9 +277,7 @@ def test_a_description_can_not_end_the_line():
 
 @pytest.mark.req("C-17")
 def test_a_pack_says_what_it_is():
-    pack = assemble(
-        wanted(1_000, [handle("a", 10, "high", handle_type="tool_output")], said=[said("user", 3)])
-    )
+    pack = assemble(wanted(1_000, [handle("a", 10, "high", handle_type="tool_output")], said=[said("user", 3)]))
     assert "§" not in repr(pack) + repr(pack.segments)
     whole = pack.to_dict()
     assert whole["token_summary"]["compaction_level"] == "none"

@@ -13,9 +13,7 @@ from limpet.core.values.session_state import OpenCall
 
 
 def asking(*call_ids: str) -> Message:
-    return Message(
-        "assistant", tool_calls=[ToolCallRequest(id_, f"tool_{id_}") for id_ in call_ids]
-    )
+    return Message("assistant", tool_calls=[ToolCallRequest(id_, f"tool_{id_}") for id_ in call_ids])
 
 
 def giving(*call_ids: str) -> Message:
@@ -42,10 +40,7 @@ def test_a_plain_conversation_opens_nothing():
 @pytest.mark.req("A-9")
 def test_calls_are_open_until_their_results_and_known_by_message_and_id():
     message = asking("a", "b")
-    assert follow([USER, message])[0] == (
-        OpenCall(message.id, "a", "tool_a"),
-        OpenCall(message.id, "b", "tool_b"),
-    )
+    assert follow([USER, message])[0] == (OpenCall(message.id, "a", "tool_a"), OpenCall(message.id, "b", "tool_b"))
     assert [call.call_id for call in follow([USER, message, giving("b")])[0]] == ["a"]
 
 

@@ -21,15 +21,9 @@ URL = "https://example.com/a.png"
 CHAT_URL = {"type": "image_url", "image_url": {"url": URL}}
 CHAT_PNG = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{DATA}"}}
 CHAT_WAV = {"type": "input_audio", "input_audio": {"data": DATA, "format": "wav"}}
-CHAT_PDF = {
-    "type": "file",
-    "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{DATA}"},
-}
+CHAT_PDF = {"type": "file", "file": {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{DATA}"}}
 CLAUDE_URL = {"type": "image", "source": {"type": "url", "url": URL}}
-CLAUDE_PNG = {
-    "type": "image",
-    "source": {"type": "base64", "media_type": "image/png", "data": DATA},
-}
+CLAUDE_PNG = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DATA}}
 CLAUDE_PDF = {
     "type": "document",
     "source": {"type": "base64", "media_type": "application/pdf", "data": DATA},
@@ -38,11 +32,7 @@ CLAUDE_PDF = {
 GEMINI_PNG = {"inline_data": {"mime_type": "image/png", "data": DATA}}
 GEMINI_WAV = {"inline_data": {"mime_type": "audio/wav", "data": DATA}}
 GEMINI_PDF = {"inline_data": {"mime_type": "application/pdf", "data": DATA}}
-INPUT_PNG = {
-    "type": "input_image",
-    "image_url": f"data:image/png;base64,{DATA}",
-    "detail": "auto",
-}
+INPUT_PNG = {"type": "input_image", "image_url": f"data:image/png;base64,{DATA}", "detail": "auto"}
 SIGNED = {"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}
 REASONING = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
 THOUGHT = {"text": "Hm.", "thought": True, "thought_signature": DATA}
@@ -127,10 +117,7 @@ def test_a_text_file_becomes_text():
 def test_reasoning_goes_back_to_its_own_provider_only():
     messages = [user(text("q")), Message("assistant", [SIGNED, REASONING, THOUGHT, text("a")])]
     assert render.to_chat(messages)[1]["content"] == [text("a")]
-    assert render.to_responses(messages)["input"][1:] == [
-        REASONING,
-        {"role": "assistant", "content": "a"},
-    ]
+    assert render.to_responses(messages)["input"][1:] == [REASONING, {"role": "assistant", "content": "a"}]
     assert render.to_anthropic(messages)["messages"][1]["content"] == [SIGNED, text("a")]
     assert render.to_gemini(messages)["contents"][1]["parts"] == [THOUGHT, {"text": "a"}]
 
@@ -141,10 +128,7 @@ def test_reasoning_that_leads_to_nothing_is_left_out():
 
 
 def test_a_refusal_is_text_elsewhere():
-    messages = [
-        Message("user", "q"),
-        intake.accept({"role": "assistant", "content": None, "refusal": "I can't."}),
-    ]
+    messages = [Message("user", "q"), intake.accept({"role": "assistant", "content": None, "refusal": "I can't."})]
     assert render.to_anthropic(messages)["messages"][1]["content"] == [text("I can't.")]
     assert render.to_gemini(messages)["contents"][1]["parts"] == [{"text": "I can't."}]
 
@@ -211,10 +195,7 @@ def test_results_stand_where_each_provider_wants_them():
 
 
 def test_what_the_user_said_beside_results_comes_after_all_of_them():
-    beside = {
-        "role": "user",
-        "content": [{"type": "tool_result", "tool_use_id": "a", "content": "1"}, text("Hurry!")],
-    }
+    beside = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "1"}, text("Hurry!")]}
     messages = [Message("user", "q"), calling("a", "b"), intake.accept(beside), told("b", "2")]
     blocks = render.to_anthropic(messages)["messages"][2]["content"]
     assert [block["type"] for block in blocks] == ["tool_result", "tool_result", "text"]
@@ -248,13 +229,8 @@ def test_without_a_system_prompt_there_is_no_key_for_it():
 
 @pytest.mark.parametrize("messages", [[], [Message("assistant", "Welcome.")]])
 def test_the_user_begins(messages: list[Message]):
-    assert render.to_anthropic(messages)["messages"][0] == {
-        "role": "user",
-        "content": content_parts.OPENING_USER_TEXT,
-    }
-    assert render.to_gemini(messages)["contents"][0]["parts"] == [
-        {"text": content_parts.OPENING_USER_TEXT}
-    ]
+    assert render.to_anthropic(messages)["messages"][0] == {"role": "user", "content": content_parts.OPENING_USER_TEXT}
+    assert render.to_gemini(messages)["contents"][0]["parts"] == [{"text": content_parts.OPENING_USER_TEXT}]
 
 
 def test_blank_text_is_left_out_and_neighbours_become_one():
@@ -310,10 +286,7 @@ def test_names_are_made_to_fit():
 
 def test_a_custom_tools_call_stays_one_in_responses():
     call = {"id": "c", "type": "custom", "custom": {"name": "grep", "input": "needle"}}
-    messages = [
-        intake.accept({"role": "assistant", "content": None, "tool_calls": [call]}),
-        told("c"),
-    ]
+    messages = [intake.accept({"role": "assistant", "content": None, "tool_calls": [call]}), told("c")]
     made, output = render.to_responses(messages)["input"]
     assert made == {"type": "custom_tool_call", "call_id": "c", "name": "grep", "input": "needle"}
     assert output["type"] == "custom_tool_call_output"
@@ -332,9 +305,7 @@ def test_a_responses_own_fields_are_not_sent_back():
     assert turns[1] == {"role": "assistant", "content": [SIGNED, text("a")]}
 
 
-@pytest.mark.parametrize(
-    "to", [render.to_chat, render.to_responses, render.to_anthropic, render.to_gemini]
-)
+@pytest.mark.parametrize("to", [render.to_chat, render.to_responses, render.to_anthropic, render.to_gemini])
 @pytest.mark.parametrize(
     ("messages", "error"),
     [
@@ -344,9 +315,7 @@ def test_a_responses_own_fields_are_not_sent_back():
         ([calling("a", "b"), told("x")], errors.ResultWithoutCall),
     ],
 )
-def test_what_is_not_paired_is_refused(
-    to: Callable[[Any], Any], messages: list[Message], error: type[errors.Error]
-):
+def test_what_is_not_paired_is_refused(to: Callable[[Any], Any], messages: list[Message], error: type[errors.Error]):
     with pytest.raises(error):
         to(messages)
 
@@ -389,9 +358,7 @@ def test_names_that_a_provider_refuses_are_mended_in_its_own_dicts():
     uses = [{"type": "tool_use", "id": name[:9], "name": name, "input": {}} for name in (long, odd)]
     answers = [{"type": "tool_result", "tool_use_id": use["id"], "content": "1"} for use in uses]
     said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": uses}]
-    request = render.to_anthropic(
-        [intake.accept(raw) for raw in [*said, {"role": "user", "content": answers}]]
-    )
+    request = render.to_anthropic([intake.accept(raw) for raw in [*said, {"role": "user", "content": answers}]])
     assert providers.check_anthropic(request) == []
     assert [use["name"] for use in request["messages"][1]["content"]] == [long, "a_b"]
 

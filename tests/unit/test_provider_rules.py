@@ -214,18 +214,8 @@ GOOD: list[tuple[str, Any]] = [
     ("chat", [{**USER, "name": "ada-1"}]),
     ("responses", [USER, {**THOUGHT, "id": "rs_2"}, asked(id="fc_1"), output(id="fco_1"), SAID]),
     ("anthropic", [user({"type": "container_upload", "file_id": "f"}, text())]),
-    (
-        "gemini",
-        [g_user(HI), g_model(HI, g_call(), g_call()), g_user(g_told(), g_told()), g_user(HI)],
-    ),
-    (
-        "gemini",
-        [
-            g_user(HI),
-            g_model(g_call(id="a"), g_call(id="b")),
-            g_user(g_told(id="b"), g_told(id="a")),
-        ],
-    ),
+    ("gemini", [g_user(HI), g_model(HI, g_call(), g_call()), g_user(g_told(), g_told()), g_user(HI)]),
+    ("gemini", [g_user(HI), g_model(g_call(id="a"), g_call(id="b")), g_user(g_told(id="b"), g_told(id="a"))]),
     ("gemini", [g_user(HI), g_model(g_call("ns:f")), g_user(g_told("ns:f"))]),
     ("gemini", [g_user({"inlineData": {"mimeType": "image/png", "data": "aQ=="}})]),
     ("gemini", [g_user({"inline_data": {"mime_type": "image/png", "data": "aQ=="}}), g_model(HI)]),

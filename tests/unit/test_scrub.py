@@ -90,9 +90,7 @@ def test_pages_have_their_checksums_afterwards(store: sqlite.SQLiteStore, tmp_pa
     data[(pages - 1) * 4096 + 2000] ^= 1
     (tmp_path / "state.db").write_bytes(data)
     with pytest.raises((apsw.IOError, apsw.CorruptError)):
-        database.connect(tmp_path / "state.db", write=False).execute(
-            "PRAGMA integrity_check"
-        ).fetchall()
+        database.connect(tmp_path / "state.db", write=False).execute("PRAGMA integrity_check").fetchall()
 
 
 def test_boxes_are_blank_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
@@ -106,9 +104,7 @@ def test_boxes_are_blank_afterwards(store: sqlite.SQLiteStore, tmp_path: Path):
     assert found(tmp_path) == []
 
 
-def test_whoever_died_before_the_scrub_has_it_done_by_the_next(
-    store: sqlite.SQLiteStore, tmp_path: Path
-):
+def test_whoever_died_before_the_scrub_has_it_done_by_the_next(store: sqlite.SQLiteStore, tmp_path: Path):
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.close()
     assert found(tmp_path)
@@ -185,10 +181,7 @@ def test_the_list_names_events_and_nothing_else(store: sqlite.SQLiteStore, tmp_p
     listed = sqlite_event_erasure.erased_list_path(tmp_path / "state.db")
     assert listed.stat().st_mode & 0o777 == 0o600
     entries = sqlite_event_erasure.read_erased_list(listed)
-    assert sorted((e.tenant, e.stream, e.cause, len(e.events)) for e in entries) == [
-        (1, 1, 0, 41),
-        (1, 42, 42, 1),
-    ]
+    assert sorted((e.tenant, e.stream, e.cause, len(e.events)) for e in entries) == [(1, 1, 0, 41), (1, 42, 42, 1)]
     links = {e.position: e.link for e in store.feed(TENANT)}
     assert all(links[at].startswith(link) for e in entries for at, link in e.events)
 
@@ -204,9 +197,7 @@ def test_a_damaged_list_is_said_to_be(store: sqlite.SQLiteStore, tmp_path: Path)
         sqlite.open_store(tmp_path / "state.db")
 
 
-def test_a_copy_from_before_is_not_opened_by_who_cannot_erase_it(
-    store: sqlite.SQLiteStore, tmp_path: Path
-):
+def test_a_copy_from_before_is_not_opened_by_who_cannot_erase_it(store: sqlite.SQLiteStore, tmp_path: Path):
     list(store.backup(str(tmp_path / "old.db")))
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()

@@ -32,9 +32,7 @@ def test_facts_are_well_formed():
 def test_conversations_keep_every_message_and_fact():
     facts = recall.read_facts(recall.OWN)
     conversations = list(corpus.conversations(7, 5))
-    whole = [
-        message for conversation in recall.spread(conversations, facts) for message in conversation
-    ]
+    whole = [message for conversation in recall.spread(conversations, facts) for message in conversation]
     assert [m["content"] for m in whole if m["content"] in {fact.said for fact in facts}] == [
         fact.said for fact in facts
     ]

@@ -84,9 +84,7 @@ def test_adding_moves_activity_count_tokens_and_heads():
 
 def test_who_counted_the_tokens_is_recorded():
     made = apply(began(), add(user("hello"), Message("assistant", "x", tokens=7)))
-    counters = [
-        (fact.tokens, fact.counter) for fact in made if isinstance(fact, e.MessageAddedEvent)
-    ]
+    counters = [(fact.tokens, fact.counter) for fact in made if isinstance(fact, e.MessageAddedEvent)]
     assert counters == [(2, "estimate-1"), (7, "given")]
 
 
@@ -182,9 +180,7 @@ def test_an_update_that_changes_nothing_makes_no_event():
     assert apply(states, c.UpdateSession(session_id="s", drop_metadata=("z",))) == []
 
 
-@pytest.mark.parametrize(
-    "name", ["message_count", "continued_from", "continued_to", "continuation_index"]
-)
+@pytest.mark.parametrize("name", ["message_count", "continued_from", "continued_to", "continuation_index"])
 def test_derived_metadata_can_not_be_set(name: str):
     with pytest.raises(errors.InvalidRequest, match=name):
         apply({}, c.CreateSession(session_id="s", metadata={name: 1}))
@@ -195,10 +191,7 @@ def test_derived_metadata_can_not_be_set(name: str):
 @pytest.mark.parametrize("title", [5, b"x", ["x"], {"a": 1}])
 def test_a_title_that_is_not_text_never_reaches_the_log(title: Any):
     """Refused, or turned into text; a number in a title once made a session unreadable."""
-    for command in (
-        c.CreateSession(session_id="t", title=title),
-        c.UpdateSession(session_id="s", title=title),
-    ):
+    for command in (c.CreateSession(session_id="t", title=title), c.UpdateSession(session_id="s", title=title)):
         states = began()
         try:
             made = apply(states, command)
@@ -237,9 +230,7 @@ def test_a_log_that_does_not_begin_with_a_creation_is_corrupt():
 
 def test_folding_the_events_anew_gives_the_same_state():
     states = began(Message("system", "S"), user())
-    log: list[e.SessionEvent] = [
-        *apply({}, c.CreateSession(session_id="s", user_id="ada", messages=())),
-    ]
+    log: list[e.SessionEvent] = [*apply({}, c.CreateSession(session_id="s", user_id="ada", messages=()))]
     states = {}
     log = apply(states, c.CreateSession(session_id="s", messages=(user(),)), time_us=1)
     for command in (

@@ -46,24 +46,12 @@ def test_a_number_in_a_longer_one_is_not_it():
 
 def test_what_users_say_weighs_more_than_what_tools_print():
     both = [*said("My number is 4711."), *said("rows: 8822 and 9933", role="assistant")]
-    assert (
-        windows_summary.recall_score(both, "4711")[0]
-        == windows_summary.recall_score(both, "8822 9933")[0]
-        == 0.5
-    )
+    assert windows_summary.recall_score(both, "4711")[0] == windows_summary.recall_score(both, "8822 9933")[0] == 0.5
 
 
 def test_the_summary_before_counts_too():
-    assert (
-        windows_summary.recall_score(said("and 12 more"), "12 more", before="order REF-1 stands")[0]
-        < 1.0
-    )
-    assert (
-        windows_summary.recall_score(
-            said("and 12 more"), "12 more on REF-1", before="order REF-1 stands"
-        )[0]
-        == 1
-    )
+    assert windows_summary.recall_score(said("and 12 more"), "12 more", before="order REF-1 stands")[0] < 1.0
+    assert windows_summary.recall_score(said("and 12 more"), "12 more on REF-1", before="order REF-1 stands")[0] == 1
 
 
 @given(st.lists(st.text(max_size=80), max_size=8), st.text(max_size=200))

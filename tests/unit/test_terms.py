@@ -174,33 +174,25 @@ def plainly(text: str, wanted: list[bytes]) -> list[tuple[int, int, bytes]]:
 @given(st.text(SCRIPTS, max_size=40), st.text(SCRIPTS, max_size=8), st.integers(0, 39))
 def test_what_is_passed_over_has_nothing_that_is_wanted(text: str, other: str, at: int):
     wanted = [
-        term
-        for term in dict.fromkeys([*terms._terms(text[at : at + 6]), *terms._terms(other)])
-        if not term.isascii()
+        term for term in dict.fromkeys([*terms._terms(text[at : at + 6]), *terms._terms(other)]) if not term.isascii()
     ]
     found = terms.occurrences(text, wanted)
     expected = plainly(text, wanted)
     words = [
-        match.span()
-        for match in terms._patterns().span.finditer(text)
-        if terms._patterns().unspaced.search(match[0])
+        match.span() for match in terms._patterns().span.finditer(text) if terms._patterns().unspaced.search(match[0])
     ]
     assert [one for one in found if any(a <= one[0] < b for a, b in words)] == expected
 
 
 def test_what_is_settled_is_folded_to_itself():
-    settled = [
-        chr(code) for code in range(0x40000) if terms._patterns().fold_stable.match(chr(code))
-    ]
+    settled = [chr(code) for code in range(0x40000) if terms._patterns().fold_stable.match(chr(code))]
     assert len(settled) > 100_000
     assert [one for one in settled if terms.fold(one) != one] == []
     assert [one for one in settled if not terms._patterns().unspaced.match(one)] == []
     assert terms.fold("".join(settled)) == "".join(settled), "beside one another too"
 
 
-def test_a_long_text_without_spaces_is_not_taken_apart_at_every_place(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_long_text_without_spaces_is_not_taken_apart_at_every_place(monkeypatch: pytest.MonkeyPatch):
     text = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(64_000))
     weights = dict.fromkeys(terms.query_terms(text[60_000:60_012]), 1.0)
     real, taken = terms._terms, list[str]()

@@ -35,11 +35,7 @@ TOOL = {
 @pytest.mark.parametrize("script", [*multilingual_text.WORDS, "wild"])
 def test_exact_counts_are_those_of_the_reference(script: str):
     """22,000 strings in twelve scripts and none: the same tokens, not only as many."""
-    texts = (
-        multilingual_text.wild(4_000)
-        if script == "wild"
-        else multilingual_text.strings(script, 1_500)
-    )
+    texts = multilingual_text.wild(4_000) if script == "wild" else multilingual_text.strings(script, 1_500)
     for name, every in (("o200k_base", 1), ("cl100k_base", 5)):
         known, ours = reference.encoding(name), registry.load_tokenizer(name)
         chosen = texts[::every]
@@ -116,9 +112,7 @@ def test_model_finds_its_counter(model: str, name: str):
     assert counter.exact == (counter.margin == 0)
 
 
-@pytest.mark.parametrize(
-    "model", ["", "gpt-6", "gpt-6.1-sol", "o5", "llama-4", "qwen3.5-9b", "my-gpt-4o", "x" * 9_999]
-)
+@pytest.mark.parametrize("model", ["", "gpt-6", "gpt-6.1-sol", "o5", "llama-4", "qwen3.5-9b", "my-gpt-4o", "x" * 9_999])
 def test_unknown_model_is_no_guess(model: str):
     with pytest.raises(errors.UnknownModel, match="'estimate'") as caught:
         tokens.for_model(model)
@@ -181,12 +175,8 @@ def test_vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_importing_the_room_loads_no_vocabulary():
-    program = (
-        "import sys, limpet.tokens as t; t.for_model('gpt-4o'); print('splintr' in sys.modules)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    program = "import sys, limpet.tokens as t; t.for_model('gpt-4o'); print('splintr' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout == "False\n"
 
 
@@ -198,9 +188,7 @@ def test_message_is_counted_as_the_provider_publishes_it():
     assert [counter.message(message) for message in talk] == [4 + 3, 4 + 7]
     assert tokens.total(counter, talk) == 7 + 11 + 3
     named = Message("user", "Hello", openai={"role": "user", "content": "Hello", "name": "ada"})
-    assert counter.message(named) == counter.message(Message("user", "Hello")) + 1 + counter.text(
-        "ada"
-    )
+    assert counter.message(named) == counter.message(Message("user", "Hello")) + 1 + counter.text("ada")
 
 
 def test_messages_count_by_the_formula_that_openai_publishes():
@@ -327,11 +315,7 @@ def test_counting_is_sound_for_any_text(name: str, text: str, more: str):
     assert counter.message(Message("user", text)) >= one
 
 
-@given(
-    st.recursive(
-        st.none() | st.integers(-9, 9) | TEXT, lambda x: st.lists(x) | st.dictionaries(TEXT, x)
-    )
-)
+@given(st.recursive(st.none() | st.integers(-9, 9) | TEXT, lambda x: st.lists(x) | st.dictionaries(TEXT, x)))
 def test_any_content_is_counted(value: object):
     counter = tokens.for_model("gpt-4o")
     message = Message("tool", tool_results=[ToolCallResult("c", value)])
@@ -339,9 +323,7 @@ def test_any_content_is_counted(value: object):
 
 
 @pytest.mark.parametrize("name", COUNTERS)
-@pytest.mark.parametrize(
-    "text", ["\0" * 99, "a" * 300_000, " " * 300_000, "字" * 100_000, "é" * 100_000]
-)
+@pytest.mark.parametrize("text", ["\0" * 99, "a" * 300_000, " " * 300_000, "字" * 100_000, "é" * 100_000])
 def test_hostile_text_is_counted(name: str, text: str):
     assert tokens.named(name).text(text) > 0
 

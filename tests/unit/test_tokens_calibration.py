@@ -73,9 +73,7 @@ def test_new_observations_keep_their_weight():
     assert calibration.factor > 1.45
 
 
-@pytest.mark.parametrize(
-    "name", ["o200k_base*", "o200k_base*9", "*1.000", "no*1.000", "o200k_base*1.0e9"]
-)
+@pytest.mark.parametrize("name", ["o200k_base*", "o200k_base*9", "*1.000", "no*1.000", "o200k_base*1.0e9"])
 def test_odd_names_are_unknown(name: str):
     with pytest.raises(errors.UnknownCounter):
         tokens.named(name)

@@ -15,9 +15,7 @@ from limpet.core.tokens import media
 
 
 def png(width: int, height: int) -> bytes:
-    return (
-        b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\0\0\0"
-    )
+    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII", 13, b"IHDR", width, height) + b"\x08\x02\0\0\0"
 
 
 def gif(width: int, height: int) -> bytes:
@@ -51,10 +49,7 @@ def url(data: bytes, kind: str = "image/png") -> str:
 
 
 def openai(data: bytes | str, **options: str) -> Mapping[str, object]:
-    return {
-        "type": "image_url",
-        "image_url": {"url": data if isinstance(data, str) else url(data), **options},
-    }
+    return {"type": "image_url", "image_url": {"url": data if isinstance(data, str) else url(data), **options}}
 
 
 def anthropic(data: bytes, kind: str = "image/png", part: str = "image") -> Mapping[str, object]:
@@ -149,19 +144,13 @@ def test_low_detail_is_a_flat_price():
 def test_audio_costs_by_its_length():
     wav = b"RIFF\0\0\0\0WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 24_000, 48_000, 2, 16)
     wav += b"data" + b"\0" * 480_000
-    part = {
-        "type": "input_audio",
-        "input_audio": {"data": base64.b64encode(wav).decode(), "format": "wav"},
-    }
+    part = {"type": "input_audio", "input_audio": {"data": base64.b64encode(wav).decode(), "format": "wav"}}
     assert count("gpt-4o-audio-preview", part) in (100, 101)
     assert count("gemini-2.5-flash", part) in (320, 321)
     unknown = {"type": "input_audio", "input_audio": {"data": "AAAA" * 1_000, "format": "mp3"}}
     assert count("gpt-4o", unknown) == 15  # 3,000 bytes at 16 kbit/s are at most 1.5 s
     assert (
-        count(
-            "gemini-2.5-flash",
-            {"file_data": {"file_uri": "https://example.com/a", "mime_type": "audio/mp3"}},
-        )
+        count("gemini-2.5-flash", {"file_data": {"file_uri": "https://example.com/a", "mime_type": "audio/mp3"}})
         == 19_200
     )
 
@@ -177,10 +166,7 @@ def test_files_cost_by_their_pages_or_their_text():
     assert count("gpt-4o", {"type": "file", "file": {"file_id": "f"}}) == 100 * 1_600
     text = {"type": "file", "file": {"file_data": url(b"one two three", "text/plain")}}
     assert count("gpt-4o", text) == 3
-    plain = {
-        "type": "document",
-        "source": {"type": "text", "media_type": "text/plain", "data": "one two"},
-    }
+    plain = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "one two"}}
     assert count("gpt-4o", plain) == 2
     blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
     listed = {"type": "document", "source": {"type": "content", "content": blocks}}

@@ -28,9 +28,7 @@ def test_ideographs_take_less_than_a_token_each(text: str):
 def test_other_scripts_lie_between():
     for text in (KOREAN, RUSSIAN):
         assert len(text) / 6 < estimates.estimate_tokens(text) <= 0.8 * len(text)
-    assert estimates.estimate_tokens(KOREAN) > estimates.estimate_tokens(RUSSIAN) * len(
-        KOREAN
-    ) / len(RUSSIAN)
+    assert estimates.estimate_tokens(KOREAN) > estimates.estimate_tokens(RUSSIAN) * len(KOREAN) / len(RUSSIAN)
 
 
 def test_mixed_text_is_the_sum_of_its_scripts():
@@ -47,15 +45,11 @@ def test_slices_of_a_long_text_stand_for_the_whole(script: str):
     assert abs(estimates.estimate_tokens("".join(texts)) - whole) < 0.05 * whole
 
 
-@pytest.mark.parametrize(
-    "text", ["a" * 8_000_000, " " * 8_000_000, "a1" * 4_000_000, "字" * 2_000_000]
-)
+@pytest.mark.parametrize("text", ["a" * 8_000_000, " " * 8_000_000, "a1" * 4_000_000, "字" * 2_000_000])
 def test_a_huge_text_is_estimated_from_slices(text: str):
     assert estimates.estimate_tokens(text) > 1
 
 
-@pytest.mark.parametrize(
-    "text", ["", "\0", "\0" * 60, "\U0010ffff" * 60, "\u0301" * 60, "\u200d\ufe0f" * 60]
-)
+@pytest.mark.parametrize("text", ["", "\0", "\0" * 60, "\U0010ffff" * 60, "\u0301" * 60, "\u200d\ufe0f" * 60])
 def test_odd_text_is_estimated(text: str):
     assert estimates.estimate_tokens(text) >= 1

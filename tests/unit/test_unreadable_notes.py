@@ -38,14 +38,10 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
     "read",
     [
         lambda: memory_queue.known_engines(noted(memory_queue.ENGINES_NOTE), "t"),
-        lambda: memory_queue.drop_notes_of_missing_sessions(
-            noted("x/1"), "t", ["x/"], lambda _: True
-        ),
+        lambda: memory_queue.drop_notes_of_missing_sessions(noted("x/1"), "t", ["x/"], lambda _: True),
         lambda: list(hooks.decode_hook_calls(JUNK)),
         lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).fallback_ingests(ADA)),
-        lambda: IngestJournal(
-            shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))
-        ).abort_attempts(ADA),
+        lambda: IngestJournal(shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
         lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),
         lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ranked_facts(ADA),
     ],
@@ -63,9 +59,7 @@ def test_an_engine_that_can_not_be_noted_is_no_endless_loop(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("position", [None, 3])
-def test_forgetting_that_is_always_overtaken_ends(
-    monkeypatch: pytest.MonkeyPatch, position: int | None
-):
+def test_forgetting_that_is_always_overtaken_ends(monkeypatch: pytest.MonkeyPatch, position: int | None):
     shelf = VolatileIndexStore()
     memory = BuiltIn(shelf, count=len)
     monkeypatch.setattr(shelf, "write", lambda *_, **__: False)

@@ -52,21 +52,13 @@ def test_the_letters_of_a_scheme_are_alike(tmp_path: Path, monkeypatch: pytest.M
     limpet.connect(f"SQLite://{tmp_path}/three.db").close()
     limpet.connect("VOLATILE:").close()
     limpet.connect("notes:4.db").close()
-    made = {
-        path.name
-        for path in tmp_path.iterdir()
-        if not path.name.startswith(("three.db-", "notes:4.db-"))
-    }
+    made = {path.name for path in tmp_path.iterdir() if not path.name.startswith(("three.db-", "notes:4.db-"))}
     assert made == {"one", "two", "three.db", "notes:4.db"}
     assert (tmp_path / "two" / "journal").is_dir()
 
 
-@pytest.mark.parametrize(
-    "url", ["redis://localhost", "files:x", "volatile:", "Redis://:sesame@host"]
-)
-def test_a_manager_takes_a_folder_and_no_url(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("url", ["redis://localhost", "files:x", "volatile:", "Redis://:sesame@host"])
+def test_a_manager_takes_a_folder_and_no_url(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidRequest, match="connect") as caught:
         limpet.SessionManager(url)
@@ -74,9 +66,7 @@ def test_a_manager_takes_a_folder_and_no_url(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_path_that_is_not_utf8_is_refused_and_nothing_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode(b"\xff\xfe")
     for open_ in (limpet.connect, limpet.SessionManager):
@@ -106,9 +96,7 @@ NO_PATHS = (
 
 
 @pytest.mark.parametrize(("name", "why"), NO_PATHS)
-def test_what_no_file_can_be_called_is_refused(
-    name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_no_file_can_be_called_is_refused(name: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(errors.InvalidRequest, match=why):
         limpet.connect(name)
@@ -211,9 +199,7 @@ def test_an_at_sign_that_is_in_no_password_is_none(url: str):
 
 
 def test_what_a_url_of_redis_says():
-    found = redis_place.parse_url(
-        "rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2"
-    )
+    found = redis_place.parse_url("rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2")
     assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
     assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
     assert found.shown == "rediss://[::1]:7000/3"

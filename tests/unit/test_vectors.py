@@ -25,11 +25,7 @@ SIZE = 16
 
 @pytest.fixture(params=["volatile", "sqlite"])
 def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore]:
-    made = (
-        VolatileIndexStore()
-        if request.param == "volatile"
-        else SQLiteIndexStore(tmp_path / "x-memory")
-    )
+    made = VolatileIndexStore() if request.param == "volatile" else SQLiteIndexStore(tmp_path / "x-memory")
     yield made
     made.close()
 
@@ -158,10 +154,7 @@ def test_what_comes_after_everything_was_forgotten_is_not_mixed_with_what_was(sh
 
 
 def test_filters_hold():
-    made = [
-        vector(n, row, f"s{n % 3}", ("user", "assistant")[n % 2])
-        for n, row in enumerate(rows(60, SIZE))
-    ]
+    made = [vector(n, row, f"s{n % 3}", ("user", "assistant")[n % 2]) for n, row in enumerate(rows(60, SIZE))]
     gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
 
     def found(wanted: VectorFilter) -> set[int]:
@@ -206,17 +199,13 @@ def test_blocks_are_read_back_as_they_were_packed(count: int, seed: int):
     assert np.allclose(np.linalg.norm(again.vectors().rows, axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\x96\xa0\xa0\xa0\x90\xa0\xa0", b"\x93\x01\x02\x03"]
-)
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\x96\xa0\xa0\xa0\x90\xa0\xa0", b"\x93\x01\x02\x03"])
 def test_a_damaged_block_is_reported(data: bytes):
     with pytest.raises(errors.Corrupt):
         vector_index.decode_block(data)
 
 
-@pytest.mark.parametrize(
-    "answer", [[[1.0]], [[0.0] * 4], [[float("nan")] * 4], "text", [[1.0] * 4] * 2]
-)
+@pytest.mark.parametrize("answer", [[[1.0]], [[0.0] * 4], [[float("nan")] * 4], "text", [[1.0] * 4] * 2])
 def test_an_embedder_that_gives_something_else_is_refused(answer: object):
     with pytest.raises(errors.WrongEmbedder):
         vector_index.unit_vectors(answer, 1, 4)  # pyright: ignore[reportArgumentType]

@@ -240,9 +240,7 @@ def test_the_head_is_found_from_anywhere_before_it(events: int):
         happen(store)
     assert [tasks.feed_head(store, "acme", after) for after in range(events + 1)] == [events] * (events + 1)  # fmt: skip
     assert [tasks.feed_lag(store, "acme", after) for after in range(events + 1)] == [*range(events, -1, -1)]  # fmt: skip
-    assert tasks.feed_lag(store, "acme", events + 5) == 0, (
-        "of a store that is older than its cursor"
-    )
+    assert tasks.feed_lag(store, "acme", events + 5) == 0, "of a store that is older than its cursor"
 
 
 def test_the_head_is_asked_for_and_not_searched(monkeypatch: pytest.MonkeyPatch):
@@ -281,9 +279,7 @@ def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
         renewed.append(version)
         return False
 
-    Worker(
-        engine_over(store, clock), [Scripted("job", long)], lease_s=0.04, monotonic=clock.monotonic
-    ).run_once()
+    Worker(engine_over(store, clock), [Scripted("job", long)], lease_s=0.04, monotonic=clock.monotonic).run_once()
     assert renewed
 
 

@@ -29,15 +29,9 @@ class Words:
         return (found / np.linalg.norm(found)).astype(np.float32)
 
 
-def vector(
-    position: int, row: Sequence[float], session: str = "s", role: str = "user"
-) -> MessageVector:
+def vector(position: int, row: Sequence[float], session: str = "s", role: str = "user") -> MessageVector:
     return MessageVector(
-        position=position,
-        session_id=session,
-        role=role,
-        time_us=position * 1000,
-        row=np.array(row, np.float32),
+        position=position, session_id=session, role=role, time_us=position * 1000, row=np.array(row, np.float32)
     )
 
 

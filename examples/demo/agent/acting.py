@@ -78,10 +78,7 @@ class _Acting:
     def _ask(self) -> None:
         """Have the frame stand still. The tool's id as purpose binds the decision to this one call."""
         token = self.index.suspend_frame(
-            self.work.id,
-            reason=f"{self.call.name} needs a yes",
-            purpose=self.tool_id,
-            payload=self.call.args,
+            self.work.id, reason=f"{self.call.name} needs a yes", purpose=self.tool_id, payload=self.call.args
         )
         raise AwaitingDecision(self.index.get_suspension(token.suspension_id))
 

@@ -22,17 +22,7 @@ from typing import Final
 import limpet
 from demo.agent.acting import act, tool_id_of
 from demo.agent.parts import AwaitingDecision, Model, Shown, Tool, Work, WorkFailed
-from limpet import (
-    ContextHandle,
-    ContextPriority,
-    Frame,
-    FrameStatus,
-    Message,
-    Scope,
-    Session,
-    StateIndex,
-    TokenBudget,
-)
+from limpet import ContextHandle, ContextPriority, Frame, FrameStatus, Message, Scope, Session, StateIndex, TokenBudget
 from limpet.frames import HandleType, PendingWorkType, ToolEffect, ToolStatus
 
 CONTEXT_TOKENS: Final = 4_000
@@ -118,10 +108,7 @@ class Agent:
             Scope(self.actor, work.session_id),
             goal=work.goal,
             budget=TokenBudget(
-                total=work.budget,
-                max_context_tokens=CONTEXT_TOKENS,
-                max_tool_calls=50,
-                timeout_ms=None,
+                total=work.budget, max_context_tokens=CONTEXT_TOKENS, max_tool_calls=50, timeout_ms=None
             ),
             frame_id=work.id,
             parent_frame_id=work.parent,

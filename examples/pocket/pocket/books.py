@@ -78,9 +78,7 @@ class Books(msgspec.Struct):
         self.keys |= {each.key: each for each in change.keys}
         self.blobs |= change.blobs
         self.snapshots |= {
-            stream.number: each
-            for each in change.snapshots
-            if (stream := self.stream(each.snapshot.stream))
+            stream.number: each for each in change.snapshots if (stream := self.stream(each.snapshot.stream))
         }
         self.derive(change)
         self.head = change.after

@@ -84,14 +84,7 @@ class PocketDriver:
         return [books.streams[number] for number in numbers[:limit]]
 
     def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
+        self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[StreamRow | None, list[FeedRow]]:
         books = self._of(tenant)
         found = books.stream(stream)
@@ -100,8 +93,7 @@ class PocketDriver:
         own = [
             kept
             for kept in books.rows
-            if kept.event.address.stream == found.number
-            and low <= kept.event.address.version <= high
+            if kept.event.address.stream == found.number and low <= kept.event.address.version <= high
         ]
         return found, own[max(0, len(own) - limit) :] if newest else own[:limit]
 
@@ -119,9 +111,7 @@ class PocketDriver:
         _, own = self.own_events(tenant, number, low=low, high=high, limit=1 << 62)
         return next((k.event.address.version for k in own if k.ordinal >= ordinal), 0)
 
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
+    def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         kept = self._of(tenant).claims
         places = ((stretch, text) for stretch in stretches for text in claims)
         return [(*place, kept[place]) for place in places if place in kept]
@@ -148,9 +138,7 @@ class PocketDriver:
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         books = self._of(tenant)
         return [
-            use.key
-            for use in books.keys.values()
-            if any(use.first <= position <= use.last for position in positions)
+            use.key for use in books.keys.values() if any(use.first <= position <= use.last for position in positions)
         ]
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
@@ -168,9 +156,7 @@ class PocketDriver:
         found = [kept for kept in books.projections.values() if _matches(kept, query)]
         return heapq.nlargest(query.offset + query.limit, found, key=_rank)[query.offset :]
 
-    def projections(
-        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[ProjectionRow]:
+    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         books = self._of(tenant)
         places = sorted(place for place in books.projections if place > after)
         return [books.projections[place] for place in places[:limit]]
@@ -183,23 +169,17 @@ class PocketDriver:
         kept = self._of(tenant).blobs
         return {hash_: kept[hash_] for hash_ in hashes if hash_ in kept}
 
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
+    def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         books = self._of(tenant)
         return sorted(pair for pair in books.blobs.items() if pair[0] > after)[:limit]
 
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
+    def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         books = self._of(tenant)
         every = sorted(use for use in books.uses if use[0] > after)
         last = every[:limit][-1][0] if every else 0
         return [use for use in every if use[0] <= last]
 
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
+    def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         books = self._of(tenant)
         used = {hash_ for position, hash_ in books.uses if books.number(position) not in but}
         return {hash_ for hash_ in hashes if hash_ in books.blobs and hash_ not in used}
@@ -247,9 +227,7 @@ class PocketDriver:
         books.take(change)
         return None
 
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         pieces = list(derived)
         self._everything()
         with self.file.changing() as everything:

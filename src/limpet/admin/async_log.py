@@ -62,9 +62,7 @@ class AsyncMessages:
     async def __aiter__(self) -> AsyncIterator[Message]:
         after, remaining = self._reader.start_version(), len(self)
         while remaining:
-            found, after = await asyncio.to_thread(
-                self._reader.chunk, after, min(remaining, limits.READ_CHUNK)
-            )
+            found, after = await asyncio.to_thread(self._reader.chunk, after, min(remaining, limits.READ_CHUNK))
             remaining -= len(found)
             for message in found:
                 yield message
@@ -78,9 +76,7 @@ class AsyncPastSession(AsyncRecordedWindowVerbs):
 
     __slots__ = ("_manager",)
 
-    def __init__(
-        self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState
-    ) -> None:
+    def __init__(self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
 
@@ -124,10 +120,7 @@ class AsyncPastSession(AsyncRecordedWindowVerbs):
         time_travel.refuse_change(budget, model, counter, summary)
 
     async def summarize(
-        self,
-        summarizer: Summarizer | AsyncSummarizer | None = None,
-        *,
-        language: str | None = None,
+        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str | None = None
     ) -> NoReturn:
         """Refuse: what was can't be changed."""
         time_travel.refuse_change(summarizer, language)
@@ -162,9 +155,7 @@ class AsyncPastSession(AsyncRecordedWindowVerbs):
         """Refuse: what was can't be changed."""
         time_travel.refuse_change(call_ids, outcome)
 
-    async def rewind(
-        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
-    ) -> NoReturn:
+    async def rewind(self, at: str | int, *, key: str | None = None, expected_version: int | None = None) -> NoReturn:
         """Refuse: what was can't be changed."""
         time_travel.refuse_change(at, key, expected_version)
 
@@ -251,9 +242,7 @@ class AsyncEvents:
                 yield event
             after = found[-1].position
 
-    async def watch(
-        self, after: int = 0, timeout_s: float | None = None
-    ) -> AsyncIterator[log.LogEvent]:
+    async def watch(self, after: int = 0, timeout_s: float | None = None) -> AsyncIterator[log.LogEvent]:
         """Yield events after a position, in order, without gaps, and wait for those to come.
 
         Looks for them every 5 to 50 ms, and takes no thread meanwhile.
@@ -291,16 +280,10 @@ class AsyncAdmin:
         self._admin = log.Admin(engine, tenant, erasing, opener, retaining)
 
     async def erase(
-        self,
-        *,
-        user_id: str | None = None,
-        session_id: str | None = None,
-        message_id: str | None = None,
+        self, *, user_id: str | None = None, session_id: str | None = None, message_id: str | None = None
     ) -> Receipt:
         """Take content out of the store for good: a user's, a session's, one message's, or all that was deleted."""
-        return await asyncio.to_thread(
-            self._admin.erase, user_id=user_id, session_id=session_id, message_id=message_id
-        )
+        return await asyncio.to_thread(self._admin.erase, user_id=user_id, session_id=session_id, message_id=message_id)
 
     async def retention(self, keep_days: float, *, dry_run: bool = False) -> Retained:
         """Let sessions go that ended and in which nobody was active for so many days; say why the rest stays."""
@@ -323,16 +306,10 @@ class AsyncAdmin:
         return await asyncio.to_thread(self._admin.backup, target, progress)
 
     async def migrate(
-        self,
-        target: str | Path,
-        *,
-        verify: bool = True,
-        progress: log.Progress = log.no_progress,
+        self, target: str | Path, *, verify: bool = True, progress: log.Progress = log.no_progress
     ) -> Migrated:
         """Copy every tenant into another store, on whichever backend, which is created if nothing is there."""
-        return await asyncio.to_thread(
-            self._admin.migrate, target, verify=verify, progress=progress
-        )
+        return await asyncio.to_thread(self._admin.migrate, target, verify=verify, progress=progress)
 
     async def export(
         self,

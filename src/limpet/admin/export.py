@@ -55,12 +55,7 @@ class Exported(msgspec.Struct, frozen=True):
     sha256: str
 
 
-ExportableEvent = (
-    export_format.UnchangedEvent
-    | e.SessionCreatedEvent
-    | e.SessionForkedEvent
-    | e.SessionRewoundEvent
-)
+ExportableEvent = export_format.UnchangedEvent | e.SessionCreatedEvent | e.SessionForkedEvent | e.SessionRewoundEvent
 """The events that an export file has."""
 
 
@@ -94,9 +89,7 @@ class EventNumbers:
 class Exporter:
     """Reads the events of sessions for export. `among` returns the state of an exported session by its id."""
 
-    def __init__(
-        self, engine: Engine, tenant: str, among: Callable[[str], SessionState | None]
-    ) -> None:
+    def __init__(self, engine: Engine, tenant: str, among: Callable[[str], SessionState | None]) -> None:
         self._engine = engine
         self._tenant = tenant
         self._exported_state = among
@@ -134,9 +127,7 @@ class Exporter:
     def _version_runs(self, stream: str, low: int, high: int) -> Iterator[list[port.StoredEvent]]:
         """Yield runs of events with low < version <= high, the newest run first, including those before a rewind."""
         while high > low:
-            found = self._engine.store.read(
-                self._tenant, stream, after=low, until=high, limit=high - low, at=high
-            )
+            found = self._engine.store.read(self._tenant, stream, after=low, until=high, limit=high - low, at=high)
             if not found:
                 # The session is a fork of one that had been rewound below this version.
                 return
@@ -158,14 +149,10 @@ class Exporter:
         if other.id not in self._numbers:
             for _ in self.timed_events(other):
                 pass
-        return replace(
-            event, selection=_renumbered_selection(chosen, other.id, self._numbers[other.id])
-        )
+        return replace(event, selection=_renumbered_selection(chosen, other.id, self._numbers[other.id]))
 
 
-def _renumbered_selection(
-    chosen: WindowSelection, session_id: str, numbers: EventNumbers
-) -> WindowSelection:
+def _renumbered_selection(chosen: WindowSelection, session_id: str, numbers: EventNumbers) -> WindowSelection:
     version = numbers.number_of(chosen.version)
     if not version:
         return chosen
@@ -173,17 +160,13 @@ def _renumbered_selection(
     return replace(chosen, session_id=session_id, version=version, began=began)
 
 
-def _portable_event(
-    event: ExportableEvent, session_id: str, numbers: EventNumbers
-) -> export_format.ExportedEvent:
+def _portable_event(event: ExportableEvent, session_id: str, numbers: EventNumbers) -> export_format.ExportedEvent:
     if isinstance(event, e.SessionCreatedEvent):
         # In a file a fork has the events of its source as its own.
         return event if event.id == session_id else replace(event, id=session_id)
     if isinstance(event, e.SessionForkedEvent):
         there = event.state
-        return export_format.ExportedFork(
-            event.source, numbers.count - 1, there.title, there.metadata
-        )
+        return export_format.ExportedFork(event.source, numbers.count - 1, there.title, there.metadata)
     if isinstance(event, e.SessionRewoundEvent):
         return export_format.ExportedRewind(numbers.number_of(event.to))
     return event
@@ -281,9 +264,7 @@ def _new_file(place: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def select_sessions(
-    engine: Engine, tenant: str, session_id: str | None, user_id: str | None
-) -> list[SessionState]:
+def select_sessions(engine: Engine, tenant: str, session_id: str | None, user_id: str | None) -> list[SessionState]:
     """Return the sessions of a conversation, of a user, or of the tenant, the oldest first."""
     if session_id is not None:
         found = conversation_sessions(engine, tenant, session_id)
@@ -390,7 +371,5 @@ class ExportWriter:
     def close(self) -> Exported:
         """Write the closing line."""
         digest = self._hash.hexdigest()
-        self.write_line(
-            export_format.ClosingLine(self.sessions, self.events, self.messages, digest)
-        )
+        self.write_line(export_format.ClosingLine(self.sessions, self.events, self.messages, digest))
         return Exported(self.sessions, self.events, self.messages, self.bytes, digest)

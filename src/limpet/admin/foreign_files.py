@@ -112,9 +112,7 @@ def penguin_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
             # A store of files lies in the same folder: these are made from its log.
             continue
         try:
-            yield foreign_chats.parse_penguin_session(
-                _read_with_backup(found, notes), _read_index(found.parent)
-            )
+            yield foreign_chats.parse_penguin_session(_read_with_backup(found, notes), _read_index(found.parent))
         except errors.Refused as error:
             notes.skip(found, error.message)
 
@@ -150,9 +148,7 @@ def openai_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
             yield from _chats_of_value(path, notes)
         elif foreign_chats.is_message(first) and not foreign_chats.is_chat(first):
             _check_size(path)
-            yield foreign_chats.parse_chat(
-                {"messages": [value for _, value in _line_values(file, path, notes)]}
-            )
+            yield foreign_chats.parse_chat({"messages": [value for _, value in _line_values(file, path, notes)]})
         else:
             yield from _chats_of_lines(file, path, notes)
 
@@ -171,9 +167,7 @@ def _chats_of_value(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
 def _chats_of_lines(file: BinaryIO, path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
     for number, value in _line_values(file, path, notes):
         try:
-            yield foreign_chats.parse_chat(
-                {"messages": value} if isinstance(value, list) else value
-            )
+            yield foreign_chats.parse_chat({"messages": value} if isinstance(value, list) else value)
         except errors.Refused as error:
             notes.skip(f"{path}:{number}", error.message)
 
@@ -198,14 +192,7 @@ READERS: Final[dict[str, Callable[[Path, ImportNotes], Iterator[ForeignChat]]]] 
 }
 
 
-def convert(
-    found: Iterator[ForeignChat],
-    made: ExportWriter,
-    notes: ImportNotes,
-    *,
-    now_us: int,
-    file_us: int,
-) -> None:
+def convert(found: Iterator[ForeignChat], made: ExportWriter, notes: ImportNotes, *, now_us: int, file_us: int) -> None:
     """Write chats as sessions of an export file; note those that can't be converted."""
     names: set[str] = set()
     made.write_line(export_format.HeaderLine())
@@ -244,9 +231,7 @@ def _chat_events(
         notes.note(f"{chat.id}: {text}")
 
     began = min(chat.created_us, now_us)
-    read = [
-        _convert_message(chat, number, value, note) for number, value in enumerate(chat.messages, 1)
-    ]
+    read = [_convert_message(chat, number, value, note) for number, value in enumerate(chat.messages, 1)]
     messages = list(import_rules.repair_messages((m for m in read if m is not None), note))
     if not messages and not chat.penguin:
         raise errors.InvalidRequest("it has no messages.")
@@ -272,9 +257,7 @@ def _chat_events(
     return events
 
 
-def _convert_message(
-    chat: ForeignChat, number: int, value: Json, note: Callable[[str], None]
-) -> Message | None:
+def _convert_message(chat: ForeignChat, number: int, value: Json, note: Callable[[str], None]) -> Message | None:
     name = f"message {number}"
     if chat.penguin:
         message = foreign_chats.parse_message(value, note, name=name)
@@ -298,13 +281,9 @@ def _convert_metadata(chat: ForeignChat, note: Callable[[str], None]) -> dict[st
         return {}
 
 
-def _check_chat(
-    chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int
-) -> None:
+def _check_chat(chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int) -> None:
     """Raise the error of the rules or limits that a session violates."""
-    terms = ImportTerms(
-        latest_us=now_us, check_policy=checked_policy, names=EMPTY, version_offsets=EMPTY
-    )
+    terms = ImportTerms(latest_us=now_us, check_policy=checked_policy, names=EMPTY, version_offsets=EMPTY)
     replay = SessionReplay(chat.id, terms, events=len(events))
     for fact, time_us in events:
         replay.apply(fact, time_us, hidden=False)

@@ -81,9 +81,7 @@ class ImportFileReader:
     def damaged_error(self, what: str) -> errors.DamagedFile:
         """Return the error for the line that was read last."""
         return errors.DamagedFile(
-            f"line {self.number:,}: {what}",
-            hint="Export again, or copy the file again.",
-            facts={"line": self.number},
+            f"line {self.number:,}: {what}", hint="Export again, or copy the file again.", facts={"line": self.number}
         )
 
 
@@ -132,9 +130,7 @@ def _decode_line(lines: ImportFileReader, data: bytes) -> export_format.ExportLi
     return line
 
 
-def _check_closing(
-    lines: ImportFileReader, line: export_format.ClosingLine, parts: list[FileSession]
-) -> None:
+def _check_closing(lines: ImportFileReader, line: export_format.ClosingLine, parts: list[FileSession]) -> None:
     events, messages = sum(p.events for p in parts), sum(p.messages for p in parts)
     if (line.sessions, line.events, line.messages) != (len(parts), events, messages):
         raise lines.damaged_error("its counts are not those of the file: something is missing.")
@@ -142,9 +138,7 @@ def _check_closing(
         raise lines.damaged_error("the file is not what was written: its SHA-256 is another.")
 
 
-def _count_event(
-    lines: ImportFileReader, parts: list[FileSession], line: export_format.EventLine, data: bytes
-) -> None:
+def _count_event(lines: ImportFileReader, parts: list[FileSession], line: export_format.EventLine, data: bytes) -> None:
     if not parts:
         raise lines.damaged_error("an event comes before the first session.")
     part = parts[-1]
@@ -159,9 +153,7 @@ def _count_event(
             part.targets.add(to)
 
 
-def _decode_event(
-    lines: ImportFileReader, line: export_format.EventLine
-) -> export_format.ExportedEvent:
+def _decode_event(lines: ImportFileReader, line: export_format.EventLine) -> export_format.ExportedEvent:
     try:
         return export_format.decode_exported_event(line)
     except errors.DamagedFile as error:
@@ -244,9 +236,7 @@ class Importer:
             if not left:
                 return
 
-    def _replay_steps(
-        self, part: FileSession, terms: ImportTerms
-    ) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
+    def _replay_steps(self, part: FileSession, terms: ImportTerms) -> Iterator[tuple[SessionReplay, ImportedEvent]]:
         """Yield a session's events as they are to be written; raise DamagedFile for one that breaks a rule."""
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._read_events(part) if part.events else ():
@@ -277,27 +267,19 @@ class Importer:
         if not state.hidden:
             if self._matching_events(part, state) < part.events:
                 raise duplicate_session_error(state.id)
-            return SessionImportPlan(
-                part, begin_version(self._engine, self._tenant, state), here=True
-            )
+            return SessionImportPlan(part, begin_version(self._engine, self._tenant, state), here=True)
         if state.until:
             begin, done = state.until - part.events, state.version + part.events - state.until
             if 0 < done <= part.events and self._matching_events(part, state, done) == done:
                 return SessionImportPlan(part, begin, done)
         return SessionImportPlan(part, state.version)
 
-    def _matching_events(
-        self, part: FileSession, state: SessionState, most: int | None = None
-    ) -> int:
+    def _matching_events(self, part: FileSession, state: SessionState, most: int | None = None) -> int:
         """Return how many of the first events are equal in the file and in the stored session."""
         exporter = Exporter(self._engine, self._tenant, self._existing_state)
         theirs = self._expected_lines(part)
         if self._by_content:
-            return (
-                part.events
-                if _begins_with_same_messages(exporter.timed_events(state), theirs)
-                else 0
-            )
+            return part.events if _begins_with_same_messages(exporter.timed_events(state), theirs) else 0
         count = 0
         for mine in exporter.timed_events(state):
             if count == most or next(theirs, None) != _encode_line(mine):
@@ -325,9 +307,9 @@ class Importer:
             elif isinstance(event, events.SessionRewoundEvent):
                 made = export_format.ExportedRewind(event.to)
             else:
-                assert not isinstance(
-                    event, events.SessionOffloadedEvent | events.SessionErasedEvent
-                ), "no file tells of it"
+                assert not isinstance(event, events.SessionOffloadedEvent | events.SessionErasedEvent), (
+                    "no file tells of it"
+                )
                 made = event
             yield _encode_line((made, time_us))
 
@@ -402,11 +384,7 @@ def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[byte
     said = (codec.canonical_json([f.message.id, codec.comparable_message(f.message)]) for f, _ in mine if isinstance(f, events.MessageAddedEvent))  # fmt: skip
     for data in theirs:
         line = export_format.decode_line(data)
-        fact = (
-            export_format.decode_exported_event(line)
-            if isinstance(line, export_format.EventLine)
-            else None
-        )
+        fact = export_format.decode_exported_event(line) if isinstance(line, export_format.EventLine) else None
         if isinstance(fact, events.MessageAddedEvent):
             key = codec.canonical_json([fact.message.id, codec.comparable_message(fact.message)])
             if next(said, None) != key:
@@ -484,9 +462,7 @@ def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it i
         raise errors.InvalidRequest(f"there is no file {path}.", hint=hint)
     if path.is_dir():
         if format not in ("auto", "penguin"):
-            raise errors.InvalidRequest(
-                f"{path} is a folder.", hint="Only Penguin's sessions are read from folders."
-            )
+            raise errors.InvalidRequest(f"{path} is a folder.", hint="Only Penguin's sessions are read from folders.")
     elif not path.is_file():
         raise errors.InvalidRequest(f"{path} is not a file on a disk.", hint=pipe)
 
@@ -501,11 +477,7 @@ class ImportOptions(msgspec.Struct, frozen=True):
 
 
 def _run_import(
-    into: tuple[Engine, str],
-    file: BinaryIO,
-    options: ImportOptions,
-    notes: ImportNotes,
-    progress: Progress,
+    into: tuple[Engine, str], file: BinaryIO, options: ImportOptions, notes: ImportNotes, progress: Progress
 ) -> Imported:
     passes, size = 2 if options.dry_run else 3, file_size(file)
     on_read, ours = _byte_progress(progress, passes * size), options.format == "limpet"

@@ -99,9 +99,7 @@ class Events:
         checked_int("after", after, unit="a position of the log")
         checked_limit(limit)
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
-        return [
-            fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))
-        ]
+        return [fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))]
 
     def _decode_run(self, run: Sequence[StoredEvent]) -> Sequence[LogEvent]:
         if run[0].payload is None:
@@ -120,10 +118,7 @@ def checked_timeout(timeout_s: float | None) -> float | None:
 
 
 def _is_frame_event(stored: StoredEvent) -> bool:
-    return (
-        stored.stream.startswith(state_cache.TREE_STREAM_PREFIX)
-        or stored.kind == TreeErasedEvent.kind
-    )
+    return stored.stream.startswith(state_cache.TREE_STREAM_PREFIX) or stored.kind == TreeErasedEvent.kind
 
 
 def _decoder_key(stored: StoredEvent) -> tuple[bool, bool]:
@@ -131,19 +126,12 @@ def _decoder_key(stored: StoredEvent) -> tuple[bool, bool]:
 
 
 def _erased_event(stored: StoredEvent) -> ErasedEvent:
-    return ErasedEvent(
-        kind=stored.kind,
-        position=stored.position,
-        version=stored.version,
-        time_us=stored.time_us,
-    )
+    return ErasedEvent(kind=stored.kind, position=stored.position, version=stored.version, time_us=stored.time_us)
 
 
 def refuse_to_open(url: str | Path) -> Store:
     """Raise InvalidRequest: an Admin that was made without an opener opens no other store."""
-    raise errors.InvalidRequest(
-        f"{urls.without_password(url)} can't be opened from here: use limpet.connect."
-    )
+    raise errors.InvalidRequest(f"{urls.without_password(url)} can't be opened from here: use limpet.connect.")
 
 
 class Admin:
@@ -164,11 +152,7 @@ class Admin:
         self._make_retention = retaining
 
     def erase(
-        self,
-        *,
-        user_id: str | None = None,
-        session_id: str | None = None,
-        message_id: str | None = None,
+        self, *, user_id: str | None = None, session_id: str | None = None, message_id: str | None = None
     ) -> Receipt:
         """Erase content for good: of a user, a session, or one message; without arguments, all deleted sessions.
 
@@ -255,9 +239,7 @@ class Admin:
         migrate.backup(self._engine.store, place, self._opener, progress)
         return place
 
-    def migrate(
-        self, target: str | Path, *, verify: bool = True, progress: Progress = no_progress
-    ) -> Migrated:
+    def migrate(self, target: str | Path, *, verify: bool = True, progress: Progress = no_progress) -> Migrated:
         """Copy every tenant into another store on any backend, which is created if it does not exist.
 
         Positions and links stay the same. Other processes may write to this store meanwhile; `behind` counts the
@@ -286,12 +268,7 @@ class Admin:
         from limpet.admin import export  # noqa: PLC0415 - few programs need it
 
         return export.export_sessions(
-            self._engine,
-            self._tenant,
-            target,
-            session_id=session_id,
-            user_id=user_id,
-            progress=progress,
+            self._engine, self._tenant, target, session_id=session_id, user_id=user_id, progress=progress
         )
 
     def import_(

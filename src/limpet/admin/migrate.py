@@ -48,14 +48,7 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     behind: Mapping[str, int]
 
 
-def migrate(
-    source: Store,
-    target: Store,
-    progress: Progress,
-    *,
-    verify: bool = True,
-    follow: bool = True,
-) -> Migrated:
+def migrate(source: Store, target: Store, progress: Progress, *, verify: bool = True, follow: bool = True) -> Migrated:
     """Copy every tenant of a store into another; return the counts.
 
     With `follow` events that are written meanwhile are copied, too. Raises Conflict, before anything is written, if
@@ -86,9 +79,7 @@ def migrate(
     )  # fmt: skip
 
 
-def backup(
-    source: Store, target: Path, opener: Callable[[str | Path], Store], progress: Progress
-) -> None:
+def backup(source: Store, target: Path, opener: Callable[[str | Path], Store], progress: Progress) -> None:
     """Copy a store to a new file. A store that is not a file is migrated into a SQLite store beside it first.
 
     An interrupted backup leaves a folder beside the file, and the next backup to the same file continues it.
@@ -101,10 +92,7 @@ def backup(
             hint="Name a new file; nothing is ever overwritten.",
             facts={"exists": str(target)},
         )
-    with (
-        store_copy.locked_staging_folder(target) as part,
-        closing(opener(part / "state.db")) as made,
-    ):
+    with store_copy.locked_staging_folder(target) as part, closing(opener(part / "state.db")) as made:
         _check_same_store(source, made, part)
         migrate(source, made, progress, verify=False, follow=False)
         for done, total in made.backup(str(target)):
@@ -224,9 +212,7 @@ class _Migration:
 
     def roll_back(self) -> None:
         """Remove the "copy incomplete" marks of tenants that were usable before, and got no events."""
-        self.marks.unmark_unchanged(
-            tenant for tenant, log in self._logs.items() if log.has_copied()
-        )
+        self.marks.unmark_unchanged(tenant for tenant, log in self._logs.items() if log.has_copied())
 
     def _round(self) -> None:
         source, target, logs = self._source, self._target, self._logs
@@ -251,9 +237,7 @@ class _Migration:
         self._progress(self._done, max(self._done, self._events * self._steps))
 
     def _put_notes(self, tenant: str, notes: Mapping[str, bytes]) -> int:
-        gone = dict.fromkeys(
-            name for name, _ in _notes_to_copy(self._target, tenant) if name not in notes
-        )
+        gone = dict.fromkeys(name for name, _ in _notes_to_copy(self._target, tenant) if name not in notes)
         every = {**notes, **gone}
         put = store_copy.set_note
         return sum(put(self._target, tenant, name, value) for name, value in every.items())
@@ -281,14 +265,8 @@ class _Migration:
         own = (each for each in decode_hook_calls(pending or b"") if each.tenant not in moved)
         # Read after the log: the hooks of an erasure that was copied have run, or are among these calls.
         # The target's own local hooks have not run: here=False.
-        came = (
-            each
-            for each in decode_hook_calls(self._source.pending_erasures() or b"")
-            if each.tenant in moved
-        )
-        left = encode_hook_calls(
-            [*own, *(msgspec.structs.replace(each, here=False) for each in came)]
-        )
+        came = (each for each in decode_hook_calls(self._source.pending_erasures() or b"") if each.tenant in moved)
+        left = encode_hook_calls([*own, *(msgspec.structs.replace(each, here=False) for each in came)])
         if pending is not None or left:
             target.scrub(pending or b"", left)
 
@@ -358,9 +336,7 @@ class _TenantLogCopy:
         """Whether events were copied since this copy began, by it or by another copy of the same source."""
         source, target, tenant = self._source, self._target, self._tenant
         head = target.head(tenant)
-        same = head > self._target_head_before and link_at(source, tenant, head) == link_at(
-            target, tenant, head
-        )
+        same = head > self._target_head_before and link_at(source, tenant, head) == link_at(target, tenant, head)
         return self._has_pasted or same
 
     def _paste(self, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes]) -> None:
@@ -370,9 +346,7 @@ class _TenantLogCopy:
             raise _in_use_error(self._tenant) from error
         self._has_pasted = True
 
-    def _chunks(
-        self, events: Sequence[RawEvent]
-    ) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
+    def _chunks(self, events: Sequence[RawEvent]) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
         """Yield events with their blobs, in parts of limited size."""
         part: list[RawEvent] = []
         blobs: dict[bytes, bytes] = {}
@@ -390,9 +364,7 @@ class _TenantLogCopy:
         if part:
             yield part, blobs
 
-    def _with_blobs(
-        self, raw: RawEvent, present: Mapping[bytes, bytes]
-    ) -> tuple[RawEvent, dict[bytes, bytes]]:
+    def _with_blobs(self, raw: RawEvent, present: Mapping[bytes, bytes]) -> tuple[RawEvent, dict[bytes, bytes]]:
         """Return an event with the blobs that `present` lacks; the erased event, if it was erased since it was read."""
         came: dict[bytes, bytes] = {}
         for _ in range(limits.RETRIES_MAX):

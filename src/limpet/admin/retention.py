@@ -82,12 +82,7 @@ class Retention:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        tenant: str,
-        erasing: ErasureService,
-        *,
-        only_offloaded: bool | None = None,
+        self, engine: Engine, tenant: str, erasing: ErasureService, *, only_offloaded: bool | None = None
     ) -> None:
         self._engine = engine
         self._store = engine.store
@@ -103,9 +98,7 @@ class Retention:
             if state.id not in look.erasable:
                 staying.add(look.keep_reason(state))
         active = port.Query(kind=SESSION_KIND, status=SessionStatus.ACTIVE)
-        young = port.Query(
-            kind=SESSION_KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1
-        )
+        young = port.Query(kind=SESSION_KIND, status=SessionStatus.ENDED, since_us=look.cutoff_us + 1)
         for query, why in ((active, KeepReason.ACTIVE), (young, KeepReason.YOUNG)):
             found = (row.id for row in iter_rows(self._store, self._tenant, query))
             if count := sum(each not in look.erasable for each in found):
@@ -164,9 +157,7 @@ class Retention:
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
         return _RetentionScan(self._engine, self._tenant, cutoff_us, only_offloaded=only_offloaded)
 
-    def _erase_batch(
-        self, keep_days: float, sessions: list[str], *, finish: bool
-    ) -> ErasureOutcome:
+    def _erase_batch(self, keep_days: float, sessions: list[str], *, finish: bool) -> ErasureOutcome:
         """Erase sessions of a batch that may still be erased when the erasure is planned."""
 
         def may_go() -> list[SessionState]:
@@ -175,18 +166,14 @@ class Retention:
                 state = look.state(session_id)
                 if state is not None:
                     look.keep_reason(state)
-            return [
-                state for each in sorted(look.erasable) if (state := look.state(each)) is not None
-            ]
+            return [state for each in sorted(look.erasable) if (state := look.state(each)) is not None]
 
         return self._erasure.erase_retired(may_go, finish=finish)
 
     def _ended_sessions(
         self, cutoff_us: int, after: RetentionPosition | None = None
     ) -> Iterator[tuple[RetentionPosition, SessionState]]:
-        query = port.Query(
-            kind=SESSION_KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after
-        )
+        query = port.Query(kind=SESSION_KIND, status=SessionStatus.ENDED, until_us=cutoff_us, after=after)
         for row in iter_rows(self._store, self._tenant, query):
             state = self._engine.states.current(self._tenant, row.id)
             if state is not None:
@@ -211,9 +198,7 @@ class _KeptTally:
 class _RetentionScan:
     """Examines sessions: which may be erased, each with all its forks and continuations."""
 
-    def __init__(
-        self, engine: Engine, tenant: str, cutoff_us: int, *, only_offloaded: bool
-    ) -> None:
+    def __init__(self, engine: Engine, tenant: str, cutoff_us: int, *, only_offloaded: bool) -> None:
         self._engine = engine
         self._tenant = tenant
         self._only_offloaded = only_offloaded
@@ -263,22 +248,14 @@ class _RetentionScan:
         if self._only_offloaded and not _is_offloaded(state):
             return KeepReason.NOT_TAKEN
         term = f"session:{state.id}"
-        query = port.Query(
-            kind=state_cache.TREE_KIND, status=state_cache.ROW_OPEN, terms=(term,), limit=1
-        )
-        return (
-            KeepReason.FRAMES if self._engine.store.query_projections(self._tenant, query) else None
-        )
+        query = port.Query(kind=state_cache.TREE_KIND, status=state_cache.ROW_OPEN, terms=(term,), limit=1)
+        return KeepReason.FRAMES if self._engine.store.query_projections(self._tenant, query) else None
 
     def _successors(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
         """Yield the forks and continuations of a session."""
         stream = session_stream(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
-            fork = (
-                None
-                if is_erased_stream(name)
-                else self.state(name.removeprefix(session_stream("")))
-            )
+            fork = None if is_erased_stream(name) else self.state(name.removeprefix(session_stream("")))
             if fork is not None:
                 yield fork, KeepReason.FORKED
         for session_id in state.continuations:

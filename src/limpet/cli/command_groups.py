@@ -13,9 +13,7 @@ from cyclopts.validators import Number
 from limpet import limits
 from limpet.cli.options import AllTenantsOptions, CommonOptions, Flag, Positive
 
-frames = App(
-    name="frames", help="Work in progress: its tree, its tokens, what waits; resolve and cancel."
-)
+frames = App(name="frames", help="Work in progress: its tree, its tokens, what waits; resolve and cancel.")
 suspensions = App(name=["suspensions", "approvals"], help="What waits for a person's word.")
 events = App(name="events", help="The log.")
 
@@ -50,8 +48,7 @@ def list_frames(
     from limpet.cli.subcommands import frame_tree_commands  # noqa: PLC0415 - a command loads only what it needs
 
     return frame_tree_commands.list_frames(
-        frame_tree_commands.FrameListOptions(actor=actor, session=session, all=all, limit=limit),
-        common,
+        frame_tree_commands.FrameListOptions(actor=actor, session=session, all=all, limit=limit), common
     )
 
 
@@ -103,9 +100,7 @@ def pack(
     /,
     *,
     at: Positive | None = None,
-    provider: Annotated[
-        Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")
-    ] = None,
+    provider: Annotated[Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")] = None,
     common: CommonOptions = _COMMON,
 ) -> int:
     """Show what a model saw for a frame: the pack recorded last, or with an event, byte for byte.
@@ -176,9 +171,7 @@ def resolve(
     """
     from limpet.cli.subcommands import suspension_commands  # noqa: PLC0415
 
-    return suspension_commands.resolve_tool(
-        frame, tool, how, output=output, failed=failed, common=common
-    )
+    return suspension_commands.resolve_tool(frame, tool, how, output=output, failed=failed, common=common)
 
 
 @frames.command
@@ -208,9 +201,7 @@ def cancel(
     """
     from limpet.cli.subcommands import suspension_commands  # noqa: PLC0415
 
-    return suspension_commands.cancel_frame(
-        frame, cascade=cascade, reason=reason, yes=yes, common=common
-    )
+    return suspension_commands.cancel_frame(frame, cascade=cascade, reason=reason, yes=yes, common=common)
 
 
 @suspensions.command(name="list")
@@ -311,9 +302,7 @@ def edit(
     yes
         Do not ask. A pipe and --json are never asked: without this they end with exit 2.
     """
-    return _decide_suspension(
-        suspension, common, word="edit", reason=reason, by=by, payload=payload, yes=yes
-    )
+    return _decide_suspension(suspension, common, word="edit", reason=reason, by=by, payload=payload, yes=yes)
 
 
 @suspensions.command(name=["reject", "deny"])
@@ -375,9 +364,7 @@ def revoke(
 def _decide_suspension(suspension: str, common: CommonOptions, **said: Any) -> int:
     from limpet.cli.subcommands import suspension_commands  # noqa: PLC0415
 
-    return suspension_commands.decide_suspension(
-        suspension, suspension_commands.DecisionCommandOptions(**said), common
-    )
+    return suspension_commands.decide_suspension(suspension, suspension_commands.DecisionCommandOptions(**said), common)
 
 
 @events.command
@@ -387,9 +374,7 @@ def tail(
     frame: str | None = None,
     since: Position | None = None,
     limit: Positive | None = None,
-    follow: Annotated[
-        bool, Parameter(name=["--follow", "-f"], negative="", show_default=False)
-    ] = False,
+    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative="", show_default=False)] = False,
     common: CommonOptions = _COMMON,
 ) -> int:
     """Show the log, a line for each event of a session or a frame. With --json each line is one object.
@@ -411,15 +396,11 @@ def tail(
     """
     from limpet.cli.subcommands import event_commands  # noqa: PLC0415
 
-    wanted = event_commands.TailCommandOptions(
-        session=session, frame=frame, since=since, limit=limit, follow=follow
-    )
+    wanted = event_commands.TailCommandOptions(session=session, frame=frame, since=since, limit=limit, follow=follow)
     return event_commands.tail_events(wanted, common)
 
 
-memory = App(
-    name="memory", help="What is known of users: profile, facts, where they come from; forget."
-)
+memory = App(name="memory", help="What is known of users: profile, facts, where they come from; forget.")
 
 _EVERYWHERE = AllTenantsOptions()
 NonNegative = Annotated[int, Parameter(validator=Number(gte=0))]
@@ -471,9 +452,7 @@ def search(
 
 
 @memory.command
-def profile(
-    user: str, /, *, budget: Positive = limits.BOOTSTRAP_TOKENS, common: CommonOptions = _COMMON
-) -> int:
+def profile(user: str, /, *, budget: Positive = limits.BOOTSTRAP_TOKENS, common: CommonOptions = _COMMON) -> int:
     """Show what a new session would be told of a user, and which facts it is made from.
 
     Example: limpet memory profile ada
@@ -515,9 +494,7 @@ def list_facts(
 
 
 @memory.command
-def why(
-    user: str, fact: str, /, *, around: NonNegative = 2, common: CommonOptions = _COMMON
-) -> int:
+def why(user: str, fact: str, /, *, around: NonNegative = 2, common: CommonOptions = _COMMON) -> int:
     """Show who said so: the message that a fact comes from, and what was said around it.
 
     Example: limpet memory why ada 7f3a
@@ -537,9 +514,7 @@ def why(
 
 
 @memory.command(name="search")
-def recall(
-    user: str, query: str, /, *, limit: Positive = 10, common: CommonOptions = _COMMON
-) -> int:
+def recall(user: str, query: str, /, *, limit: Positive = 10, common: CommonOptions = _COMMON) -> int:
     """Search what is known of a user together with what was said. The best first.
 
     Example: limpet memory search ada "which seat"
@@ -559,9 +534,7 @@ def recall(
 
 
 @memory.command
-def forget(
-    user: str, /, *, yes: Annotated[bool, Flag] = False, common: CommonOptions = _COMMON
-) -> int:
+def forget(user: str, /, *, yes: Annotated[bool, Flag] = False, common: CommonOptions = _COMMON) -> int:
     """Erase everything of a user: conversations, facts, search index, freed pages. Asks first.
 
     What is erased is in no file any more; the log still verifies. Backups forget it when they are put back.

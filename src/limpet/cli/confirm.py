@@ -12,9 +12,7 @@ from limpet.cli import exit_codes, output
 from limpet.cli.output import Output, OutputMode
 
 
-def require_confirmation(
-    surface: Output, question: str, lines: Sequence[str] = (), *, yes: bool
-) -> None:
+def require_confirmation(surface: Output, question: str, lines: Sequence[str] = (), *, yes: bool) -> None:
     """Go on if a person says so; raise Failure if there is nobody to ask, or the answer is no."""
     if yes:
         return

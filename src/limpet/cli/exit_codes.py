@@ -62,9 +62,7 @@ class CommandProblem(NamedTuple):
         """Return what to do next; a command in it can be typed as it is."""
         told = self.next
         if self.store_options and _VERIFY_COMMAND in told:
-            told = told.replace(
-                _VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.store_options)}`"
-            )
+            told = told.replace(_VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.store_options)}`")
         if not self.command:
             return told
         words, *options = self.command
@@ -80,9 +78,7 @@ class CommandProblem(NamedTuple):
         shown = [
             f"{name.replace('_', ' ')} {_format_fact(value)}"
             for name, value in self.facts.items()
-            if isinstance(value, str | int | float)
-            and not isinstance(value, bool)
-            and _format_fact(value) not in told
+            if isinstance(value, str | int | float) and not isinstance(value, bool) and _format_fact(value) not in told
         ]
         return f"{self.why} ({', '.join(shown)})" if shown else self.why
 
@@ -117,62 +113,32 @@ class _ErrorRule(NamedTuple):
 
 ERROR_RULES: Final[Mapping[type[errors.Error], _ErrorRule]] = {
     errors.NotFound: _ErrorRule(
-        NOT_FOUND,
-        "Give a whole id, any unique beginning of one, or @last.",
-        "",
-        ("sessions list",),
+        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("sessions list",)
     ),
     errors.MessageNotFound: _ErrorRule(
         NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
     ),
     errors.FrameNotFound: _ErrorRule(
-        NOT_FOUND,
-        "Give a whole id, any unique beginning of one, or @last.",
-        "",
-        ("frames list", "--all"),
+        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("frames list", "--all")
     ),
-    errors.ToolNotFound: _ErrorRule(
-        NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)
-    ),
+    errors.ToolNotFound: _ErrorRule(NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)),
     errors.SuspensionNotFound: _ErrorRule(
-        NOT_FOUND,
-        "Give a whole id, any unique beginning of one, or @last.",
-        "",
-        ("suspensions list", "--all"),
+        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("suspensions list", "--all")
     ),
-    errors.Conflict: _ErrorRule(
-        CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."
-    ),
+    errors.Conflict: _ErrorRule(CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."),
     errors.InvalidRequest: _ErrorRule(USAGE, "Nothing was done.", "limpet --help"),
     errors.ContextOverflow: _ErrorRule(OVER_BUDGET, "No window was made.", "Raise --budget."),
     errors.UnknownScheme: _ErrorRule(USAGE, "Nothing was opened.", "limpet help environment"),
     errors.NotInstalled: _ErrorRule(USAGE, "Nothing was opened.", "Install what is missing."),
-    errors.UnsafeStore: _ErrorRule(
-        UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."
-    ),
+    errors.UnsafeStore: _ErrorRule(UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."),
     errors.NotAStore: _ErrorRule(UNSAFE, "It was left as it is.", "Choose another path."),
-    errors.NewerStore: _ErrorRule(
-        UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."
-    ),
-    errors.DamagedFile: _ErrorRule(
-        DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."
-    ),
-    errors.Refused: _ErrorRule(
-        FAILED, "The rules forbid it; nothing was changed.", "limpet --help"
-    ),
-    errors.Unavailable: _ErrorRule(
-        UNAVAILABLE, "What was acknowledged before is safe.", "Repeat the command."
-    ),
-    errors.Corrupt: _ErrorRule(
-        DAMAGE,
-        "Stored data is not what was written.",
-        "",
-        ("verify",),
-    ),
+    errors.NewerStore: _ErrorRule(UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."),
+    errors.DamagedFile: _ErrorRule(DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."),
+    errors.Refused: _ErrorRule(FAILED, "The rules forbid it; nothing was changed.", "limpet --help"),
+    errors.Unavailable: _ErrorRule(UNAVAILABLE, "What was acknowledged before is safe.", "Repeat the command."),
+    errors.Corrupt: _ErrorRule(DAMAGE, "Stored data is not what was written.", "", ("verify",)),
     errors.EventsLost: _ErrorRule(
-        DAMAGE,
-        "Nothing was changed; what is there now is whole.",
-        "Bring a fuller copy back, or repeat the command.",
+        DAMAGE, "Nothing was changed; what is there now is whole.", "Bring a fuller copy back, or repeat the command."
     ),
     errors.Error: _ErrorRule(FAILED, "Nothing more is known.", "limpet --help"),
 }
@@ -198,9 +164,7 @@ def _partial_effect(error: errors.Error) -> str:
     receipt = error.facts.get("receipt")
     if isinstance(receipt, dict):
         told = cast("dict[str, object]", receipt)
-        return (
-            f"It is erased for every reader (receipt {told['id']}), but traces are left in files."
-        )
+        return f"It is erased for every reader (receipt {told['id']}), but traces are left in files."
     return ""
 
 
@@ -255,9 +219,7 @@ def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
 def _caused_by_interrupt(error: BaseException) -> bool:
     """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
     before = error.__context__
-    return isinstance(before, KeyboardInterrupt) or (
-        before is not None and _caused_by_interrupt(before)
-    )
+    return isinstance(before, KeyboardInterrupt) or (before is not None and _caused_by_interrupt(before))
 
 
 def _escape_unencodable_output() -> None:

@@ -94,9 +94,7 @@ DURATION_EXAMPLES: Final = ("7d", "90d", "52w")
 """What a length of days or more may look like."""
 
 
-def parse_duration(
-    option: str, text: str | None, such: Sequence[str] = ("30m", "24h", "7d")
-) -> float | None:
+def parse_duration(option: str, text: str | None, such: Sequence[str] = ("30m", "24h", "7d")) -> float | None:
     """Return the length of time that a person typed, in seconds: 30s, 30m, 24h, 7d, 1w. `such` would be taken."""
     if text is None:
         return None
@@ -117,15 +115,7 @@ def parse_duration(
 WINDOW_BAR_CELLS = 52
 _WINDOW_BAR_CELLS_MIN = 12
 _WINDOW_WIDTH_MAX = 78
-_WINDOW_PARTS: tuple[str, ...] = (
-    "system",
-    "summary",
-    "context",
-    "dialog",
-    "output",
-    "besides",
-    "free",
-)
+_WINDOW_PARTS: tuple[str, ...] = ("system", "summary", "context", "dialog", "output", "besides", "free")
 _UNICODE_FILL: Mapping[str, str] = dict(zip(_WINDOW_PARTS, "█▓▒▚░▪·", strict=True))
 _ASCII_FILL: Mapping[str, str] = dict(zip(_WINDOW_PARTS, "SUCDOb.", strict=True))
 _PART_OF_CATEGORY: Mapping[MessageCategory, str] = {
@@ -190,13 +180,8 @@ def window_coverage(window: Window) -> WindowCoverage:
 
 def message_numbers(window: Window) -> list[int | None]:
     """Return the number that each message of the window has in the conversation; a summary has none."""
-    inside = (
-        n for e in window.ledger if e.fate in FATES_IN_WINDOW for n in range(e.first, e.last + 1)
-    )
-    return [
-        None if at == window.summary_at else next(inside, None)
-        for at in range(len(window.messages))
-    ]
+    inside = (n for e in window.ledger if e.fate in FATES_IN_WINDOW for n in range(e.first, e.last + 1))
+    return [None if at == window.summary_at else next(inside, None) for at in range(len(window.messages))]
 
 
 def cut_number(ledger: Ledger) -> int | None:
@@ -209,9 +194,7 @@ def cut_number(ledger: Ledger) -> int | None:
     return None
 
 
-def window_lines(
-    window: Window, glyphs: Symbols, *, plain: bool, width: int
-) -> Iterator[StyledLine]:
+def window_lines(window: Window, glyphs: Symbols, *, plain: bool, width: int) -> Iterator[StyledLine]:
     """Yield the whole picture, for a terminal of this width; plain is ASCII alone."""
     yield from window_bar(window, plain=plain, width=width)
     yield "", ""

@@ -137,14 +137,8 @@ def exit_code_help() -> str:
     """Return the table of exit codes."""
     from limpet.cli import exit_codes  # noqa: PLC0415 - the first screen does not need it
 
-    return "\n".join(
-        f"{code:>3}  {meaning}" for code, meaning in exit_codes.EXIT_CODE_MEANINGS.items()
-    )
+    return "\n".join(f"{code:>3}  {meaning}" for code, meaning in exit_codes.EXIT_CODE_MEANINGS.items())
 
 
-HELP_TOPICS: Final[Mapping[str, str]] = {
-    "environment": ENVIRONMENT_HELP,
-    "ids": IDS_HELP,
-    "json": JSON_HELP,
-}
+HELP_TOPICS: Final[Mapping[str, str]] = {"environment": ENVIRONMENT_HELP, "ids": IDS_HELP, "json": JSON_HELP}
 """Topics beside exit-codes, which is made from its table."""

@@ -25,9 +25,7 @@ class OutputOptions:
     json: Annotated[bool, Flag] = False
     """One JSON document with everything the table shows."""
 
-    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", show_default=False)] = (
-        False
-    )
+    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", show_default=False)] = False
     """Nothing on stderr but errors."""
 
 

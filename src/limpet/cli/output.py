@@ -97,9 +97,7 @@ class Output:
         self.ascii = bool(os.environ.get("LIMPET_ASCII")) or not _supports_unicode(sys.stdout)
         self.symbols = ASCII_SYMBOLS if self.ascii else UNICODE_SYMBOLS
         terminal = sys.stdout.isatty() or _colour_forced()
-        self.mode = (
-            OutputMode.JSON if as_json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
-        )
+        self.mode = OutputMode.JSON if as_json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
         self._console: Console | None = None
 
     @property
@@ -146,10 +144,7 @@ class Output:
         for heading in headings:
             right = heading.startswith(">")
             made.add_column(
-                heading.removeprefix(">"),
-                justify="right" if right else "left",
-                no_wrap=True,
-                overflow="ellipsis",
+                heading.removeprefix(">"), justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
             )
         return made
 
@@ -206,13 +201,7 @@ def _new_console(stream: TextIO) -> Console:
 
     # Rich keeps bold and dim when there is to be no colour; whoever asks for none wants plain text.
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    return Console(
-        file=stream,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        color_system=None if plain else "auto",
-    )
+    return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto")
 
 
 def _supports_unicode(stream: TextIO) -> bool:

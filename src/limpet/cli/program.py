@@ -50,9 +50,7 @@ class PlainHelp(PlainFormatter):
 class FramedHelp(DefaultFormatter):
     """For terminals."""
 
-    def render_description(
-        self, console: Console, options: ConsoleOptions, description: Any
-    ) -> None:
+    def render_description(self, console: Console, options: ConsoleOptions, description: Any) -> None:
         """Render what a command does."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
@@ -68,12 +66,7 @@ NoVerify = Parameter(name="--no-verify", negative="", show_default=False)
 
 
 def migrate(
-    source: str,
-    target: str,
-    /,
-    *,
-    no_verify: Annotated[bool, NoVerify] = False,
-    printing: OutputOptions = _PRINTING,
+    source: str, target: str, /, *, no_verify: Annotated[bool, NoVerify] = False, printing: OutputOptions = _PRINTING
 ) -> int:
     """Copy a store with all its tenants into another, on any backend, and check the copy. Broken off, repeat it.
 
@@ -97,12 +90,7 @@ def migrate(
 
 
 def restore(
-    backup: str,
-    target: str,
-    /,
-    *,
-    no_verify: Annotated[bool, NoVerify] = False,
-    printing: OutputOptions = _PRINTING,
+    backup: str, target: str, /, *, no_verify: Annotated[bool, NoVerify] = False, printing: OutputOptions = _PRINTING
 ) -> int:
     """Put a backup into a store that is empty or not there yet, on any backend, and check it. Broken off, repeat it.
 
@@ -153,9 +141,7 @@ def retention(
     """
     from limpet.cli.subcommands import store_commands  # noqa: PLC0415 - as above
 
-    wanted = store_commands.RetentionCommandOptions(
-        keep=keep, dry_run=dry_run, memory=memory, yes=yes
-    )
+    wanted = store_commands.RetentionCommandOptions(keep=keep, dry_run=dry_run, memory=memory, yes=yes)
     return store_commands.apply_retention(wanted, common)
 
 
@@ -174,14 +160,7 @@ app.command(command_groups.frames)
 app.command(command_groups.suspensions)
 app.command(command_groups.events)
 app.command(command_groups.memory)
-for _command in (
-    command_groups.search,
-    command_groups.worker,
-    command_groups.erase,
-    migrate,
-    restore,
-    retention,
-):
+for _command in (command_groups.search, command_groups.worker, command_groups.erase, migrate, restore, retention):
     app.command(_command)
 
 
@@ -204,18 +183,10 @@ def _usage_problem(error: CycloptsError, given: Sequence[str]) -> exit_codes.Com
     message = " ".join(str(error).split())
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         told = f"{' '.join(error.unused_tokens)}: {words} takes no more arguments."
-        named = (
-            "" if _takes_store_argument(chain) else _command_with_url(error.unused_tokens, given)
-        )
-        then = (
-            f"If it names the store: {named}; else see: {words} --help"
-            if named
-            else f"See: {words} --help"
-        )
+        named = "" if _takes_store_argument(chain) else _command_with_url(error.unused_tokens, given)
+        then = f"If it names the store: {named}; else see: {words} --help" if named else f"See: {words} --help"
         return exit_codes.CommandProblem(exit_codes.USAGE, "usage", told, "Nothing was done.", then)
-    return exit_codes.CommandProblem(
-        exit_codes.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help"
-    )
+    return exit_codes.CommandProblem(exit_codes.USAGE, "usage", message, "Nothing was done.", f"See: {words} --help")
 
 
 def _command_with_url(unused: Sequence[str], given: Sequence[str]) -> str:
@@ -304,9 +275,7 @@ def rebuild(
     """
     from limpet.cli.subcommands import store_commands  # noqa: PLC0415
 
-    return store_commands.rebuild_store(
-        store, common, accept_loss=accept_loss, give_up_copy=give_up_copy
-    )
+    return store_commands.rebuild_store(store, common, accept_loss=accept_loss, give_up_copy=give_up_copy)
 
 
 @app.command
@@ -389,9 +358,7 @@ def import_(
     if not files:
         told = "no file was named."
         raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE, "usage", told, "Nothing was done.", "limpet import --help"
-            )
+            exit_codes.CommandProblem(exit_codes.USAGE, "usage", told, "Nothing was done.", "limpet import --help")
         )
     wanted = transfer_commands.ImportCommandOptions(format, user, rename or "", dry_run)
     return transfer_commands.import_files(files, wanted, common)
@@ -482,9 +449,7 @@ def context(
     counter: str | None = None,
     why: Positive | None = None,
     what_if: Positive | None = None,
-    provider: Annotated[
-        Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")
-    ] = None,
+    provider: Annotated[Literal["openai", "responses", "anthropic", "gemini"] | None, Parameter(name="--as")] = None,
     at: Positive | None = None,
     diff: Annotated[tuple[Positive, Positive] | None, Parameter(negative_iterable="")] = None,
     recorded: Annotated[bool, Flag] = False,
@@ -536,12 +501,7 @@ def context(
 
 
 @app.command
-def demo(
-    *,
-    keep: str | None = None,
-    fast: Annotated[bool, Flag] = False,
-    printing: OutputOptions = _PRINTING,
-) -> int:
+def demo(*, keep: str | None = None, fast: Annotated[bool, Flag] = False, printing: OutputOptions = _PRINTING) -> int:
     """Watch an agent being killed in the middle of a tool call, and resumed. Offline; needs no key.
 
     Example: limpet demo --keep night

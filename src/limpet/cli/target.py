@@ -106,11 +106,7 @@ def open_store(
         if opener is not None:
             require_store(url)
         tenant = common.tenant
-        with (
-            opener(url)
-            if opener
-            else connect(url, tenant=tenant, create=create, writes=writes) as lp
-        ):
+        with opener(url) if opener else connect(url, tenant=tenant, create=create, writes=writes) as lp:
             _warn_of_unknown_tenant(lp, common, create=create)
             yield lp
     except exit_codes.CommandFailure as failure:
@@ -125,15 +121,8 @@ def _warn_of_unknown_tenant(lp: Limpet, common: CommonOptions, *, create: bool) 
         return
     known = sorted(tenant_names(lp))
     if common.tenant not in known:
-        there = (
-            f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}"
-            if known
-            else "there is none yet"
-        )
-        print(
-            output.escape_line(f"There is no tenant {common.tenant} in this store; {there}."),
-            file=sys.stderr,
-        )
+        there = f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}" if known else "there is none yet"
+        print(output.escape_line(f"There is no tenant {common.tenant} in this store; {there}."), file=sys.stderr)
 
 
 def tenant_names(lp: Limpet) -> Sequence[str]:
@@ -306,9 +295,7 @@ def _session_id_by_prefix(lp: Limpet, beginning: str) -> str:
     if found:
         raise exit_codes.CommandFailure(_ambiguous_session(beginning, found))
     among = formatting.quantity(seen, "session")
-    raise exit_codes.CommandFailure(
-        _unknown_session(beginning, f"Of {among}, none has an id that begins like that.")
-    )
+    raise exit_codes.CommandFailure(_unknown_session(beginning, f"Of {among}, none has an id that begins like that."))
 
 
 def _ambiguous_session(beginning: str, found: list[str]) -> exit_codes.CommandProblem:
@@ -434,9 +421,7 @@ def _matches_reference(reference: str, id_: str) -> bool:
 _LIST_COMMANDS = {"frame": ("frames list", "--all"), "suspension": ("suspensions list", "--all")}
 
 
-def _ambiguous_id(
-    reference: str, found: Sequence[str], noun: str, within: str
-) -> exit_codes.CommandProblem:
+def _ambiguous_id(reference: str, found: Sequence[str], noun: str, within: str) -> exit_codes.CommandProblem:
     more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
     return exit_codes.CommandProblem(
         exit_codes.USAGE,

@@ -32,9 +32,7 @@ def _async_verb(
 class AsyncStateIndex:
     """Frames of one tenant. The contract of each verb is that of StateIndex."""
 
-    def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
-    ) -> None:
+    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY) -> None:
         self.blocking = StateIndex(engine, settings, factory)
         self.resolvers = self.blocking.resolvers
 

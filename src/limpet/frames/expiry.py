@@ -43,9 +43,7 @@ def _orphaned_trees(engine: Engine, tenant: str) -> Iterator[tuple[str, tuple[st
         tree = engine.trees.current(tenant, row.id)
         frames = tree.frames.values() if tree else ()
         sessions = {frame.scope.session_id for frame in frames} - {None}
-        ended = tuple(
-            sorted(name for name in sessions if name and _has_ended(engine, tenant, name))
-        )
+        ended = tuple(sorted(name for name in sessions if name and _has_ended(engine, tenant, name)))
         if ended:
             yield row.id, ended
 
@@ -65,9 +63,7 @@ def _has_ended(engine: Engine, tenant: str, session_id: str) -> bool:
     return state is not None and state.status is not SessionStatus.ACTIVE
 
 
-def _expire_tree(
-    engine: Engine, tenant: str, root_id: str, now_us: int, orphaned: tuple[str, ...]
-) -> list[str]:
+def _expire_tree(engine: Engine, tenant: str, root_id: str, now_us: int, orphaned: tuple[str, ...]) -> list[str]:
     tree = engine.trees.current(tenant, root_id)
     command = commands.ExpireTree(frame_id=root_id, now_us=now_us, orphaned=orphaned)
     try:

@@ -69,8 +69,7 @@ def _checked_own_id(value: str) -> str:
         )
     if _GENERATED_ID.search(frame_id):
         raise errors.InvalidRequest(
-            "ids that end in a dot and a number are given by Limpet.",
-            hint="Choose another frame_id, or leave it out.",
+            "ids that end in a dot and a number are given by Limpet.", hint="Choose another frame_id, or leave it out."
         )
     return frame_id
 
@@ -135,14 +134,10 @@ class FrameCommandFactory:
             handled=_checked_frame_ids(handled),
         )
 
-    def pop(
-        self, frame_id: str, status: FrameStatus, summary: str, reason: str, *, cascade: bool
-    ) -> c.PopFrame:
+    def pop(self, frame_id: str, status: FrameStatus, summary: str, reason: str, *, cascade: bool) -> c.PopFrame:
         final = _checked_status(status)
         if not final.final:
-            raise errors.InvalidRequest(
-                f"a frame is popped as completed, failed or cancelled, not {final}."
-            )
+            raise errors.InvalidRequest(f"a frame is popped as completed, failed or cancelled, not {final}.")
         return c.PopFrame(
             frame_id=_checked_frame_id(frame_id),
             final_status=final,
@@ -178,9 +173,7 @@ class FrameCommandFactory:
     def remove_handle(self, frame_id: str, handle_id: str) -> c.CompactFrame:
         named = checked_id("a handle's id", handle_id)
         return c.CompactFrame(
-            frame_id=_checked_frame_id(frame_id),
-            removed=(named,),
-            strategy=frame_rules.REMOVE_STRATEGY,
+            frame_id=_checked_frame_id(frame_id), removed=(named,), strategy=frame_rules.REMOVE_STRATEGY
         )
 
     def add_result(self, frame_id: str, result: ResultRef) -> c.AddResult:
@@ -257,16 +250,12 @@ class FrameCommandFactory:
         )
 
     def retry_tool(self, frame_id: str, tool_id: str) -> c.RetryTool:
-        return c.RetryTool(
-            frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id)
-        )
+        return c.RetryTool(frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id))
 
 
 def _checked_frame_ids(children: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(cast("object", children), (list, tuple, set, frozenset)):
-        raise errors.InvalidRequest(
-            "handled is a list of frames' ids.", hint="For one: handled=[child_id]."
-        )
+        raise errors.InvalidRequest("handled is a list of frames' ids.", hint="For one: handled=[child_id].")
     return tuple(map(_checked_frame_id, children))
 
 
@@ -288,8 +277,7 @@ def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:
         if tool.tool_id == command.tool_id or same_call:
             return tool
     raise errors.ToolNotFound(
-        f"the tool {command.name!r} of that key has ended already.",
-        facts={"frame": frame.frame_id},
+        f"the tool {command.name!r} of that key has ended already.", facts={"frame": frame.frame_id}
     )
 
 
@@ -310,9 +298,7 @@ def suspension_token(suspension: Suspension, secret: str) -> SuspensionToken:
     )
 
 
-def reissue_command(
-    tenant: str, command: c.SuspendFrame, suspension: Suspension, secret: str
-) -> c.SuspendFrame:
+def reissue_command(tenant: str, command: c.SuspendFrame, suspension: Suspension, secret: str) -> c.SuspendFrame:
     """Return the command that replaces the token of a suspension."""
     return msgspec.structs.replace(
         command,
@@ -325,11 +311,7 @@ def reissue_command(
 def parse_token(value: SuspensionToken | str) -> tuple[str, str]:
     """Return the id of a token's suspension, and the secret; raise InvalidSuspensionToken."""
     text = value.token_id if isinstance(value, SuspensionToken) else value
-    if (
-        not isinstance(cast("object", text), str)
-        or not text.isascii()
-        or len(text) > limits.ID_BYTES_MAX
-    ):
+    if not isinstance(cast("object", text), str) or not text.isascii() or len(text) > limits.ID_BYTES_MAX:
         raise errors.InvalidSuspensionToken
     suspension_id, _, secret = text.partition(".")
     if not suspension_id or not secret:
@@ -338,11 +320,7 @@ def parse_token(value: SuspensionToken | str) -> tuple[str, str]:
 
 
 def resume_command(
-    tenant: str,
-    found: Suspension,
-    secret: str,
-    payload: Json | msgspec.UnsetType,
-    purpose: str | None,
+    tenant: str, found: Suspension, secret: str, payload: Json | msgspec.UnsetType, purpose: str | None
 ) -> c.EndSuspension:
     """Return the command that resumes a frame with a token."""
     wanted = found.purpose if purpose is None else _checked_purpose(purpose)

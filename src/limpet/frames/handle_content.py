@@ -37,17 +37,12 @@ Resolver = Callable[[ContextHandle], str]
 Resolvers = MutableMapping[HandleType, Resolver]
 
 
-def find_session(
-    engine: Engine, tenant: str, session_id: str, version: int | None = None
-) -> SessionState | None:
+def find_session(engine: Engine, tenant: str, session_id: str, version: int | None = None) -> SessionState | None:
     """Return a session unless it was deleted; with a version, unless the session that had it was deleted."""
     state = engine.states.current(tenant, session_id)
     if state is None or state.hidden:
         return None
-    gone = (
-        version is not None
-        and version <= SessionEventSearch(engine.store, tenant, state).version_before_creation()
-    )
+    gone = version is not None and version <= SessionEventSearch(engine.store, tenant, state).version_before_creation()
     return None if gone else state
 
 
@@ -93,9 +88,7 @@ class SessionVersions:
         if state is None or at is None or max(state.began, state.rebased) <= at <= state.version:
             return state
         try:
-            return event_reader.fold_at_version(
-                self._engine.store, self._engine.states, self._tenant, state, at
-            )
+            return event_reader.fold_at_version(self._engine.store, self._engine.states, self._tenant, state, at)
         except errors.NotFound:
             return None
 
@@ -126,9 +119,7 @@ class HandleReader:
         found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
-                content = _check_size(
-                    handle, self._read_content(handle, cache, limits.HANDLE_CHAIN_MAX)
-                )
+                content = _check_size(handle, self._read_content(handle, cache, limits.HANDLE_CHAIN_MAX))
             except errors.HandleUnresolved as error:
                 why = str(error.facts["why"])
                 if must and error.facts["handle"] == handle.handle_id:
@@ -163,9 +154,7 @@ class HandleReader:
         if found is None:
             found = self._store.blobs(self._tenant, (key,)).get(key)
         if found is None:
-            raise errors.Corrupt(
-                f"the content of the handle {handle.handle_id!r} is missing.", facts={"blob": name}
-            )
+            raise errors.Corrupt(f"the content of the handle {handle.handle_id!r} is missing.", facts={"blob": name})
         return found.decode()
 
     def _call_resolver(self, handle: ContextHandle) -> str:
@@ -184,9 +173,7 @@ class HandleReader:
         except errors.BadEncoding as error:
             raise unresolved(handle, "its resolver gave text that no encoding can carry") from error
 
-    def _event_content(
-        self, handle: ContextHandle, cache: _FetchCache, steps: int
-    ) -> HandleContent:
+    def _event_content(self, handle: ContextHandle, cache: _FetchCache, steps: int) -> HandleContent:
         position = cast("int", handle.target["position"])
         found = self._store.feed(self._tenant, after=max(0, position - 1), limit=1)
         if not found or found[0].position != position or found[0].payload is None:
@@ -210,9 +197,7 @@ class HandleReader:
         self, handle: ContextHandle, other: ContextHandle, cache: _FetchCache, steps: int
     ) -> HandleContent:
         if not steps:
-            raise unresolved(
-                handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another"
-            )
+            raise unresolved(handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another")
         return self._read_content(other, cache, steps - 1)
 
     def _frame_event_content(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
@@ -239,15 +224,11 @@ class HandleReader:
                 handle, f"the session has messages 1 to {state.message_count:,}, not {first:,} to {last:,}"
             )  # fmt: skip
         if last - first >= limits.BATCH_MESSAGES_MAX:
-            raise unresolved(
-                handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle"
-            )
+            raise unresolved(handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle")
         messages = self._read_messages(state, first, last, cache)
         return HandleContent(messages_text(messages), session=(session_id, state.version))
 
-    def _read_messages(
-        self, state: SessionState, first: int, last: int, cache: _FetchCache
-    ) -> Sequence[Message]:
+    def _read_messages(self, state: SessionState, first: int, last: int, cache: _FetchCache) -> Sequence[Message]:
         key = (state.id, state.version)
         if key not in cache.tails:
             tail = self._engine.message_cache.get(self._tenant, state)
@@ -277,14 +258,10 @@ class HandleReader:
         found = self._store.read(self._tenant, stream, after=version - 1, until=version, limit=1)
         return found[0] if found else None
 
-    def _finished_tool_content(
-        self, handle: ContextHandle, event: e.FrameUpdatedEvent
-    ) -> HandleContent:
+    def _finished_tool_content(self, handle: ContextHandle, event: e.FrameUpdatedEvent) -> HandleContent:
         """Return a tool's output from the event, a blob, or the message that has it."""
         if event.output_hash is not None:
-            return HandleContent(
-                _output_text(msgspec.json.decode(self._read_blob(handle, event.output_hash)))
-            )
+            return HandleContent(_output_text(msgspec.json.decode(self._read_blob(handle, event.output_hash))))
         if event.recorded_in is None:
             return HandleContent(_output_text(event.output))
         session_id, message_id = event.recorded_in
@@ -319,11 +296,7 @@ def messages_text(messages: Sequence[Message]) -> str:
 
 def _output_text(output: Json) -> str:
     """Return a tool's output as text: the text of its parts, or its JSON."""
-    return (
-        message_text(Message("user", output))
-        if isinstance(output, list)
-        else tool_result_text(output)
-    )
+    return message_text(Message("user", output)) if isinstance(output, list) else tool_result_text(output)
 
 
 def _check_size(handle: ContextHandle, content: HandleContent) -> HandleContent:

@@ -16,21 +16,10 @@ from limpet import errors, limits
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values import ids
-from limpet.core.values.arguments import (
-    checked_bool,
-    checked_choice,
-    checked_id,
-    checked_instance,
-    checked_int,
-)
+from limpet.core.values.arguments import checked_bool, checked_choice, checked_id, checked_instance, checked_int
 from limpet.core.values.budget import insufficient_tokens_error
 from limpet.core.values.commands import RecordPack
-from limpet.core.values.context import (
-    CompactionLevel,
-    CompactionStrategy,
-    ContextHandle,
-    HandleType,
-)
+from limpet.core.values.context import CompactionLevel, CompactionStrategy, ContextHandle, HandleType
 from limpet.core.values.frame_state import Frame, Scope, TreeState
 from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import BriefContext, PackSelection
@@ -72,9 +61,7 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def checked_handle_ids(what: str, handles: Collection[str]) -> frozenset[str]:
     """Return handle ids as a set; raise InvalidRequest for anything but a list of ids."""
-    if isinstance(cast("object", handles), (str, bytes)) or not isinstance(
-        cast("object", handles), Collection
-    ):
+    if isinstance(cast("object", handles), (str, bytes)) or not isinstance(cast("object", handles), Collection):
         raise errors.InvalidRequest(f"{what} is a list of handles' ids.")
     return frozenset(checked_id("a handle's id", each) for each in handles)
 
@@ -114,9 +101,7 @@ class FramePackAssembler:
         budget = self._pack_budget(tree, frame, request)
         return self._assemble(tree, scope, frame_id, request, budget)
 
-    def _assemble(
-        self, tree: TreeState, scope: Scope, frame_id: str, request: PackRequest, budget: int
-    ) -> ContextPack:
+    def _assemble(self, tree: TreeState, scope: Scope, frame_id: str, request: PackRequest, budget: int) -> ContextPack:
         ancestry = tree.ancestry(frame_id)
         session_id = scope.session_id or ancestry[-1].scope.session_id
         state = self._current_session(session_id) if session_id is not None else None
@@ -151,9 +136,7 @@ class FramePackAssembler:
             raise insufficient_tokens_error(asked, free)
         return asked
 
-    def _measure(
-        self, request: PackRequest, state: SessionState | None, budget: int
-    ) -> CorrectedCounter:
+    def _measure(self, request: PackRequest, state: SessionState | None, budget: int) -> CorrectedCounter:
         """Return the caller's counter, the session's, or the default one, with the session's corrections."""
         model, counter = request.model, request.counter
         policy = state.policy if state else None
@@ -178,9 +161,7 @@ class FramePackAssembler:
     ) -> tuple[tuple[ContextItem, ...], ConversationMoment | None]:
         if state is None or not state.message_count:
             return (), None
-        parts = WindowInput(
-            self._engine.message_cache.get(self._tenant, state), state, measure, budget
-        )
+        parts = WindowInput(self._engine.message_cache.get(self._tenant, state), state, measure, budget)
         items = windows.window_items(parts.parts(stable=False), known=parts.cached_items)
         return tuple(items), ConversationMoment(state.id, state.version, state.ordinal_began)
 
@@ -252,12 +233,7 @@ class _HandleGroups:
 
     def numbers(self) -> dict[str, int]:
         """Return the group number of each handle that is not alone in its group."""
-        return {
-            name: number
-            for number, names in self._members.items()
-            if len(names) > 1
-            for name in names
-        }
+        return {name: number for number, names in self._members.items() if len(names) > 1 for name in names}
 
 
 def check_sessions_exist(engine: Engine, tenant: str, chosen: PackSelection) -> None:

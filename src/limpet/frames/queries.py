@@ -19,14 +19,7 @@ from limpet.core.rules import frame_fold, frame_rules
 from limpet.core.values import commands, events
 from limpet.core.values.arguments import checked_id, checked_instance, checked_limit
 from limpet.core.values.commands import CommandRequest
-from limpet.core.values.frame_state import (
-    ActorResumeState,
-    Frame,
-    RecoverySummary,
-    Scope,
-    ToolStatus,
-    TreeState,
-)
+from limpet.core.values.frame_state import ActorResumeState, Frame, RecoverySummary, Scope, ToolStatus, TreeState
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
@@ -44,9 +37,7 @@ class FrameQueries:
         self._store = engine.store
         self._tenant = tenant
 
-    def list_frames(
-        self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
-    ) -> list[Frame]:
+    def list_frames(self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100) -> list[Frame]:
         """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
         self._engine.check()
         checked_limit(limit, sys.maxsize)
@@ -121,9 +112,7 @@ class FrameQueries:
         stack = tree.ancestry(found[0].frame_id)
         inside = {frame.frame_id for frame in stack}
         others = sorted(found, key=lambda frame: (frame.created_us, frame.frame_id))
-        work = frame_rules.pending_work(
-            (*stack, *(frame for frame in others if frame.frame_id not in inside))
-        )
+        work = frame_rules.pending_work((*stack, *(frame for frame in others if frame.frame_id not in inside)))
         summary = RecoverySummary(
             frames_recovered=len(stack),
             pending_work_items=len(work),
@@ -182,15 +171,8 @@ class FrameDifference(msgspec.Struct, frozen=True):
     @property
     def changed(self) -> tuple[str, ...]:
         """The names of the fields that differ; all names if the frame is missing at one position."""
-        names = [
-            "context_handles" if name == "handle_pages" else name
-            for name in Frame.__struct_fields__
-        ]
-        return tuple(
-            name
-            for name in names
-            if getattr(self.before, name, None) != getattr(self.after, name, None)
-        )
+        names = ["context_handles" if name == "handle_pages" else name for name in Frame.__struct_fields__]
+        return tuple(name for name in names if getattr(self.before, name, None) != getattr(self.after, name, None))
 
 
 class PastTree(msgspec.Struct, frozen=True):
@@ -255,9 +237,7 @@ def pack_at(engine: Engine, tenant: str, frame_id: str, position: int) -> Contex
     return packs.rebuild_pack(engine.store, tenant, chosen)
 
 
-def frame_difference(
-    engine: Engine, tenant: str, frame_id: str, first: int, last: int
-) -> FrameDifference:
+def frame_difference(engine: Engine, tenant: str, frame_id: str, first: int, last: int) -> FrameDifference:
     """Return a frame at two positions; raise FrameNotFound if it existed at neither."""
     before = after = None
     with contextlib.suppress(errors.FrameNotFound):

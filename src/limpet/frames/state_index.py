@@ -70,9 +70,7 @@ class StateIndex:
     where `fn` returns the text of a handle. Handles into the log, and those with content, need none.
     """
 
-    def __init__(
-        self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY
-    ) -> None:
+    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY) -> None:
         self._engine = engine
         self._settings = settings
         self._tenant = settings.tenant
@@ -151,9 +149,7 @@ class StateIndex:
         With `cascade` open descendants are cancelled first. The frame's unanswered tool calls get a result
         in their conversation that says so. Raises OpenChildren, InvalidTransition.
         """
-        command = self._commands.pop(
-            frame_id, final_status, result_summary, reason, cascade=cascade
-        )
+        command = self._commands.pop(frame_id, final_status, result_summary, reason, cascade=cascade)
         return self._submit(command, key).frame
 
     def find_top_of_stack(self, scope: Scope) -> Frame | None:
@@ -182,9 +178,7 @@ class StateIndex:
         assert tree is not None, "a frame is in a tree"
         return tree
 
-    def list_frames(
-        self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
-    ) -> list[Frame]:
+    def list_frames(self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100) -> list[Frame]:
         """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
         return self._queries.list_frames(scope, open_only=open_only, limit=limit)
 
@@ -200,43 +194,31 @@ class StateIndex:
         """
         return self._queries.resume_actor(scope)
 
-    def reserve(
-        self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None
-    ) -> Frame:
+    def reserve(self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None) -> Frame:
         """Reserve tokens of a frame for a purpose. Raises InsufficientTokens if fewer are available."""
-        return self._submit(
-            self._commands.change_reservation(frame_id, purpose, reserve=amount), key
-        ).frame
+        return self._submit(self._commands.change_reservation(frame_id, purpose, reserve=amount), key).frame
 
     def release_reservation(
         self, frame_id: str, amount: int | None = None, *, purpose: str = "", key: str | None = None
     ) -> Frame:
         """Release reserved tokens of a purpose: `amount`, or all of them. Raises BudgetError."""
-        return self._submit(
-            self._commands.change_reservation(frame_id, purpose, release=amount), key
-        ).frame
+        return self._submit(self._commands.change_reservation(frame_id, purpose, release=amount), key).frame
 
-    def record_usage(
-        self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None
-    ) -> Frame:
+    def record_usage(self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None) -> Frame:
         """Record used tokens, even if fewer are available: `frame.budget.overdrawn` is the difference.
 
         `settles` names the purpose of a reservation, which ends; what is left of it becomes available.
         """
         return self._submit(self._commands.record_usage(frame_id, amount, settles), key).frame
 
-    def add_context_handle(
-        self, frame_id: str, handle: ContextHandle, *, key: str | None = None
-    ) -> Frame:
+    def add_context_handle(self, frame_id: str, handle: ContextHandle, *, key: str | None = None) -> Frame:
         """Give a frame a pointer to content. The same handle again changes nothing.
 
         A handle to messages is bound to the session's present version (`target["at"]`), so a later rewind
         does not change what it points at. Raises DuplicateHandle if another handle has its id.
         """
         self._engine.check()
-        command = bind_to_version(
-            self._engine, self._tenant, self._commands.add_handle(frame_id, handle)
-        )
+        command = bind_to_version(self._engine, self._tenant, self._commands.add_handle(frame_id, handle))
         return self._submit(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
@@ -326,9 +308,7 @@ class StateIndex:
         AlreadyDecided (its facts name the decider and the time), SuspensionExpired.
         """
         found = self.get_suspension(suspension_id)
-        command = frame_commands.decide_command(
-            found, decision, by=by, reason=reason, payload=payload
-        )
+        command = frame_commands.decide_command(found, decision, by=by, reason=reason, payload=payload)
         try:
             return self._submit(command, key).frame
         except (errors.AlreadyDecided, errors.InvalidTransition) as error:
@@ -345,9 +325,7 @@ class StateIndex:
         return found
 
     def _find_suspension(self, suspension_id: str) -> Suspension | None:
-        row = self._engine.store.find_projection(
-            self._tenant, state_cache.SUSPENSION_KIND, suspension_id
-        )
+        row = self._engine.store.find_projection(self._tenant, state_cache.SUSPENSION_KIND, suspension_id)
         return codec.decode_suspension(row.document) if row else None
 
     def list_suspensions(
@@ -372,9 +350,7 @@ class StateIndex:
         )
         return list(itertools.islice(found, limit))
 
-    def revoke_suspension(
-        self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None
-    ) -> Frame:
+    def revoke_suspension(self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None) -> Frame:
         """Make a token void. The frame stays suspended; suspend it again to get a new token."""
         found = self.get_suspension(suspension_id)
         return self._submit(self._commands.revoke_suspension(found, by, reason), key).frame
@@ -405,18 +381,10 @@ class StateIndex:
         return frame_commands.find_tool_run(self._submit(command, key).frame, command)
 
     def end_tool(
-        self,
-        frame_id: str,
-        tool_id: str,
-        output: Json = None,
-        *,
-        is_error: bool = False,
-        key: str | None = None,
+        self, frame_id: str, tool_id: str, output: Json = None, *, is_error: bool = False, key: str | None = None
     ) -> Frame:
         """Record a tool's result, and add it to a conversation that waits for it, in one commit. Raises ToolNotFound."""
-        return self._submit(
-            self._end_tool_command(frame_id, tool_id, output, is_error=is_error), key
-        ).frame
+        return self._submit(self._end_tool_command(frame_id, tool_id, output, is_error=is_error), key).frame
 
     def _end_tool_command(
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool = False
@@ -450,9 +418,7 @@ class StateIndex:
         elif how == "abandon":
             command = self._end_tool_command(frame_id, tool_id, output, is_error=True, abandon=True)
         else:
-            raise errors.InvalidRequest(
-                f"a tool is resolved by 'retry', 'result' or 'abandon', not {how!r}."
-            )
+            raise errors.InvalidRequest(f"a tool is resolved by 'retry', 'result' or 'abandon', not {how!r}.")
         return self._submit(command, key).frame
 
     def expire(self, now: When | None = None) -> list[str]:
@@ -509,9 +475,7 @@ class StateIndex:
             min_compaction=min_compaction, model=model, counter=counter, overflow=overflow,
             strict=strict,
         )  # fmt: skip
-        target = (
-            self._top_frame_id(scope) if frame_id is None else checked_id("a frame's id", frame_id)
-        )
+        target = self._top_frame_id(scope) if frame_id is None else checked_id("a frame's id", frame_id)
         made = self._pack_assembler.assemble(scope, target, request)
         frame = self._engine.trees.find_frame(self._tenant, target)
         if record and (frame is None or frame.context_hash != made.context_hash):
@@ -529,9 +493,7 @@ class StateIndex:
             )
         return top.frame_id
 
-    def pack_of(
-        self, frame_id: str, context_hash: str | None = None, *, version: int | None = None
-    ) -> ContextPack:
+    def pack_of(self, frame_id: str, context_hash: str | None = None, *, version: int | None = None) -> ContextPack:
         """Return a recorded pack, its messages byte for byte: the frame's last, or the one with a hash or version.
 
         `version` is the version of the recording event in the frame's tree. No resolver is called. Raises
@@ -547,10 +509,7 @@ class StateIndex:
         return packs.rebuild_pack(store, self._tenant, chosen)
 
     def compact_context(
-        self,
-        frame_id: str,
-        target_budget: int,
-        strategy: CompactionStrategy = CompactionStrategy.PRIORITY_BASED,
+        self, frame_id: str, target_budget: int, strategy: CompactionStrategy = CompactionStrategy.PRIORITY_BASED
     ) -> CompactionResult:
         """Remove handles from a frame until the rest has at most `target_budget` tokens.
 
@@ -564,9 +523,7 @@ class StateIndex:
         request = PackRequest(brief=BriefContext())
         checked_id("a frame's id", frame_id)
         for tries_left in reversed(range(limits.RETRIES_MAX)):
-            planned = self._pack_assembler.plan_compaction(
-                frame_id, target_budget, strategy, request
-            )
+            planned = self._pack_assembler.plan_compaction(frame_id, target_budget, strategy, request)
             if planned.command is None:
                 return planned.result
             try:

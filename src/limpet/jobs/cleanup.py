@@ -82,11 +82,7 @@ class PurgeTask(Task):
 
     name = "purge"
 
-    def __init__(
-        self,
-        engine: Engine,
-        hooks: ErasureHooks = NO_HOOKS,
-    ) -> None:
+    def __init__(self, engine: Engine, hooks: ErasureHooks = NO_HOOKS) -> None:
         self._engine = engine
         self._hooks = hooks
         self._seen: dict[str, int] = {}
@@ -96,8 +92,7 @@ class PurgeTask(Task):
         """Whether the feed has new events, or work of an erasure is pending."""
         pending = self._engine.store.pending_erasures()
         if pending is not None and (
-            has_local_work(pending)
-            or any(each.tenant == tenant for each in decode_hook_calls(pending))
+            has_local_work(pending) or any(each.tenant == tenant for each in decode_hook_calls(pending))
         ):
             return True
         seen = self._seen.get(tenant, -1)

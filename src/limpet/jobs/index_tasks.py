@@ -111,9 +111,7 @@ class IndexTask(Task):
 
     def _reset(self, tenant: str) -> bool:
         if ArchiveIndex(self._index_store).cursor(tenant)[0].format != ROW_FORMAT:
-            self.notes.append(
-                f"the archive of tenant {tenant!r} was of another kind; it is made anew."
-            )
+            self.notes.append(f"the archive of tenant {tenant!r} was of another kind; it is made anew.")
             inverted_index.reset_tenant(ArchiveIndex(self._index_store), tenant)
             return True
         self.notes.append(f"the archive of tenant {tenant!r} was not of this log and is made anew.")
@@ -137,14 +135,10 @@ class IndexTask(Task):
 
     def _read_events(self, tenant: str, new: Sequence[StoredEvent]) -> list[_IndexedEvent]:
         """Return the events that the index needs, without erased ones."""
-        indexed = [
-            stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None
-        ]
+        indexed = [stored for stored in new if stored.kind in _INDEXED_KINDS and stored.payload is not None]
         read = decode_session_events(self._engine.store, tenant, indexed)
         return [
-            _IndexedEvent(
-                fact.session_id, stored.position, stored.ordinal, stored.version, fact.event
-            )
+            _IndexedEvent(fact.session_id, stored.position, stored.ordinal, stored.version, fact.event)
             for stored, fact in zip(indexed, read, strict=True)
         ]
 
@@ -199,9 +193,7 @@ def _add_events(
     return None
 
 
-def _add_message(
-    batch: IndexBatch, fact: _IndexedEvent, message: Message, state: SessionState | None
-) -> bool:
+def _add_message(batch: IndexBatch, fact: _IndexedEvent, message: Message, state: SessionState | None) -> bool:
     """Add a message, unless it is a copy from another session, or its session is unknown."""
     if message.origin is not None:
         return False
@@ -309,9 +301,7 @@ class EmbedTask(Task):
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
             stream: self._store.find_projection(
-                tenant,
-                projections.SESSION_KIND,
-                stream.removeprefix(state_cache.SESSION_STREAM_PREFIX),
+                tenant, projections.SESSION_KIND, stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
             )
             for stream in streams
         }
@@ -319,9 +309,7 @@ class EmbedTask(Task):
 
     def _message_before(self, tenant: str, stored: port.StoredEvent) -> str:
         """Return the text of the last message before an event of its session; empty if none is near."""
-        before = self._store.read(
-            tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True
-        )
+        before = self._store.read(tenant, stored.stream, until=stored.version - 1, limit=_LOOKBACK_EVENTS, newest=True)
         added = [event for event in before if _has_message(event)]
         for message in reversed(state_cache.messages_of(self._store, tenant, added)):
             if text := embedding_text(message):

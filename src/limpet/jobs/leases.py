@@ -65,9 +65,7 @@ class WorkerLeases:
         now = self.now_us()
         if not tasks.retry_is_due(lease.retry_us, now):
             return None
-        if lease.holder not in ("", self.holder) and not self._may_take_over(
-            (tenant, task), lease, version
-        ):
+        if lease.holder not in ("", self.holder) and not self._may_take_over((tenant, task), lease, version):
             return None
         held = HeldLease(self, tenant, task, lease, version)
         return held if held.renew() else None
@@ -87,9 +85,7 @@ class WorkerLeases:
 class HeldLease:
     """A lease that this worker has. Used by the worker's thread and by the thread of its LeaseRenewer."""
 
-    def __init__(
-        self, leases: WorkerLeases, tenant: str, task: str, lease: Lease, version: int
-    ) -> None:
+    def __init__(self, leases: WorkerLeases, tenant: str, task: str, lease: Lease, version: int) -> None:
         self._leases = leases
         self._note_key = tenant, LEASE_PREFIX + task
         self._task = task
@@ -165,9 +161,7 @@ class LeaseRenewer:
     def renewing(self, held: HeldLease) -> Iterator[None]:
         """Renew a lease while the body of the `with` statement runs."""
         if self._thread is None:
-            self._thread = threading.Thread(
-                target=self._renew_loop, name="limpet-leases", daemon=True
-            )
+            self._thread = threading.Thread(target=self._renew_loop, name="limpet-leases", daemon=True)
             self._thread.start()
         self._current = held, time.monotonic()
         try:
@@ -178,11 +172,7 @@ class LeaseRenewer:
     def _renew_loop(self) -> None:
         while not self._stop.wait(self._every_s):
             held, since = self._current or (None, 0.0)
-            if (
-                held is not None
-                and time.monotonic() - since < limits.TASK_STEP_S_MAX
-                and held.renewal_due
-            ):
+            if held is not None and time.monotonic() - since < limits.TASK_STEP_S_MAX and held.renewal_due:
                 # A lost lease is reported to the step by its next heartbeat.
                 with contextlib.suppress(errors.Error):
                     held.renew()

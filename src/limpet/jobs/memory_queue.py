@@ -123,9 +123,7 @@ class OffloadQueue:
     def record_failure(self, noted: StoredJob, code: str, now_us: int, *, useless: bool) -> bool:
         """Record a failed try; return True if the job is given up: a retry is `useless`, or it has failed too often."""
         job, tries = noted.job, noted.job.tries + 1
-        failed = msgspec.structs.replace(
-            job, tries=tries, retry_us=now_us + tasks.backoff_us(tries), error=code
-        )
+        failed = msgspec.structs.replace(job, tries=tries, retry_us=now_us + tasks.backoff_us(tries), error=code)
         if not useless and tries < limits.OFFLOAD_TRIES_MAX:
             self._put_note(noted.name, failed, noted.version)
             return False
@@ -184,9 +182,7 @@ class OffloadQueue:
 
     def counts(self) -> tuple[int, int]:
         """Return the number of waiting jobs, and of those that were given up."""
-        return sum(1 for _ in self._stored_jobs(WAITING_PREFIX)), sum(
-            1 for _ in self._stored_jobs(DEAD_PREFIX)
-        )
+        return sum(1 for _ in self._stored_jobs(WAITING_PREFIX)), sum(1 for _ in self._stored_jobs(DEAD_PREFIX))
 
     def _stored_jobs(self, prefix: str) -> Iterator[StoredJob]:
         for name, note in tasks.iter_notes(self._store, self._tenant, prefix):
@@ -216,9 +212,7 @@ def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
     )
 
 
-def read_history(
-    store: port.Store, tenant: str, state: SessionState, beat: Heartbeat
-) -> Iterator[list[Said]]:
+def read_history(store: port.Store, tenant: str, state: SessionState, beat: Heartbeat) -> Iterator[list[Said]]:
     """Yield the messages of a generation in chunks, without those that were carried over from another session."""
     stream, after, number = session_stream(state.id), state.began, 0
     while after < state.version:
@@ -244,8 +238,7 @@ def read_history(
                 message=fact.event.message,
             )
             for fact in decode_session_events(store, tenant, whole)
-            if isinstance(fact.event, events.MessageAddedEvent)
-            and fact.event.message.origin is None
+            if isinstance(fact.event, events.MessageAddedEvent) and fact.event.message.origin is None
         ]
         if chunk:
             yield chunk
@@ -268,9 +261,7 @@ def remember_engine(store: port.Store, tenant: str, name: str) -> None:
         value = msgspec.json.encode(sorted({*names, name}))
         if store.put_note(tenant, ENGINES_NOTE, value, expected=version):
             return
-    raise errors.Unavailable(
-        "other processes changed the list of memory engines at the same time; retry."
-    )
+    raise errors.Unavailable("other processes changed the list of memory engines at the same time; retry.")
 
 
 def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:

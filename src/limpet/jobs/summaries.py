@@ -77,9 +77,7 @@ class SummaryTask(Task):
         name, version, one = found
         beat()
         outcome = attempt(lambda: self._summarize(tenant, one.session_id))
-        conflict = isinstance(outcome, AttemptFailure) and isinstance(
-            outcome.error, errors.Conflict
-        )
+        conflict = isinstance(outcome, AttemptFailure) and isinstance(outcome.error, errors.Conflict)
         wanted = self._session_to_summarize(tenant, one.session_id)
         if isinstance(outcome, AttemptFailure) and (wanted or not conflict):
             self._record_failure(tenant, name, version, one, outcome)
@@ -105,9 +103,7 @@ class SummaryTask(Task):
         before = self._store.note(tenant, name)
         if before is not None:
             old = _decode_pending(before.value)
-            one = msgspec.structs.replace(
-                one, tries=old.tries, retry_us=old.retry_us, error=old.error
-            )
+            one = msgspec.structs.replace(one, tries=old.tries, retry_us=old.retry_us, error=old.error)
         version = before.version if before else 0
         self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
 
@@ -124,9 +120,7 @@ class SummaryTask(Task):
         if state is None or out is None:
             return
         language = window_requests.checked_summary_language(self._summarizer, None, state.policy)
-        text = window_requests.checked_summary_text(
-            self._summarizer(out.messages, out.previous_text)
-        )
+        text = window_requests.checked_summary_text(self._summarizer(out.messages, out.previous_text))
         author = window_requests.author_of(self._summarizer)
         try:
             self._engine.run(out.summary_request(tenant, text, language, author))
@@ -153,9 +147,7 @@ class SummaryTask(Task):
 
     def _next_due(self, tenant: str) -> tuple[str, int, PendingSummary] | None:
         now = self._engine.now_us()
-        return next(
-            (one for one in self._pending(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None
-        )
+        return next((one for one in self._pending(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None)
 
     def _pending(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
         for name, note in tasks.iter_notes(self._store, tenant, SUMMARY_PREFIX):

@@ -117,14 +117,10 @@ def read_cursor(store: port.Store, tenant: str, task: str) -> FeedCursor:
     try:
         return FeedCursor(int(note.value), note.version)
     except ValueError as error:
-        raise errors.Corrupt(
-            f"the cursor of {task} is not a position.", facts={"task": task}
-        ) from error
+        raise errors.Corrupt(f"the cursor of {task} is not a position.", facts={"task": task}) from error
 
 
-def advance_cursor(
-    store: port.Store, tenant: str, task: str, cursor: FeedCursor, position: int
-) -> None:
+def advance_cursor(store: port.Store, tenant: str, task: str, cursor: FeedCursor, position: int) -> None:
     """Move a cursor; raise LeaseLost if another worker has moved it since it was read."""
     if not store.put_note(tenant, CURSOR_PREFIX + task, b"%d" % position, expected=cursor.version):
         raise LeaseLost(f"another worker has moved the cursor of {task}")
@@ -156,9 +152,7 @@ class FeedFollower:
         at = read_cursor(self._store, tenant, self._task).position
         return {"cursor": at, "lag": feed_lag(self._store, tenant, at)}
 
-    def process_next(
-        self, tenant: str, process: Callable[[Sequence[port.StoredEvent]], None]
-    ) -> bool:
+    def process_next(self, tenant: str, process: Callable[[Sequence[port.StoredEvent]], None]) -> bool:
         """Process the next page, then move the cursor; return whether there was a page."""
         cursor = read_cursor(self._store, tenant, self._task)
         page = self._store.feed(tenant, after=cursor.position, limit=limits.READ_CHUNK)

@@ -18,13 +18,7 @@ from limpet import errors, limits
 from limpet.core.values.json_values import EMPTY, Json
 from limpet.jobs import leases, tasks
 from limpet.jobs.leases import HeldLease, LeaseRenewer, WorkerLeases
-from limpet.jobs.tasks import (
-    AttemptFailure,
-    LeaseLost,
-    Task,
-    attempt,
-    backoff_us,
-)
+from limpet.jobs.tasks import AttemptFailure, LeaseLost, Task, attempt, backoff_us
 from limpet.runtime.engine import Engine
 from limpet.stores import store_copy
 
@@ -108,9 +102,7 @@ class Worker:
 
     def _heads(self) -> dict[str, int]:
         """Return the end of each tenant's feed: events of one task may be work for another."""
-        return {
-            tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._tenant_names()
-        }
+        return {tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._tenant_names()}
 
     def _drain(self, tenant: str, task: Task, done: Done) -> Done:
         while (outcome := self._step(tenant, task)) is not None:
@@ -120,13 +112,7 @@ class Worker:
                 break
         return done
 
-    def run(
-        self,
-        stop: threading.Event,
-        *,
-        last: Sequence[str] = (),
-        abandon: threading.Event | None = None,
-    ) -> None:
+    def run(self, stop: threading.Event, *, last: Sequence[str] = (), abandon: threading.Event | None = None) -> None:
         """Work until `stop` is set, or the engine is closed.
 
         Then the due work of the tasks named in `last` is finished, unless `abandon` is set before.
@@ -168,9 +154,7 @@ class Worker:
 
     def status(self) -> list[TaskStatus]:
         """Return the status of every task of every tenant, whichever worker holds it."""
-        return [
-            self._status(tenant, task) for tenant in self._tenant_names() for task in self._tasks
-        ]
+        return [self._status(tenant, task) for tenant in self._tenant_names() for task in self._tasks]
 
     def _status(self, tenant: str, task: Task) -> TaskStatus:
         lease, _ = leases.read_lease(self._engine.store, tenant, task.name)
@@ -233,9 +217,7 @@ class Worker:
             return None
         place = (tenant, task.name)
         # A running task is not interrupted by a copy that begins; no task starts on a copy that is incomplete.
-        if place not in self._held_leases and store_copy.is_copy_incomplete(
-            self._engine.store, tenant
-        ):
+        if place not in self._held_leases and store_copy.is_copy_incomplete(self._engine.store, tenant):
             return None
         held = self._held_leases.get(place) or self._leases.take(tenant, task.name)
         if held is None:
@@ -273,9 +255,7 @@ class Worker:
         pause = limits.WORKER_STOP_CHECK_S / 2
         while not self._stop.is_set() and not any(map(self._may_have_work, tenants)):
             if len(tenants) == 1:
-                self._engine.store.wait(
-                    tenants[0], self._seen_heads.get(tenants[0], 0), limits.WORKER_STOP_CHECK_S
-                )
+                self._engine.store.wait(tenants[0], self._seen_heads.get(tenants[0], 0), limits.WORKER_STOP_CHECK_S)
                 continue
             self._stop.wait(pause)
             pause = min(pause * 2, 1.0)

@@ -13,15 +13,7 @@ if TYPE_CHECKING:
     from limpet.llm.port import Model, Reply
     from limpet.llm.summarizer import ModelSummarizer
 
-__all__ = [
-    "AnthropicModel",
-    "Backoff",
-    "Model",
-    "ModelExtractor",
-    "ModelSummarizer",
-    "OpenAIModel",
-    "Reply",
-]
+__all__ = ["AnthropicModel", "Backoff", "Model", "ModelExtractor", "ModelSummarizer", "OpenAIModel", "Reply"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(

@@ -110,9 +110,7 @@ def transient_failure(
 class Endpoint:
     """One endpoint of one model, asked with patience. Threads may share it."""
 
-    def __init__(
-        self, client: ClientLibrary, *, timeout_s: float, retries: int, pauses: Backoff
-    ) -> None:
+    def __init__(self, client: ClientLibrary, *, timeout_s: float, retries: int, pauses: Backoff) -> None:
         self._client = client
         self._timeout_s = _checked_seconds("timeout_s", timeout_s)
         self._retries = checked_number("retries", retries, least=0)
@@ -155,9 +153,7 @@ class Endpoint:
         except self._client.status as error:
             return self._status_failure(cast("StatusError", error))
         except self._client.base as error:
-            return FailedAttempt(
-                f"the client library refuses the request ({type(error).__name__})."
-            )
+            return FailedAttempt(f"the client library refuses the request ({type(error).__name__}).")
         if body is None:
             return late
         return body if isinstance(body, FailedAttempt) else read(body)
@@ -168,10 +164,7 @@ class Endpoint:
         facts: dict[str, object] = {"status": status, **({"code": code} if code else {})}
         if code in _QUOTA_CODES:
             return FailedAttempt(
-                why,
-                "The account has no credit left: see to that, then retry.",
-                transient=True,
-                facts=facts,
+                why, "The account has no credit left: see to that, then retry.", transient=True, facts=facts
             )
         if status in _RETRIED_STATUSES or status >= 500:
             return transient_failure(why, wait_s=_retry_after_s(error.response), facts=facts)
@@ -195,9 +188,7 @@ class ClosableClient(Protocol):
 class ClientFactory(Protocol[ClientT_co]):
     """Makes a client of a client library. Retries are left to us."""
 
-    def __call__(
-        self, *, api_key: str, base_url: str | None, timeout: float, max_retries: int
-    ) -> ClientT_co: ...
+    def __call__(self, *, api_key: str, base_url: str | None, timeout: float, max_retries: int) -> ClientT_co: ...
 
 
 class RemoteModel(Generic[ClientT]):
@@ -222,12 +213,8 @@ class RemoteModel(Generic[ClientT]):
     ) -> None:
         self._name = checked_text(model)
         self._window = checked_number("window", window)
-        self._endpoint = Endpoint(
-            library, timeout_s=timeout_s, retries=retries, pauses=pauses or Backoff()
-        )
-        self._extra_fields: dict[str, object] = (
-            {} if temperature is None else {"temperature": temperature}
-        )
+        self._endpoint = Endpoint(library, timeout_s=timeout_s, retries=retries, pauses=pauses or Backoff())
+        self._extra_fields: dict[str, object] = {} if temperature is None else {"temperature": temperature}
         self._client = connect(
             api_key=_checked_key(library.provider, library.variable, api_key, base_url),
             base_url=_checked_url(base_url),
@@ -252,20 +239,15 @@ class RemoteModel(Generic[ClientT]):
         """Close the connections. Closing twice is fine."""
         self._client.close()
 
-    def _send(
-        self, request: Callable[[], object], read: Callable[[bytes], Reply | FailedAttempt]
-    ) -> Reply:
+    def _send(self, request: Callable[[], object], read: Callable[[bytes], Reply | FailedAttempt]) -> Reply:
         """Send a request of the client library's; return what is read from the answer."""
-        return self._endpoint.ask(
-            cast("Callable[[], AbstractContextManager[StreamedResponse]]", request), read
-        )
+        return self._endpoint.ask(cast("Callable[[], AbstractContextManager[StreamedResponse]]", request), read)
 
 
 def not_installed(what: str, library: str) -> errors.NotInstalled:
     """The error for a client library that is not there, with the command that installs it."""
     return errors.NotInstalled(
-        f"{what} takes the library {library}.",
-        hint=f"Install it with: {errors.pip_install_command(library)}",
+        f"{what} takes the library {library}.", hint=f"Install it with: {errors.pip_install_command(library)}"
     )
 
 
@@ -281,9 +263,7 @@ def _read_body(response: StreamedResponse, until: float) -> bytes | FailedAttemp
             if time.monotonic() > until:
                 return None
             if len(kept) > limits.MODEL_ANSWER_BYTES_MAX:
-                return FailedAttempt(
-                    f"the answer has more than {limits.MODEL_ANSWER_BYTES_MAX:,} bytes."
-                )
+                return FailedAttempt(f"the answer has more than {limits.MODEL_ANSWER_BYTES_MAX:,} bytes.")
     except library.TimeoutException:
         return None
     except broken:
@@ -296,9 +276,7 @@ def decode_answer(body: bytes, kind: type[T]) -> T | FailedAttempt:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return transient_failure(
-            "what the endpoint answers is not in the format of a model's answer."
-        )
+        return transient_failure("what the endpoint answers is not in the format of a model's answer.")
 
 
 def check_not_empty(reply: Reply) -> Reply | FailedAttempt:
@@ -395,8 +373,7 @@ def _checked_url(url: str | None) -> str | None:
         good = False
     if not good:
         raise errors.InvalidRequest(
-            "base_url is not the address of an endpoint.",
-            hint="For example http://localhost:8080/v1.",
+            "base_url is not the address of an endpoint.", hint="For example http://localhost:8080/v1."
         )
     return url
 

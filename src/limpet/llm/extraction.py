@@ -91,9 +91,7 @@ class ModelExtractor:
         Raises Unavailable, or ModelRefused if the model's answer can't be read, twice.
         """
         told = [one for one in said if one.message.role in _SHOWN_ROLES]
-        shown = [
-            transcript.transcript_message(number, one.message) for number, one in enumerate(told, 1)
-        ]
+        shown = [transcript.transcript_message(number, one.message) for number, one in enumerate(told, 1)]
         found: dict[str, Fact] = {}
         at, calls = START, 0
         while at.index < len(shown):
@@ -126,14 +124,10 @@ class ModelExtractor:
         said = "\n".join(part.fenced_text(fence) for part in parts)
         ask = _REQUEST
         for _ in range(2):
-            reply = self._model.complete(
-                _SYSTEM_PROMPT, f"{said}\n\n{ask}", tokens_max=self._tokens_max
-            )
+            reply = self._model.complete(_SYSTEM_PROMPT, f"{said}\n\n{ask}", tokens_max=self._tokens_max)
             whole = _CODE_FENCE.fullmatch(reply.text)
             try:
-                return msgspec.json.decode(
-                    whole[1] if whole else reply.text, type=_ExtractionAnswer
-                )
+                return msgspec.json.decode(whole[1] if whole else reply.text, type=_ExtractionAnswer)
             except (msgspec.DecodeError, UnicodeError) as error:
                 why = "it broke off, it must be shorter" if reply.cut else _decode_problem(error)
                 ask = _CORRECTION.format(why=why)

@@ -47,9 +47,7 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
         try:
             import openai  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise client.not_installed(
-                "a model of an OpenAI-compatible endpoint", "openai"
-            ) from error
+            raise client.not_installed("a model of an OpenAI-compatible endpoint", "openai") from error
         library = client.ClientLibrary(
             timeout=openai.APITimeoutError,
             connection=openai.APIConnectionError,
@@ -81,9 +79,7 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
         ]
         create = self._client.chat.completions.with_streaming_response.create
         limit = {self._field: client.checked_number("tokens_max", tokens_max)}
-        request = partial(
-            create, model=self._name, messages=messages, **limit, **self._extra_fields
-        )
+        request = partial(create, model=self._name, messages=messages, **limit, **self._extra_fields)
         return self._send(request, self._parse_answer)
 
     def _parse_answer(self, body: bytes) -> Reply | client.FailedAttempt:
@@ -213,11 +209,7 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
             return client.FailedAttempt("the model has called a tool instead of answering.")
         usage = found.usage or _MessagesUsage()
         reply = Reply(
-            text,
-            found.model or self._name,
-            usage.input_total(),
-            usage.output_tokens,
-            found.stop_reason == "max_tokens",
+            text, found.model or self._name, usage.input_total(), usage.output_tokens, found.stop_reason == "max_tokens"
         )
         return client.check_not_empty(reply)
 

@@ -35,13 +35,7 @@ class SummaryPrompt(msgspec.Struct, frozen=True):
         return max(1, int(tokens_max * self.words_per_token))
 
     def question(
-        self,
-        told: str,
-        parts: Sequence[TranscriptMessage],
-        count: int,
-        *,
-        tokens_max: int,
-        cut: bool = False,
+        self, told: str, parts: Sequence[TranscriptMessage], count: int, *, tokens_max: int, cut: bool = False
     ) -> str:
         """Return what a model is asked: the summary so far, what follows it, and what to write."""
         fence = transcript.unused_fence_number(told, *(part.text for part in parts))
@@ -145,9 +139,7 @@ class ModelSummarizer:
         self._prompt = SUMMARY_PROMPTS[language]
         self._tokens_max = client.checked_number("tokens_max", tokens_max)
         self._calls_max = client.checked_number("calls_max", calls_max)
-        self._free_tokens = (
-            model.window - tokens_max - limits.MODEL_FORMAT_TOKENS - count(self._prompt.system)
-        )
+        self._free_tokens = model.window - tokens_max - limits.MODEL_FORMAT_TOKENS - count(self._prompt.system)
         if self._room("") <= 0:
             raise transcript.window_too_small()
 
@@ -168,10 +160,7 @@ class ModelSummarizer:
         """
         if not messages:
             raise errors.InvalidRequest("there are no messages to summarise.")
-        said = [
-            transcript.transcript_message(number, message)
-            for number, message in enumerate(messages, 1)
-        ]
+        said = [transcript.transcript_message(number, message) for number, message in enumerate(messages, 1)]
         told = before or ""
         if self._count(told) * 2 > self._free_tokens:
             # It was written for another model: this one reads it in pieces, like anything that was said.
@@ -208,9 +197,7 @@ class ModelSummarizer:
         room = self._room(told)
         for _ in range(_QUESTION_TRIES):
             parts, after = transcript.next_chunk(said, at, room, self._count)
-            prompt = self._prompt.question(
-                told, parts, len(said), tokens_max=self._tokens_max, cut=cut
-            )
+            prompt = self._prompt.question(told, parts, len(said), tokens_max=self._tokens_max, cut=cut)
             over = self._count(prompt) - self._free_tokens
             if over <= 0:
                 return prompt, after
@@ -220,9 +207,7 @@ class ModelSummarizer:
     def _room(self, told: str) -> int:
         """Return what a question has for messages beside the summary so far."""
         widest = TranscriptMessage(limits.BATCH_MESSAGES_MAX, "", "", "")
-        empty = self._prompt.question(
-            told, [widest], limits.BATCH_MESSAGES_MAX, tokens_max=self._tokens_max, cut=True
-        )
+        empty = self._prompt.question(told, [widest], limits.BATCH_MESSAGES_MAX, tokens_max=self._tokens_max, cut=True)
         return self._free_tokens - self._count(empty)
 
     def _checked_length(self, said: Sequence[TranscriptMessage]) -> int:

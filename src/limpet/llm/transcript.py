@@ -195,6 +195,4 @@ def _overlap_start(text: str, start: int, end: int) -> int:
     begin = end - min(limits.MODEL_OVERLAP_CHARS, (end - start) // 2)
     near = text[max(start + 1, begin - _WORD_CHARS) : begin]
     # A word that is cut here is shown whole again.
-    return (
-        begin - len(near.split(" ")[-1].split("\n")[-1]) if " " in near or "\n" in near else begin
-    )
+    return begin - len(near.split(" ")[-1].split("\n")[-1]) if " " in near or "\n" in near else begin

@@ -32,13 +32,7 @@ if TYPE_CHECKING:
     from limpet.memory.async_memory import AsyncArchive, AsyncArchiveTool, AsyncMemory
     from limpet.memory.builtin import BuiltIn
     from limpet.memory.http import HTTPMemory
-    from limpet.memory.index_store import (
-        DropRows,
-        ExpectedRows,
-        IndexStore,
-        PutRow,
-        VolatileIndexStore,
-    )
+    from limpet.memory.index_store import DropRows, ExpectedRows, IndexStore, PutRow, VolatileIndexStore
     from limpet.memory.port import MemoryEngine
     from limpet.memory.vectors.embedder import Embedder
 

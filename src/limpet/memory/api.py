@@ -160,7 +160,4 @@ def interleave(*lists: Sequence[Recalled]) -> list[Recalled]:
     """Return several lists as one, by rank: scores of different lists can't be compared."""
     ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
     ranked.sort(key=lambda each: each[0])
-    return [
-        msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK_OFFSET + rank))
-        for rank, one in ranked
-    ]
+    return [msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK_OFFSET + rank)) for rank, one in ranked]

@@ -63,10 +63,7 @@ _TOOL_PARAMETERS: Final[Mapping[str, Json]] = {
         },
         "since": {"type": "string", "description": "Not before this moment, ISO 8601."},
         "until": {"type": "string", "description": "Not after this moment, ISO 8601."},
-        "session_id": {
-            "type": "string",
-            "description": "Only this conversation; with message_id, the one to read in.",
-        },
+        "session_id": {"type": "string", "description": "Only this conversation; with message_id, the one to read in."},
         "message_id": {"type": "string", "description": "Read what was said around this message."},
         "limit": {"type": "integer", "minimum": 1, "maximum": 20},
     },
@@ -85,20 +82,12 @@ class ArchiveTool:
 
     def to_openai(self) -> dict[str, Json]:
         """Return the definition for `tools` of an OpenAI request."""
-        function = {
-            "name": TOOL_NAME,
-            "description": _TOOL_DESCRIPTION,
-            "parameters": _tool_parameters(),
-        }
+        function = {"name": TOOL_NAME, "description": _TOOL_DESCRIPTION, "parameters": _tool_parameters()}
         return {"type": "function", "function": function}
 
     def to_anthropic(self) -> dict[str, Json]:
         """Return the definition for `tools` of an Anthropic request."""
-        return {
-            "name": TOOL_NAME,
-            "description": _TOOL_DESCRIPTION,
-            "input_schema": _tool_parameters(),
-        }
+        return {"name": TOOL_NAME, "description": _TOOL_DESCRIPTION, "input_schema": _tool_parameters()}
 
     def call(self, arguments: Mapping[str, Json] | str) -> str:
         """Run a tool call with its arguments as an object or as JSON text; return the result for the model.
@@ -149,9 +138,7 @@ class _ToolArguments(msgspec.Struct, forbid_unknown_fields=True):
                 return msgspec.json.decode(arguments, type=cls)
             return msgspec.convert(dict(arguments), cls)
         except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-            raise errors.InvalidRequest(
-                f"the arguments do not fit the definition of the tool: {error}."
-            ) from error
+            raise errors.InvalidRequest(f"the arguments do not fit the definition of the tool: {error}.") from error
 
 
 def _tool_parameters() -> dict[str, Json]:
@@ -198,16 +185,12 @@ class HitContext:
         self._engine = engine
         self._tenant = tenant
 
-    def around(
-        self, session_id: str, message_id: str, count: int, user_id: str | None
-    ) -> list[Said]:
+    def around(self, session_id: str, message_id: str, count: int, user_id: str | None) -> list[Said]:
         """Return a message with up to `count` messages before and after it, all of its generation.
 
         Raises SessionNotFound if there is no such session of that user, and MessageNotFound.
         """
-        state = session_rules.existing_state(
-            self._engine.states.current(self._tenant, session_id), session_id
-        )
+        state = session_rules.existing_state(self._engine.states.current(self._tenant, session_id), session_id)
         if user_id is not None and state.user_id != user_id:
             state = session_rules.existing_state(None, session_id)
         return _SessionContext(self._engine, self._tenant, state).read(message_id, count)
@@ -294,13 +277,9 @@ class _SessionContext:
                 return
             version = page[-1].version
 
-    def _messages(
-        self, found: Sequence[StoredEvent]
-    ) -> Iterator[tuple[StoredEvent, MessageAddedEvent]]:
+    def _messages(self, found: Sequence[StoredEvent]) -> Iterator[tuple[StoredEvent, MessageAddedEvent]]:
         kept = [stored for stored in found if stored.payload is not None]
-        for stored, fact in zip(
-            kept, decode_session_events(self._engine.store, self._tenant, kept), strict=True
-        ):
+        for stored, fact in zip(kept, decode_session_events(self._engine.store, self._tenant, kept), strict=True):
             if isinstance(fact.event, MessageAddedEvent):
                 yield stored, fact.event
 
@@ -308,14 +287,8 @@ class _SessionContext:
         """Return the generation of an event, and the ordinal at which it began."""
         if line == self._state.version and version > self._state.began:
             return self._state.generation, self._state.ordinal_began
-        log = SessionEventSearch(
-            self._engine.store, self._tenant, msgspec.structs.replace(self._state, version=line)
-        )
-        begun = [
-            at
-            for kind in _GENERATION_STARTS
-            for at in log.versions_of_kind(kind, 0, version, newest=True)
-        ]
+        log = SessionEventSearch(self._engine.store, self._tenant, msgspec.structs.replace(self._state, version=line))
+        begun = [at for kind in _GENERATION_STARTS for at in log.versions_of_kind(kind, 0, version, newest=True)]
         first = log.read(max(begun) - 1, max(begun))[0] if begun else None
         return max(0, len(begun) - 1), first.ordinal if first else 0
 
@@ -430,9 +403,7 @@ class Archive:
         found.behind = behind
         return found
 
-    def _word_hits(
-        self, who: Who, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]
-    ) -> list[Hit]:
+    def _word_hits(self, who: Who, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]) -> list[Hit]:
         try:
             rows = ArchiveIndex(self._index_store())
             owner = rows.owner(who)
@@ -448,9 +419,7 @@ class Archive:
         hits = self._hits(found, query, texts)
         return sorted(hits, key=lambda hit: (-hit.score, -hit.position))
 
-    def _hits(
-        self, found: index_search.ArchiveMatches, query: str, texts: dict[int, str]
-    ) -> Iterator[Hit]:
+    def _hits(self, found: index_search.ArchiveMatches, query: str, texts: dict[int, str]) -> Iterator[Hit]:
         """Yield matches as hits, and put their texts into `texts`."""
         several = len(found.weights) > 1
         for match in found.matches:
@@ -462,9 +431,7 @@ class Archive:
                 continue
             texts[match.position] = text = archive_text(event.message)
             passage = index_search.best_passage(text, found.weights)
-            near = (
-                1 + passage.share / 2 + (several and index_search.contains_phrase(text, query)) / 2
-            )
+            near = 1 + passage.share / 2 + (several and index_search.contains_phrase(text, query)) / 2
             yield Hit(
                 session_id=match.generation.session_id,
                 generation=match.generation.generation,
@@ -479,11 +446,7 @@ class Archive:
             )
 
     def _fused_hits(
-        self,
-        recall: SemanticSearch | None,
-        who: Who,
-        sought: index_search.ArchiveQuery,
-        begun: _WordHits,
+        self, recall: SemanticSearch | None, who: Who, sought: index_search.ArchiveQuery, begun: _WordHits
     ) -> list[Hit]:
         """Return the hits of the words, the known messages and those of similar meaning in one order.
 
@@ -516,9 +479,7 @@ class Archive:
         state = self._engine.states.current(self._tenant, session_id)
         return state is None or state.status is SessionStatus.DELETED
 
-    def open(
-        self, place: MessageReference, around: int = 5, *, user_id: str | None = None
-    ) -> list[Said]:
+    def open(self, place: MessageReference, around: int = 5, *, user_id: str | None = None) -> list[Said]:
         """Return a message with up to `around` messages before and after it, in order, as its session was then.
 
         `place` is a hit, or the ids of a session and of a message. With `user_id`, other users' sessions
@@ -528,9 +489,7 @@ class Archive:
         self._settle()
         session_id, message_id = _checked_reference(place)
         if type(cast("object", around)) is not int or not 0 <= around <= limits.ARCHIVE_AROUND_MAX:
-            raise errors.InvalidRequest(
-                f"around is a number from 0 to {limits.ARCHIVE_AROUND_MAX:,}."
-            )
+            raise errors.InvalidRequest(f"around is a number from 0 to {limits.ARCHIVE_AROUND_MAX:,}.")
         if user_id is not None:
             checked_id("a user's id", user_id)
         find = HitContext(self._engine, self._tenant)
@@ -540,9 +499,7 @@ class Archive:
         """Return a tool that lets a model search the messages of this user only."""
         return ArchiveTool(self, checked_id("a user's id", user_id))
 
-    def forget(
-        self, user_id: str | None, session_id: str | None = None, position: int | None = None
-    ) -> int:
+    def forget(self, user_id: str | None, session_id: str | None = None, position: int | None = None) -> int:
         """Delete a user, a session or a message from the archive; return how many messages.
 
         The log is not changed: content that is not erased there returns when the archive is rebuilt.
@@ -550,9 +507,7 @@ class Archive:
         self._engine.check()
         who = self._who(user_id)
         try:
-            return inverted_index.forget(
-                ArchiveIndex(self._index_store()), who, session_id, position
-            )
+            return inverted_index.forget(ArchiveIndex(self._index_store()), who, session_id, position)
         except errors.Corrupt as error:
             self.task.discard_damaged(error)
             return 0
@@ -566,10 +521,7 @@ class Archive:
 
     def catch_up(self, events: int = limits.ARCHIVE_CATCH_UP) -> bool:
         """Index new events of the log, about `events` at most; return whether all are indexed."""
-        for _ in range(max(1, events // limits.ARCHIVE_BATCH)):
-            if not self.task.step(self._tenant):
-                return True
-        return False
+        return any(not self.task.step(self._tenant) for _ in range(max(1, events // limits.ARCHIVE_BATCH)))
 
     def behind(self) -> int:
         """Return how many events of the log are not indexed yet."""
@@ -614,9 +566,7 @@ def _checked_query(query: str) -> str:
         raise errors.InvalidRequest(f"a query is text, not {type(query).__name__}.")
     words = checked_text(query)
     if not words.strip() or "\0" in words:
-        raise errors.InvalidRequest(
-            "a query has at least one word.", hint='For example "which seat".'
-        )
+        raise errors.InvalidRequest("a query has at least one word.", hint='For example "which seat".')
     if len(words) > limits.ARCHIVE_QUERY_CHARS_MAX:
         raise errors.InvalidRequest(
             f"a query has at most {limits.ARCHIVE_QUERY_CHARS_MAX:,} characters, not {len(words):,}.",
@@ -641,9 +591,7 @@ def _checked_roles(role: str | Sequence[str] | None) -> frozenset[str]:
     except TypeError:
         chosen = frozenset(("",))
     if not chosen or not chosen <= frozenset(ROLES):
-        raise errors.InvalidRequest(
-            "role is one of system, user, assistant and tool, or a list of some."
-        )
+        raise errors.InvalidRequest("role is one of system, user, assistant and tool, or a list of some.")
     return chosen
 
 

@@ -63,9 +63,7 @@ class AsyncArchive:
             session_id=session_id, fresh=fresh,
         )  # fmt: skip
 
-    async def open(
-        self, place: archive.MessageReference, around: int = 5, *, user_id: str | None = None
-    ) -> list[Said]:
+    async def open(self, place: archive.MessageReference, around: int = 5, *, user_id: str | None = None) -> list[Said]:
         """Return a message with up to `around` before and after it, in order, as its session was then."""
         return await asyncio.to_thread(self._archive.open, place, around, user_id=user_id)
 
@@ -73,9 +71,7 @@ class AsyncArchive:
         """Return a tool that lets a model search what this user said or was told, and nobody else."""
         return AsyncArchiveTool(self._archive.tool(user_id))
 
-    async def forget(
-        self, user_id: str | None, session_id: str | None = None, position: int | None = None
-    ) -> int:
+    async def forget(self, user_id: str | None, session_id: str | None = None, position: int | None = None) -> int:
         """Drop everything of a user from the archive, or one session, or one message; return how many messages."""
         return await asyncio.to_thread(self._archive.forget, user_id, session_id, position)
 

@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import (
-    Extract,
-    Fact,
-    History,
-    Profile,
-    Recalled,
-    Said,
-    Source,
-    Who,
-)
+from limpet.core.values.memory_records import Extract, Fact, History, Profile, Recalled, Said, Source, Who
 from limpet.memory.facts import fact_store, rules, sanitizer
 from limpet.memory.facts.fact_store import FactSlot, FactStore, Mention
 from limpet.memory.facts.ingest_journal import IngestAttempt, IngestJournal
@@ -112,9 +103,7 @@ class BuiltIn:
         except errors.Error:
             return self._fallback(own), True
 
-    def _store_facts(
-        self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]
-    ) -> None:
+    def _store_facts(self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
         """Replace the mentions of these messages by the facts that were found in them."""
         history = attempt.history
         new = _mentions_by_slot(history.session_id, chunk, facts)
@@ -127,9 +116,7 @@ class BuiltIn:
             after = dict[str, FactSlot]()
             for name in {*before, *new}:
                 about, mentions = new.get(name, (before[name].about if name in before else "", []))
-                left = fact_store.remove_mentions(
-                    before.get(name, FactSlot(about)), history.session_id, positions
-                )
+                left = fact_store.remove_mentions(before.get(name, FactSlot(about)), history.session_id, positions)
                 after[name] = fact_store.add_mentions(left, mentions)
             if before == after or self._facts.write_slots(seen, before, after, expected=expected):
                 return
@@ -152,9 +139,7 @@ class BuiltIn:
     def facts(self, who: Who) -> list[Fact]:
         """Return all facts of a user, also replaced ones, the newest first."""
         self._check_usable(who)
-        found = (
-            fact for slot in self._facts.all_slots(who) for fact in fact_store.slot_facts(who, slot)
-        )
+        found = (fact for slot in self._facts.all_slots(who) for fact in fact_store.slot_facts(who, slot))
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
     def sources(self, who: Who, fact: Fact) -> list[Source]:
@@ -176,9 +161,7 @@ class BuiltIn:
         """
         self._check_usable(who)
         if position is not None and not 0 <= position < 2**63:
-            raise errors.InvalidRequest(
-                "position is a position in the log: a whole number, 0 or more."
-            )
+            raise errors.InvalidRequest("position is a position in the log: a whole number, 0 or more.")
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(who))
             retry_write(lambda: self._journal.forget(who, self._facts.drop_user(who)) or None)
@@ -203,10 +186,7 @@ class BuiltIn:
             if not before:
                 raise errors.Corrupt("an index row of the memory names a fact that does not exist.")
             positions = None if position is None else {position}
-            after = {
-                n: fact_store.remove_mentions(slot, session_id, positions)
-                for n, slot in before.items()
-            }
+            after = {n: fact_store.remove_mentions(slot, session_id, positions) for n, slot in before.items()}
             if self._facts.write_slots(seen, before, after):
                 gone += sum(len(fact_store.slot_facts(who, slot)) for slot in before.values())
                 gone -= sum(len(fact_store.slot_facts(who, slot)) for slot in after.values())
@@ -235,9 +215,7 @@ def _split_chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
             yield chunk[at : at + limits.MEMORY_CHUNK]
 
 
-def _mentions_by_slot(
-    session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]
-) -> MentionsBySlot:
+def _mentions_by_slot(session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]) -> MentionsBySlot:
     """Return the mentions of facts, by slot. A model may have found them, so their texts are checked."""
     users = {one.position: one for one in chunk if one.message.role == "user"}
     found, counts = MentionsBySlot(), dict[int, int]()
@@ -251,8 +229,6 @@ def _mentions_by_slot(
             continue
         counts[said.position] = index + 1
         about = sanitizer.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
-        mention = Mention(
-            said.time_us, said.position, index, session_id, said.message.id, fact.kind, text
-        )
+        mention = Mention(said.time_us, said.position, index, session_id, said.message.id, fact.kind, text)
         found.setdefault(fact_store.slot_name(about, text), (about, []))[1].append(mention)
     return found

@@ -23,16 +23,7 @@ from msgspec import Meta
 from limpet import errors, limits
 from limpet.core.values import ids
 from limpet.core.values.json_values import Json
-from limpet.core.values.memory_records import (
-    Fact,
-    FactKind,
-    History,
-    Profile,
-    Recalled,
-    Said,
-    Source,
-    Who,
-)
+from limpet.core.values.memory_records import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
 from limpet.core.values.messages import Message
 from limpet.memory.facts import sanitizer
 from limpet.memory.port import MemoryEngine
@@ -170,9 +161,7 @@ def said_to_json(said: Said) -> SaidJson:
     whole = said.message.to_dict()
     dropped = ("openai", "anthropic", "tokens", "category")
     message = {name: value for name, value in whole.items() if name not in dropped and value}
-    return SaidJson(
-        said.position, said.session_id, said.generation, said.number, said.time_us, message
-    )
+    return SaidJson(said.position, said.session_id, said.generation, said.number, said.time_us, message)
 
 
 def said_from_json(said: SaidJson) -> Said:
@@ -222,18 +211,14 @@ def recalled_from_json(given: RecalledJson) -> Recalled:
 
 def profile_from_json(given: ProfileAnswer) -> Profile:
     """Return a profile, line by line clean, without lines that tell a model what to do."""
-    lines = (
-        sanitizer.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines()
-    )
+    lines = (sanitizer.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines())
     text = "\n".join(line for line in lines if line and not sanitizer.reads_as_instruction(line))
     facts = (fact_from_json(each) for each in given.facts[: limits.PROFILE_FACTS_MAX])
     return Profile(text, given.tokens, tuple(each for each in facts if each.until_us is None))
 
 
 def _source_from_json(given: SourceJson) -> Source:
-    return Source(
-        sanitizer.clean(given.session_id), sanitizer.clean(given.message_id), given.position
-    )
+    return Source(sanitizer.clean(given.session_id), sanitizer.clean(given.message_id), given.position)
 
 
 _RETRIED_STATUSES: Final = (408, 409, 425, 429)
@@ -457,9 +442,7 @@ def _decode_answer(answer: bytes, kind: type[T]) -> T:
     try:
         return decode_body(answer, kind)
     except errors.InvalidRequest:
-        raise errors.Unavailable(
-            "the memory engine's answer is not what the schema says."
-        ) from None
+        raise errors.Unavailable("the memory engine's answer is not what the schema says.") from None
 
 
 def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
@@ -470,8 +453,7 @@ def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
         raise errors.InvalidRequest("that is no URL.") from None
     if parts.username or parts.password or parts.query or parts.fragment or not parts.hostname:
         raise errors.InvalidRequest(
-            "a memory engine's URL has a host and a path, nothing else.",
-            hint="A key goes into api_key.",
+            "a memory engine's URL has a host and a path, nothing else.", hint="A key goes into api_key."
         )
     if not url.isascii() or not url.isprintable() or " " in url:
         raise errors.InvalidRequest("a memory engine's URL has visible ASCII characters only.")
@@ -480,8 +462,7 @@ def _checked_url(url: str, *, allow_http: bool) -> SplitResult:
     if parts.scheme == "http" and _is_local(parts.hostname):
         return parts
     raise errors.InvalidRequest(
-        "memory goes over https, or over http on this machine.",
-        hint="allow_http=True sends it unencrypted.",
+        "memory goes over https, or over http on this machine.", hint="allow_http=True sends it unencrypted."
     )
 
 
@@ -501,9 +482,7 @@ def _upload_chunks(said: Iterable[Sequence[Said]]) -> Iterator[tuple[SaidJson, .
         for one in chunk:
             each = said_to_json(one)
             room = len(msgspec.json.encode(each))
-            if piece and (
-                size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK
-            ):
+            if piece and (size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK):
                 yield tuple(piece)
                 piece, size = [], 0
             piece.append(each)

@@ -65,15 +65,11 @@ class IndexStore(Protocol):
         """Return up to `limit` rows with first <= key < last, by key; with `newest` in descending order."""
         ...
 
-    def last_values(
-        self, table: str, ranges: Sequence[tuple[bytes, bytes]], /
-    ) -> list[bytes | None]:
+    def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
         """Return the value of the last row of each range, first <= key < last, at one moment; None for an empty range."""
         ...
 
-    def write(
-        self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION
-    ) -> bool:
+    def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
         """Apply changes in order, all or none, durably, if the expected rows are unchanged.
 
         Returns False, and changes nothing, if another writer has changed one of them.
@@ -186,16 +182,12 @@ class VolatileIndexStore:
             span = keys[max(low, high - limit) : high][::-1] if newest else keys[low:high][:limit]
             return [(key, rows[key]) for key in span]
 
-    def last_values(
-        self, table: str, ranges: Sequence[tuple[bytes, bytes]], /
-    ) -> list[bytes | None]:
+    def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
         """Return the value of the last row of each range."""
         found = (self.scan(table, *span, limit=1, newest=True) for span in ranges)
         return [rows[0][1] if rows else None for rows in found]
 
-    def write(
-        self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION
-    ) -> bool:
+    def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
         """Apply changes in order if the expected rows are unchanged; return whether they were."""
         with self._lock:
             for (table, key), value in expected.items():
@@ -256,9 +248,7 @@ class IndexIdentity(msgspec.Struct, frozen=True, array_like=True):
 class PairedIndexStore:
     """An index store whose identity the event store knows."""
 
-    def __init__(
-        self, store: port.Store, index: IndexStore, random: Callable[[int], bytes]
-    ) -> None:
+    def __init__(self, store: port.Store, index: IndexStore, random: Callable[[int], bytes]) -> None:
         self._store = store
         self._index = index
         self._random = random
@@ -305,26 +295,22 @@ class PairedIndexStore:
         for _ in range(limits.RETRIES_MAX):
             note, row = self._store.note(WHOLE_STORE, PAIRING_NOTE), self._identity_row()
             version, proposed = (note.version, _accepted_identities(note)[1:]) if note else (0, [])
-            identity = IndexIdentity(
-                _decode_identity(row).created or self._random(16).hex(), self._random(16).hex()
-            )
+            identity = IndexIdentity(_decode_identity(row).created or self._random(16).hex(), self._random(16).hex())
             # Note, row, note: the note accepts the old and the new identity before the row changes, so
             # a reader in between, or after a crash in between, finds one that the note accepts.
             accepted = [_decode_identity(row), *proposed[-_PROPOSED_MAX:], identity]
             if not self._write_note(accepted, version):
                 continue
             put = PutRow(PAIRING_TABLE, PAIRING_KEY, msgspec.msgpack.encode(identity))
-            if self._index.write(
-                [put], expected={(PAIRING_TABLE, PAIRING_KEY): row}
-            ) and self._write_note([identity], version + 1):
+            if self._index.write([put], expected={(PAIRING_TABLE, PAIRING_KEY): row}) and self._write_note(
+                [identity], version + 1
+            ):
                 return
         raise errors.Unavailable("too many concurrent pairings of the index store; retry.")
 
     def _write_note(self, identities: Sequence[IndexIdentity], version: int) -> bool:
         flat = [part for identity in identities for part in (identity.created, identity.epoch)]
-        return self._store.put_note(
-            WHOLE_STORE, PAIRING_NOTE, msgspec.msgpack.encode(flat), expected=version
-        )
+        return self._store.put_note(WHOLE_STORE, PAIRING_NOTE, msgspec.msgpack.encode(flat), expected=version)
 
     def note_erasure(self) -> None:
         """Change the identity after an erasure, so that no copy from before it is accepted."""
@@ -383,19 +369,13 @@ class RecoveringIndexStore:
         self, table: str, first: bytes, last: bytes, /, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
         """Return rows of a range."""
-        return self._clear_if_corrupt(
-            lambda: self._paired.scan(table, first, last, limit=limit, newest=newest)
-        )
+        return self._clear_if_corrupt(lambda: self._paired.scan(table, first, last, limit=limit, newest=newest))
 
-    def last_values(
-        self, table: str, ranges: Sequence[tuple[bytes, bytes]], /
-    ) -> list[bytes | None]:
+    def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
         """Return the last value of each range."""
         return self._clear_if_corrupt(lambda: self._paired.last_values(table, ranges))
 
-    def write(
-        self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION
-    ) -> bool:
+    def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
         """Apply changes if the expected rows are unchanged."""
         listed = list(changes)
         return self._clear_if_corrupt(lambda: self._paired.write(listed, expected=expected))
@@ -468,9 +448,7 @@ class IngestTracker:
         key = encode_key(tenant)
         row = self._index.get(PAIRING_TABLE, [key]).get(key)
         count = msgspec.msgpack.encode((decode_row(row, int) if row else 0) + 1)
-        return self._index.write(
-            [PutRow(PAIRING_TABLE, key, count)], expected={(PAIRING_TABLE, key): row}
-        )
+        return self._index.write([PutRow(PAIRING_TABLE, key, count)], expected={(PAIRING_TABLE, key): row})
 
     def _note(self, tenant: str) -> None:
         now, version = self._actual_count(tenant), self._noted_count(tenant)[1]
@@ -485,9 +463,5 @@ class IngestTracker:
         key = encode_key(tenant)
         rows = self._index.get(PAIRING_TABLE, [key, PAIRING_KEY])
         # Never equal to the identity of a note, so an index store without one is found lost.
-        created = (
-            decode_row(rows[PAIRING_KEY], IndexIdentity).created
-            if PAIRING_KEY in rows
-            else "nobody's"
-        )
+        created = decode_row(rows[PAIRING_KEY], IndexIdentity).created if PAIRING_KEY in rows else "nobody's"
         return IngestCount(created, decode_row(rows[key], int) if key in rows else 0)

@@ -43,9 +43,7 @@ class Bootstrap:
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         if type(cast("object", tokens)) is not int or tokens < 0:
-            raise errors.InvalidRequest(
-                "bootstrap_tokens is a number of tokens; 0: nothing is asked."
-            )
+            raise errors.InvalidRequest("bootstrap_tokens is a number of tokens; 0: nothing is asked.")
         if not isinstance(cast("object", timeout_s), (int, float)) or not 0 < timeout_s <= 60:
             raise errors.InvalidRequest("bootstrap_timeout_s is a number of seconds, up to 60.")
         self._memory = memory
@@ -59,9 +57,7 @@ class Bootstrap:
         self._failures = 0
         self._rests_until = 0.0
 
-    def with_profile(
-        self, engine: Engine, request: c.CommandRequest, last: LastSession
-    ) -> c.CommandRequest:
+    def with_profile(self, engine: Engine, request: c.CommandRequest, last: LastSession) -> c.CommandRequest:
         """Return a request with what is known of the user it is for. It is the same command either way."""
         command = request.command
         if not isinstance(command, (c.CreateSession, c.ResetSession)):
@@ -87,9 +83,7 @@ class Bootstrap:
             self._count_failure(who, profile)
             return None
         self._failures = 0
-        return profile_prompt.fit_profile(
-            profile, self._memory.name, budget=self._tokens, language=self._language
-        )
+        return profile_prompt.fit_profile(profile, self._memory.name, budget=self._tokens, language=self._language)
 
     def _begin_request(self) -> int | None:
         """Return a number for one more question; None if none is to be asked now."""

@@ -153,9 +153,7 @@ class CommitQueue:
     """
 
     def __init__(
-        self,
-        process: Callable[[Sequence[Ticket]], None],
-        pipeline: Callable[[CommitPipeline], None] | None = None,
+        self, process: Callable[[Sequence[Ticket]], None], pipeline: Callable[[CommitPipeline], None] | None = None
     ) -> None:
         self._process = process
         self._pipeline = pipeline

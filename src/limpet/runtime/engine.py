@@ -24,13 +24,7 @@ from limpet.runtime.commit_pipeline import CommitPipeline, in_flight_error
 from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket, copy_error
 from limpet.runtime.message_cache import MessageCache
 from limpet.runtime.planner import CommandPlan, NeedsCommit, Planner
-from limpet.runtime.state_cache import (
-    FrameTreeCache,
-    SessionStateCache,
-    decode_tree_event,
-    messages_of,
-    session_stream,
-)
+from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, decode_tree_event, messages_of, session_stream
 from limpet.runtime.window_input import PolicyApplier
 from limpet.stores import port
 
@@ -137,9 +131,7 @@ class Engine:
                     # A round that settled a request made progress, even if others lost a race.
                     lost_races = lost_races + 1 if lost and len(pending) == before else 0
             for ticket in pending:
-                ticket.fail(
-                    errors.Conflict("other writers committed first every time.", hint="Retry.")
-                )
+                ticket.fail(errors.Conflict("other writers committed first every time.", hint="Retry."))
             self._forget_keys(batch)
         except BaseException:
             self._reset_after_interrupt()
@@ -270,10 +262,7 @@ class Engine:
         return planned if len(planned) == len(batch) else []
 
     def _plan_appends(
-        self,
-        known: StateLookup,
-        tickets: Sequence[Ticket],
-        in_flight: Iterable[Sequence[PlannedCommit]] = (),
+        self, known: StateLookup, tickets: Sequence[Ticket], in_flight: Iterable[Sequence[PlannedCommit]] = ()
     ) -> list[PlannedCommit]:
         """Decide requests up to the first that is no plain append to a session without a commit in flight."""
         planned: list[PlannedCommit] = []
@@ -320,9 +309,7 @@ class Engine:
             self.states.invalidate(tenant, stream.removeprefix(session_stream("")))
         return self._answer(planned, outcomes)
 
-    def _answer(
-        self, planned: Sequence[PlannedCommit], outcomes: Sequence[port.AppendOutcome | None]
-    ) -> list[Ticket]:
+    def _answer(self, planned: Sequence[PlannedCommit], outcomes: Sequence[port.AppendOutcome | None]) -> list[Ticket]:
         others: list[tuple[Ticket, CommandPlan, port.AppendOutcome | None]] = []
         for (ticket, plan, append), outcome in zip(planned, outcomes, strict=True):
             if not isinstance(outcome, port.Appended):
@@ -336,17 +323,11 @@ class Engine:
                 if isinstance(command, PushFrame) and command.named:
                     self.trees.put_root(tenant, command.frame_id, tree.root_id)
             elif isinstance(command, c.AddMessages) and len(plan.states) == 1:
-                self.message_cache.add_appended(
-                    tenant, plan.states[0], append.writes[0], command.messages
-                )
+                self.message_cache.add_appended(tenant, plan.states[0], append.writes[0], command.messages)
             ticket.answer = CommandResult(plan.answer)
         if not others:
             return []
-        return [
-            ticket
-            for ticket, plan, outcome in others
-            if not self._settle_not_appended(ticket, plan, outcome)
-        ]
+        return [ticket for ticket, plan, outcome in others if not self._settle_not_appended(ticket, plan, outcome)]
 
     def _plan(self, deciding: Planner, ticket: Ticket) -> CommandPlan | None:
         """Return the plan of a ticket; None if it was answered from an earlier execution."""
@@ -364,9 +345,7 @@ class Engine:
                 return None
             raise
 
-    def _settle_not_appended(
-        self, ticket: Ticket, plan: CommandPlan, outcome: port.AppendOutcome | None
-    ) -> bool:
+    def _settle_not_appended(self, ticket: Ticket, plan: CommandPlan, outcome: port.AppendOutcome | None) -> bool:
         """Answer a ticket that was not appended; return False if it must be decided again."""
         try:
             match outcome:
@@ -427,9 +406,7 @@ class Engine:
         if not isinstance(command, c.AddMessages):
             return False
         reach = self._new_planner().recent_chain(request.tenant, command.session_id)
-        return all(
-            self._has_message(request.tenant, reach, message) for message in command.messages
-        )
+        return all(self._has_message(request.tenant, reach, message) for message in command.messages)
 
     def _has_message(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
         for state in reach:
@@ -448,9 +425,7 @@ class Engine:
         return Planner(self.store, self.states, self.trees, self._policies, self.factory)
 
 
-def _plan_or_error(
-    plan: Callable[..., CommandPlan | None], *asked: object
-) -> CommandPlan | errors.Error | None:
+def _plan_or_error(plan: Callable[..., CommandPlan | None], *asked: object) -> CommandPlan | errors.Error | None:
     """Return the plan or the error of one request: its defect must not fail the others of the batch."""
     try:
         return plan(*asked)

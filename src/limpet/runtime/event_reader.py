@@ -42,9 +42,7 @@ class SessionEventSearch:
 
     def _last_event(self, version: int) -> tuple[int, int]:
         """Return version and ordinal of the last event up to a version that a rewind may have left out."""
-        found = self._store.read(
-            self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True
-        )
+        found = self._store.read(self._tenant, self._stream, until=version, limit=1, at=self.state.version, newest=True)
         return (found[0].version, found[0].ordinal) if found else (0, 0)
 
     def versions_of_kind(self, kind: str, low: int, high: int, *, newest: bool) -> Iterator[int]:
@@ -54,9 +52,7 @@ class SessionEventSearch:
         not read.
         """
         if high - low <= SEARCH_CHUNK:
-            found = (
-                [e.version for e in self.read(low, high) if e.kind == kind] if high > low else []
-            )
+            found = [e.version for e in self.read(low, high) if e.kind == kind] if high > low else []
             yield from reversed(found) if newest else found
             return
         (high, after), (_, before) = self._last_event(high), self._last_event(low)
@@ -69,9 +65,7 @@ class SessionEventSearch:
     def window_recorded_for(self, version: int) -> tuple[int, WindowRecordedEvent] | None:
         """Return the window recorded with the message of an event, and its event; None if there is none."""
         low = max(self.version_before_creation(), version - 1 - limits.BATCH_MESSAGES_MAX)
-        near = next(
-            self.versions_of_kind(WindowRecordedEvent.kind, low, version - 1, newest=True), 0
-        )
+        near = next(self.versions_of_kind(WindowRecordedEvent.kind, low, version - 1, newest=True), 0)
         found = self.read(near - 1, near) if near else []
         event = decode_session_events(self._store, self._tenant, found)[0].event if found else None
         if not isinstance(event, WindowRecordedEvent) or version - near > event.messages:
@@ -92,16 +86,12 @@ class SessionEventSearch:
 ForkOrRewind = ForkSession | RewindSession
 
 
-def prefetch_source_state(
-    store: port.Store, states: SessionStateCache, request: CommandRequest
-) -> CommandRequest:
+def prefetch_source_state(store: port.Store, states: SessionStateCache, request: CommandRequest) -> CommandRequest:
     """Return a request with the state that it goes on from, if there is one: the rest is decided later."""
     command = request.command
     assert isinstance(command, ForkOrRewind), "only a fork or a rewind goes on from a state"
     try:
-        state = session_rules.existing_state(
-            states.current(request.tenant, command.session_id), command.session_id
-        )
+        state = session_rules.existing_state(states.current(request.tenant, command.session_id), command.session_id)
         made = with_source_state(store, states, request.tenant, state, command)
     except (errors.NotFound, errors.Refused):
         # It may have been done already, under its key.
@@ -110,11 +100,7 @@ def prefetch_source_state(
 
 
 def with_source_state(
-    store: port.Store,
-    states: SessionStateCache,
-    tenant: str,
-    state: SessionState,
-    command: ForkOrRewind,
+    store: port.Store, states: SessionStateCache, tenant: str, state: SessionState, command: ForkOrRewind
 ) -> ForkOrRewind:
     """Return a command with the state that it goes on from; raise MessageNotFound if there is none."""
     version = _source_version(store, tenant, state, command)
@@ -131,9 +117,7 @@ def fold_at_version(
 ) -> SessionState:
     """Return what a session was at a version; raise NotFound if it was not there, or was deleted since."""
     floor = SessionEventSearch(store, tenant, state).version_before_creation()
-    found = (
-        states.at_version(tenant, state.id, version) if floor < version <= state.version else None
-    )
+    found = states.at_version(tenant, state.id, version) if floor < version <= state.version else None
     if found is None:
         raise errors.NotFound(
             f"the session {state.id!r} has no version {version:,}.",
@@ -143,9 +127,7 @@ def fold_at_version(
     return found
 
 
-def _source_version(
-    store: port.Store, tenant: str, state: SessionState, command: ForkOrRewind
-) -> int:
+def _source_version(store: port.Store, tenant: str, state: SessionState, command: ForkOrRewind) -> int:
     at, stream = command.at, session_stream(state.id)
     if at is None:
         assert isinstance(command, ForkSession), "a rewind names its message"
@@ -177,26 +159,18 @@ class UnreadableEvent(msgspec.Struct, frozen=True):
     error: errors.Corrupt
 
 
-def salvage_feed(
-    store: Store, tenant: str, *, after: int = 0
-) -> Iterator[StoredEvent | UnreadableEvent]:
+def salvage_feed(store: Store, tenant: str, *, after: int = 0) -> Iterator[StoredEvent | UnreadableEvent]:
     """Yield the tenant's events after a position, in order; a Damage for each that can't be read."""
-    return _salvage_range(
-        lambda low, high: store.feed(tenant, after=low, limit=high - low), after, store.head(tenant)
-    )
+    return _salvage_range(lambda low, high: store.feed(tenant, after=low, limit=high - low), after, store.head(tenant))
 
 
-def salvage_stream(
-    store: Store, tenant: str, stream: str
-) -> Iterator[StoredEvent | UnreadableEvent]:
+def salvage_stream(store: Store, tenant: str, stream: str) -> Iterator[StoredEvent | UnreadableEvent]:
     """Yield the events that a stream shows, in order; a Damage for each that can't be read."""
     last = 0
     with contextlib.suppress(errors.Corrupt):
         last = store.version(tenant, stream)
     return _salvage_range(
-        lambda low, high: store.read(tenant, stream, after=low, until=high, limit=high - low),
-        0,
-        last,
+        lambda low, high: store.read(tenant, stream, after=low, until=high, limit=high - low), 0, last
     )
 
 
@@ -208,10 +182,7 @@ def salvage_owner(store: Store, tenant: str, session_id: str) -> str | None:
             return row.owner or None
     found: str | None = None
     for event in salvage_stream(store, tenant, session_stream(session_id)):
-        if isinstance(event, StoredEvent) and event.kind in (
-            SessionCreatedEvent.kind,
-            SessionForkedEvent.kind,
-        ):
+        if isinstance(event, StoredEvent) and event.kind in (SessionCreatedEvent.kind, SessionForkedEvent.kind):
             with contextlib.suppress(errors.Corrupt, errors.Erased):
                 found = _creator(store, tenant, event)
     return found
@@ -241,9 +212,7 @@ def _salvage_range(
         after = until
 
 
-def _salvage_event(
-    read: Callable[[int, int], list[StoredEvent]], at: int
-) -> list[StoredEvent] | list[UnreadableEvent]:
+def _salvage_event(read: Callable[[int, int], list[StoredEvent]], at: int) -> list[StoredEvent] | list[UnreadableEvent]:
     try:
         return read(at, at + 1)
     except errors.Corrupt as error:

@@ -75,9 +75,7 @@ class FramePlanner:
             return FramePlan(None, None, tree.frames[command.frame_id])
         saying: tuple[c.AddMessages, ...] = ()
         if isinstance(command, c.EndTool) and tree is not None:
-            made, saying = self._with_tool_result(
-                tenant, tree.frames[command.frame_id], command, made[0]
-            )
+            made, saying = self._with_tool_result(tenant, tree.frames[command.frame_id], command, made[0])
         elif isinstance(command, (c.PopFrame, c.ExpireTree)) and tree is not None:
             saying = self._abandoned_results(tenant, tree, made)
         return self._build_plan(tree, command.frame_id, made, saying, time_us)
@@ -148,9 +146,7 @@ class FramePlanner:
                 hint="Push it first, or leave parent_frame_id out.",
                 facts={"frame": parent_id},
             )
-        raise frame_rules.invalid_transition_error(
-            parent, "get children", "Push under a frame that is open."
-        )
+        raise frame_rules.invalid_transition_error(parent, "get children", "Push under a frame that is open.")
 
     def _repeated_push(self, tenant: str, command: c.PushFrame, present: Frame) -> Frame:
         """Return the frame of a push that was made before; raise DuplicateFrame if it was another."""
@@ -163,8 +159,7 @@ class FramePlanner:
         wanted = frame_rules.decide(None, replace(command, parent_frame_id=None), now_us=0)[0].event
         if (
             not isinstance(pushed, e.FramePushedEvent)
-            or wire.encode_frame_event(replace(pushed, parent_frame_id=None))
-            != wire.encode_frame_event(wanted)
+            or wire.encode_frame_event(replace(pushed, parent_frame_id=None)) != wire.encode_frame_event(wanted)
             or pushed.parent_frame_id != command.parent_frame_id
         ):
             raise errors.DuplicateFrame(
@@ -221,9 +216,7 @@ class FramePlanner:
         event = made.event
         assert isinstance(event, e.FrameUpdatedEvent), "that is how tools end"
         here = replace(event, output=None, output_hash=None, recorded_in=(session.id, message.id))
-        saying = c.AddMessages(
-            session_id=session.id, messages=(message,), max_messages=command.max_messages
-        )
+        saying = c.AddMessages(session_id=session.id, messages=(message,), max_messages=command.max_messages)
         return (FrameWrite(here),), (saying,)
 
     def _waiting_session(self, tenant: str, frame: Frame, tool: ToolRun) -> SessionState | None:
@@ -235,9 +228,7 @@ class FramePlanner:
             return None
         return session if _waits_for_call(session, tool) else None
 
-    def _abandoned_results(
-        self, tenant: str, tree: TreeState, made: Iterable[FrameWrite]
-    ) -> tuple[c.AddMessages, ...]:
+    def _abandoned_results(self, tenant: str, tree: TreeState, made: Iterable[FrameWrite]) -> tuple[c.AddMessages, ...]:
         """Tell conversations the truth about calls whose frames are closed before they were answered."""
         results: dict[str, dict[str, ToolCallResult]] = {}
         for one in made:
@@ -248,16 +239,11 @@ class FramePlanner:
             for tool in frame.tools:
                 session = self._waiting_session(tenant, frame, tool)
                 if session is not None and tool.call_id is not None:
-                    result = ToolCallResult(
-                        tool.call_id, frame_rules.abandoned_tool_output(tool), is_error=True
-                    )
+                    result = ToolCallResult(tool.call_id, frame_rules.abandoned_tool_output(tool), is_error=True)
                     # Two frames may have run one call; it gets one result.
                     results.setdefault(session.id, {})[tool.call_id] = result
         return tuple(
-            c.AddMessages(
-                session_id=session_id,
-                messages=(self._result_message(list(told.values()), abandoned=True),),
-            )
+            c.AddMessages(session_id=session_id, messages=(self._result_message(list(told.values()), abandoned=True),))
             for session_id, told in results.items()
         )
 
@@ -288,19 +274,13 @@ class FramePlanner:
             facts.append(fact)
             blobs = tuple({text.encode(): None for text in one.texts}) if one.texts else ()
             payload = wire.encode_frame_event(fact)
-            events.append(
-                port.NewEvent(fact.kind, wire.FRAME_EVENT_SCHEMA, time_us, payload, blobs=blobs)
-            )
+            events.append(port.NewEvent(fact.kind, wire.FRAME_EVENT_SCHEMA, time_us, payload, blobs=blobs))
         assert tree is not None, "something was made"
         stream = state_cache.tree_stream(tree.root_id)
-        write = port.StreamWrite(
-            stream, before.version if before else 0, tuple(events), tuple(claims)
-        )
+        write = port.StreamWrite(stream, before.version if before else 0, tuple(events), tuple(claims))
         snapshots: tuple[port.Snapshot, ...] = ()
         if before is not None and tree.due != before.due:
-            snapshots = (
-                port.Snapshot(stream, tree.version, wire.TREE_FOLD_VERSION, wire.encode_tree(tree)),
-            )
+            snapshots = (port.Snapshot(stream, tree.version, wire.TREE_FOLD_VERSION, wire.encode_tree(tree)),)
         frame = tree.frames.get(frame_id) or tree.closed_frame(frame_id)
         assert frame is not None, "a frame that is not open any more was closed here"
         rows = state_cache.changed_tree_rows(before, facts, after)
@@ -309,7 +289,4 @@ class FramePlanner:
 
 def _waits_for_call(session: SessionState, of: ToolRun | c.BeginTool) -> bool:
     """Whether a session waits for the result of that very call."""
-    return any(
-        call.call_id == of.call_id and of.message_id in (None, call.message_id)
-        for call in session.open_calls
-    )
+    return any(call.call_id == of.call_id and of.message_id in (None, call.message_id) for call in session.open_calls)

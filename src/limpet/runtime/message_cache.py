@@ -50,9 +50,7 @@ class RecentMessages:
         self._ordinal_began = state.ordinal_began
         self.began = state.began
         self.after = self.until = state.version
-        self.messages: list[
-            LoggedMessage
-        ] = []  # changed in place: whoever reads gets a copy of its end
+        self.messages: list[LoggedMessage] = []  # changed in place: whoever reads gets a copy of its end
         self._groups: dict[int, list[LoggedMessage]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
@@ -109,13 +107,7 @@ class RecentMessages:
         added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
         messages = messages_of(self._store, self._tenant, added)
         return [
-            LoggedMessage(
-                stored.version,
-                stored.ordinal - self._ordinal_began,
-                message,
-                stored.tokens or 0,
-                {},
-            )
+            LoggedMessage(stored.version, stored.ordinal - self._ordinal_began, message, stored.tokens or 0, {})
             for stored, message in zip(added, messages, strict=True)
         ]
 
@@ -217,9 +209,7 @@ class MessageCache:
         for event, message in zip(write.events[-behind:], messages, strict=True):
             behind -= 1
             number = event.ordinal - state.ordinal_began
-            fresh.append(
-                LoggedMessage(state.version - behind, number, message, event.tokens or 0, {})
-            )
+            fresh.append(LoggedMessage(state.version - behind, number, message, event.tokens or 0, {}))
         tail.append(write.expected, fresh)
 
     def clear(self) -> None:

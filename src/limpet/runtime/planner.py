@@ -26,12 +26,7 @@ from limpet.core.values.session_state import EndReason, SessionState, SessionSta
 from limpet.runtime import event_reader
 from limpet.runtime import projections as runtime_projections
 from limpet.runtime.frame_planner import FramePlan, FramePlanner
-from limpet.runtime.state_cache import (
-    FrameTreeCache,
-    SessionStateCache,
-    messages_of,
-    session_stream,
-)
+from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, messages_of, session_stream
 from limpet.runtime.window_input import CutNeedsCommit, PolicyApplier
 from limpet.stores import port
 
@@ -50,27 +45,17 @@ def imported_write(command: ReplaySession) -> port.StreamWrite:
             tokens, counter = fact.tokens, fact.counter
         made = codec.encode_with_blobs(fact)
         events.append(
-            port.NewEvent(
-                fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs
-            )
+            port.NewEvent(fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs)
         )
     base = None if command.base is None else (stream, command.base)
     return port.StreamWrite(stream, command.expected, tuple(events), tuple(claims), base)
 
 
-def without_erased_opening(
-    store: port.Store, tenant: str, command: commands.SessionCommand
-) -> commands.SessionCommand:
+def without_erased_opening(store: port.Store, tenant: str, command: commands.SessionCommand) -> commands.SessionCommand:
     """Return a command without its opening if a message that it was made from is erased; to be called under the turn."""
-    if (
-        not isinstance(command, (commands.CreateSession, commands.ResetSession))
-        or command.opening is None
-    ):
+    if not isinstance(command, (commands.CreateSession, commands.ResetSession)) or command.opening is None:
         return command
-    if any(
-        _is_position_erased(store, tenant, at)
-        for at in positions_in_metadata(command.opening.sources)
-    ):
+    if any(_is_position_erased(store, tenant, at) for at in positions_in_metadata(command.opening.sources)):
         return msgspec.structs.replace(command, opening=None)
     return command
 
@@ -178,9 +163,7 @@ class Planner:
         )
         return CommandPlan(append, (after,), after)
 
-    def _plan_frame_command(
-        self, request: commands.CommandRequest, command: FrameCommand
-    ) -> CommandPlan:
+    def _plan_frame_command(self, request: commands.CommandRequest, command: FrameCommand) -> CommandPlan:
         """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
         step = self._frame_planner.plan(tenant, command)
@@ -213,12 +196,8 @@ class Planner:
         elif isinstance(command, commands.CreateSession) and command.or_get and _is_present(state):
             if self.chain_end(tenant, state).status is SessionStatus.ACTIVE:
                 return state
-            command = commands.ResetSession(
-                session_id=state.id, messages=command.messages, opening=command.opening
-            )
-        elif (
-            isinstance(command, commands.EndSession) and state and command.reason is EndReason.ENDED
-        ):
+            command = commands.ResetSession(session_id=state.id, messages=command.messages, opening=command.opening)
+        elif isinstance(command, commands.EndSession) and state and command.reason is EndReason.ENDED:
             state = self.chain_end(tenant, state)
             command = msgspec.structs.replace(command, session_id=state.id)
         elif isinstance(command, commands.ContinueSession):
@@ -226,21 +205,15 @@ class Planner:
             carry = continuation.carry_on_request(source, command.max_messages)
             command = self.continue_command(tenant, source, carry)
         elif isinstance(command, commands.TrimSession):
-            command = self._with_cut(
-                tenant, session_rules.active_state(state, command.session_id), command
-            )
+            command = self._with_cut(tenant, session_rules.active_state(state, command.session_id), command)
         elif isinstance(command, event_reader.ForkOrRewind):
-            command = self._with_source_state(
-                tenant, session_rules.existing_state(state, command.session_id), command
-            )
+            command = self._with_source_state(tenant, session_rules.existing_state(state, command.session_id), command)
         writings = session_rules.decide(state, without_erased_opening(self._store, tenant, command))
         if not writings:
             return session_rules.existing_state(state, command.session_id)
         return [self._with_policy(tenant, each) for each in writings]
 
-    def _with_policy(
-        self, tenant: str, writing: session_rules.SessionWrite
-    ) -> session_rules.SessionWrite:
+    def _with_policy(self, tenant: str, writing: session_rules.SessionWrite) -> session_rules.SessionWrite:
         state = self.state(tenant, writing.session_id)
         drafted = (tenant, writing.session_id) in self._drafts
         try:
@@ -251,19 +224,14 @@ class Planner:
     def _with_source_state(
         self, tenant: str, state: SessionState, command: event_reader.ForkOrRewind
     ) -> event_reader.ForkOrRewind:
-        if (
-            isinstance(command, commands.ForkSession)
-            and self.state(tenant, command.fork_id) is not None
-        ):
+        if isinstance(command, commands.ForkSession) and self.state(tenant, command.fork_id) is not None:
             # A fork begins a stream, and the stream of a deleted session can't be begun again.
             raise session_rules.duplicate_session_error(command.fork_id)
         if (tenant, state.id) in self._drafts:
             raise NeedsCommit
         return event_reader.with_source_state(self._store, self._states, tenant, state, command)
 
-    def _with_cut(
-        self, tenant: str, state: SessionState, command: commands.TrimSession
-    ) -> commands.TrimSession:
+    def _with_cut(self, tenant: str, state: SessionState, command: commands.TrimSession) -> commands.TrimSession:
         if (tenant, state.id) in self._drafts:
             raise NeedsCommit
         cut, summary = self._policies.trim(tenant, state, command.policy)
@@ -326,9 +294,7 @@ class Planner:
         earlier = {state.id: state for state in (named, before) if state and state.id != tail.id}
         return (*earlier.values(), tail)
 
-    def _refuse_repeats(
-        self, tenant: str, session: SessionState, messages: tuple[Message, ...]
-    ) -> None:
+    def _refuse_repeats(self, tenant: str, session: SessionState, messages: tuple[Message, ...]) -> None:
         # A claim makes an id unique in one stream; a conversation can have several.
         for message in messages:
             version = self._store.find_claim(tenant, session_stream(session.id), message.id)
@@ -367,14 +333,10 @@ class Planner:
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:
-            found = self._store.read(
-                tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK
-            )
+            found = self._store.read(tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK)
             turn += messages_of(self._store, tenant, found)
             after = found[-1].version
-        opening = continuation.first_messages(
-            state, kept, turn, continuation.transition_marker(state)
-        )
+        opening = continuation.first_messages(state, kept, turn, continuation.transition_marker(state))
         return commands.ContinueSession(
             session_id=state.id,
             next_id=ids.new_session_id(self._factory),
@@ -388,9 +350,7 @@ class Planner:
     def _read_event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:
         found = self._store.read(tenant, stream, after=version - 1, until=version, limit=1)
         if not found:
-            raise errors.Corrupt(
-                f"version {version:,} of {stream} is missing.", facts={"stream": stream}
-            )
+            raise errors.Corrupt(f"version {version:,} of {stream} is missing.", facts={"stream": stream})
         return found[0]
 
     def _build_plan(
@@ -479,9 +439,7 @@ class Planner:
             )  # fmt: skip
         assert state is not None
         origin = base and (session_stream(base[0]), base[1])
-        write = port.StreamWrite(
-            session_stream(session_id), before, tuple(events), tuple(claims), origin
-        )
+        write = port.StreamWrite(session_stream(session_id), before, tuple(events), tuple(claims), origin)
         return state, write
 
 
@@ -515,16 +473,9 @@ def duplicate_message_error(message_id: str) -> errors.DuplicateMessage:
 
 
 def _session_snapshot(state: SessionState) -> port.Snapshot:
-    return port.Snapshot(
-        session_stream(state.id),
-        state.version,
-        codec.SESSION_FOLD_VERSION,
-        codec.encode_state(state),
-    )
+    return port.Snapshot(session_stream(state.id), state.version, codec.SESSION_FOLD_VERSION, codec.encode_state(state))
 
 
 def is_same_message(one: Message, other: Message) -> bool:
     """Return whether two messages have the same content; their timestamps do not count."""
-    return codec.canonical_json(codec.comparable_message(one)) == codec.canonical_json(
-        codec.comparable_message(other)
-    )
+    return codec.canonical_json(codec.comparable_message(one)) == codec.canonical_json(codec.comparable_message(other))

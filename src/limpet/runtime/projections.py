@@ -52,9 +52,7 @@ def metadata_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     """Return the filter terms of metadata: one text for each plain value."""
     if not metadata:
         return ()
-    plain = {
-        k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))
-    }
+    plain = {k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))}
     texts = (codec.canonical_json([key, value]).decode() for key, value in plain.items())
     return tuple(sorted(text for text in texts if len(text) <= limits.FILTER_TERM_CHARS_MAX))
 

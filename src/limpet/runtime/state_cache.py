@@ -22,14 +22,7 @@ from limpet.core.formats import codec
 from limpet.core.rules import frame_fold, session_rules
 from limpet.core.values import events
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
-from limpet.core.values.frame_state import (
-    Decision,
-    Frame,
-    Scope,
-    Suspension,
-    SuspensionStatus,
-    TreeState,
-)
+from limpet.core.values.frame_state import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
@@ -73,9 +66,7 @@ class StateCache(ABC, Generic[S]):
         """Return the state of a snapshot; None if it has to be folded anew."""
 
     @abstractmethod
-    def apply_events(
-        self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]
-    ) -> S | None:
+    def apply_events(self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]) -> S | None:
         """Return the state after some more of its events."""
 
     def write_lock_acquired(self, *, alone: bool) -> None:
@@ -145,9 +136,7 @@ class StateCache(ABC, Generic[S]):
         found = self._store.snapshot(tenant, stream)
         return self.decode_snapshot(found) if found else None
 
-    def _fold(
-        self, tenant: str, stream: str, state: S | None, *, at: int | None = None
-    ) -> S | None:
+    def _fold(self, tenant: str, stream: str, state: S | None, *, at: int | None = None) -> S | None:
         while True:
             after = state.version if state else 0
             tail = self._store.read(tenant, stream, after=after, limit=limits.READ_CHUNK, at=at)
@@ -190,26 +179,20 @@ def session_stream(session_id: str) -> str:
     return SESSION_STREAM_PREFIX + session_id
 
 
-def referenced_texts(
-    page: Sequence[port.StoredEvent], fetch: port.BlobLoader
-) -> Mapping[bytes, str]:
+def referenced_texts(page: Sequence[port.StoredEvent], fetch: port.BlobLoader) -> Mapping[bytes, str]:
     """Return the large texts that events refer to, by hash, all fetched in one look."""
     wanted: set[bytes] = set()
     for stored in page:
         if stored.schema == codec.SCHEMA_WITH_BLOBS and stored.payload is not None:
             try:
-                wanted.update(
-                    codec.required_blob_hashes(stored.kind, stored.schema, stored.payload)
-                )
+                wanted.update(codec.required_blob_hashes(stored.kind, stored.schema, stored.payload))
             except errors.Corrupt as error:
                 error.facts |= _event_location(stored)
                 raise
     return codec.decode_texts(fetch(wanted)) if wanted else codec.NO_TEXTS
 
 
-def decode_session_events(
-    store: port.Store, tenant: str, page: Sequence[port.StoredEvent]
-) -> list[RecordedEvent]:
+def decode_session_events(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[RecordedEvent]:
     """Return stored events as the facts they hold; raise Corrupt with its place for one that can't be read."""
     texts = referenced_texts(page, partial(store.blobs, tenant))
     return [decode_session_event(stored, texts) for stored in page]
@@ -228,19 +211,12 @@ def decode_session_event(stored: port.StoredEvent, texts: Mapping[bytes, str]) -
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
         fact = codec.decode_session_event(
-            stored.kind,
-            stored.schema,
-            stored.payload,
-            tokens=stored.tokens,
-            counter=stored.counter,
-            texts=texts,
+            stored.kind, stored.schema, stored.payload, tokens=stored.tokens, counter=stored.counter, texts=texts
         )
     except errors.Corrupt as error:
         error.facts |= _event_location(stored)
         raise
-    session_id = (
-        "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(SESSION_STREAM_PREFIX)
-    )
+    session_id = "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(SESSION_STREAM_PREFIX)
     return RecordedEvent(fact, session_id, stored.position, stored.version, stored.time_us)
 
 
@@ -268,11 +244,7 @@ class SessionStateCache(StateCache[SessionState]):
         return session_stream(id_)
 
     def decode_snapshot(self, snapshot: port.Snapshot) -> SessionState | None:
-        return (
-            codec.decode_state(snapshot.state)
-            if snapshot.fold == codec.SESSION_FOLD_VERSION
-            else None
-        )
+        return codec.decode_state(snapshot.state) if snapshot.fold == codec.SESSION_FOLD_VERSION else None
 
     def apply_events(
         self, tenant: str, state: SessionState | None, page: Sequence[port.StoredEvent]
@@ -303,9 +275,7 @@ class SessionStateCache(StateCache[SessionState]):
 
     def cached_chain_end(self, tenant: str, state: SessionState) -> str | None:
         """Return the last known session of a conversation; it may have been continued since."""
-        return (
-            self._chain_ends.get((tenant, state.id, state.version)) if state.continuations else None
-        )
+        return self._chain_ends.get((tenant, state.id, state.version)) if state.continuations else None
 
     def put_chain_end(self, tenant: str, state: SessionState, last: str) -> None:
         """Remember where a conversation goes on, as long as the session itself does not change."""
@@ -366,9 +336,7 @@ def decode_tree_event(stored: port.StoredEvent) -> TreeEvent:
             "position": stored.position, "stream": stored.stream, "version": stored.version,
         }  # fmt: skip
         raise
-    root_id = (
-        "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(TREE_STREAM_PREFIX)
-    )
+    root_id = "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(TREE_STREAM_PREFIX)
     return TreeEvent(event, root_id, stored.position, stored.version, stored.time_us)
 
 
@@ -383,9 +351,7 @@ class FrameTreeCache(StateCache[TreeState]):
         return tree_stream(id_)
 
     def decode_snapshot(self, snapshot: port.Snapshot) -> TreeState | None:
-        return (
-            codec.decode_tree(snapshot.state) if snapshot.fold == codec.TREE_FOLD_VERSION else None
-        )
+        return codec.decode_tree(snapshot.state) if snapshot.fold == codec.TREE_FOLD_VERSION else None
 
     def apply_events(
         self,
@@ -518,9 +484,7 @@ def _keeps_scopes(event: events.FrameEvent, last: TreeState) -> bool:
     return bool(last.frames)
 
 
-def _changed_suspension_rows(
-    steps: Sequence[Mapping[str, Frame]], time_us: int
-) -> list[port.Projection]:
+def _changed_suspension_rows(steps: Sequence[Mapping[str, Frame]], time_us: int) -> list[port.Projection]:
     """Return the rows of suspensions that began, changed or ended, given the frames after each event."""
     made: dict[str, port.Projection] = {}
     for known, frames in itertools.pairwise(steps):
@@ -533,12 +497,8 @@ def _changed_suspension_rows(
                 continue
             if standing is not None:
                 made[standing.suspension_id] = suspension_row(standing)
-            if before is not None and (
-                standing is None or standing.suspension_id != before.suspension_id
-            ):
-                made[before.suspension_id] = suspension_row(
-                    ended_suspension(before, frame, time_us)
-                )
+            if before is not None and (standing is None or standing.suspension_id != before.suspension_id):
+                made[before.suspension_id] = suspension_row(ended_suspension(before, frame, time_us))
     return list(made.values())
 
 
@@ -636,9 +596,7 @@ def derive_tree(events: Iterator[port.StoredEvent], fetch: port.BlobLoader) -> p
         blobs += [(hash_, fact.version) for hash_ in _referenced_blobs(fact, fetch)]
         before = tree
         tree = frame_fold.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
-        found |= {
-            (row.kind, row.id): row for row in changed_tree_rows(before, [fact.event], [tree])
-        }
+        found |= {(row.kind, row.id): row for row in changed_tree_rows(before, [fact.event], [tree])}
     return port.DerivedState(tuple(claims), tuple(found.values()), tuple(blobs))
 
 

@@ -21,23 +21,11 @@ from limpet.core.values import events as e
 from limpet.core.values.context import priority_of_metadata
 from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message, MessageCategory
-from limpet.core.values.session_state import (
-    CounterCorrection,
-    Cut,
-    SessionState,
-    Summary,
-    WindowPolicy,
-)
+from limpet.core.values.session_state import CounterCorrection, Cut, SessionState, Summary, WindowPolicy
 from limpet.core.windows import cuts
 from limpet.core.windows import summary as summaries
 from limpet.core.windows.cuts import CutInput
-from limpet.core.windows.window import (
-    CounterInfo,
-    WindowGap,
-    WindowMessage,
-    WindowPart,
-    WindowSummary,
-)
+from limpet.core.windows.window import CounterInfo, WindowGap, WindowMessage, WindowPart, WindowSummary
 from limpet.runtime.message_cache import LoggedMessage, MessageCache, RecentMessages
 
 if TYPE_CHECKING:
@@ -104,9 +92,7 @@ class CorrectedCounter:
 
     def _checked_count(self, size: int) -> int:
         if type(cast("object", size)) is not int or size < 0:
-            raise errors.InvalidRequest(
-                f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more."
-            )
+            raise errors.InvalidRequest(f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more.")
         return size
 
     def corrected(self, plain: int) -> int:
@@ -125,9 +111,7 @@ class CorrectedCounter:
 class WindowInput:
     """What a window of one session is made from, at one state."""
 
-    def __init__(
-        self, tail: RecentMessages, state: SessionState, measure: CorrectedCounter, budget: int
-    ) -> None:
+    def __init__(self, tail: RecentMessages, state: SessionState, measure: CorrectedCounter, budget: int) -> None:
         self._state = state
         self._measure = measure
         self._own: dict[int, dict[str, int]] = {}
@@ -203,9 +187,7 @@ class WindowInput:
             size = self._measure.count(message)
         return WindowSummary(summary.first, summary.last, message, size)
 
-    def _extended_to_marks(
-        self, said: list[LoggedMessage], start: int
-    ) -> tuple[list[LoggedMessage], int]:
+    def _extended_to_marks(self, said: list[LoggedMessage], start: int) -> tuple[list[LoggedMessage], int]:
         """Read on until the marks after an index can be told, whatever was in memory."""
         while not _has_question_and_answer(said, start):
             if not self._look_further_back():
@@ -228,11 +210,7 @@ class WindowInput:
             rest = said[: len(said) - seen]
 
     def _scan_back(
-        self,
-        said: Sequence[LoggedMessage],
-        rest: Sequence[LoggedMessage],
-        room: float,
-        spare: float,
+        self, said: Sequence[LoggedMessage], rest: Sequence[LoggedMessage], room: float, spare: float
     ) -> tuple[int | None, float, float]:
         """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
         count, key, turn = self._count, self._key, self._state.turn
@@ -278,10 +256,7 @@ class WindowInput:
         every so many tokens, as they were counted when they came. It moves to the next only when it is
         full, and every process finds the same marks. A long turn has them at its calls.
         """
-        spoken, always = (
-            self._state.tokens - sum(one.tokens for one in self._kept_messages),
-            self._kept_by_version,
-        )
+        spoken, always = (self._state.tokens - sum(one.tokens for one in self._kept_messages), self._kept_by_version)
         newest_kept = max(always, default=0)
         for role in ("user", "assistant"):
             before, mark, kept = spoken, -1, 0
@@ -337,9 +312,7 @@ class WindowInput:
             if stub < whole:
                 return WindowMessage(said.number, self._tail.stub(said), stub, whole)
         asked = self.cut is not None and said.number == self.cut.asked
-        return WindowMessage(
-            said.number, said.message, self._count_whole(said), cut_turn_question=asked
-        )
+        return WindowMessage(said.number, said.message, self._count_whole(said), cut_turn_question=asked)
 
     def _kept_before(self, newest: Sequence[LoggedMessage]) -> list[LoggedMessage]:
         first = newest[0].version if newest else self._state.version + 1
@@ -348,26 +321,18 @@ class WindowInput:
             stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
         return [stay[version] for version in sorted(stay) if version < first]
 
-    def _with_gaps(
-        self, said: Iterable[LoggedMessage], told: WindowSummary | None
-    ) -> list[WindowPart]:
+    def _with_gaps(self, said: Iterable[LoggedMessage], told: WindowSummary | None) -> list[WindowPart]:
         parts: list[WindowPart] = []
         found, number, key = list(said), 0, self._key
         for one in found:
             if one.number > number + 1:
                 missing = self._state.message_count - len(found)
                 size = self._state.tokens - sum([one.tokens for one in found])
-                parts += _split_gap(
-                    number + 1, one.number - 1, max(0, size) / max(1, missing), told
-                )
+                parts += _split_gap(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
             number = one.number
             known = one.counts.get(key)
-            parts.append(
-                WindowMessage(number, one.message, known) if known is not None else self._piece(one)
-            )
-        if told and (
-            not told.last or any(isinstance(part, WindowGap) and part.summarised for part in parts)
-        ):
+            parts.append(WindowMessage(number, one.message, known) if known is not None else self._piece(one))
+        if told and (not told.last or any(isinstance(part, WindowGap) and part.summarised for part in parts)):
             first = parts[0] if parts else None
             prompt = isinstance(first, WindowMessage) and first.message.role == "system"
             parts.insert(1 if prompt else 0, told)
@@ -409,9 +374,7 @@ class CutNeedsCommit(Exception):
     """A cut is due of messages that are decided but not in the log yet."""
 
 
-def policy_counter(
-    policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]
-) -> CorrectedCounter:
+def policy_counter(policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]) -> CorrectedCounter:
     """Return the counter of a policy at work; raise UnknownModel or UnknownCounter if there is none."""
     return _cached_policy_counter(policy.model, policy.counter, policy.reserve, corrections)
 
@@ -420,9 +383,7 @@ def policy_counter(
 def _cached_policy_counter(
     model: str | None, counter: str | None, reserve: int, corrections: tuple[CounterCorrection, ...]
 ) -> CorrectedCounter:
-    return CorrectedCounter(
-        counter_of(model, counter), reserve=reserve, within=True, corrections=corrections
-    )
+    return CorrectedCounter(counter_of(model, counter), reserve=reserve, within=True, corrections=corrections)
 
 
 class PolicyApplier:
@@ -431,9 +392,7 @@ class PolicyApplier:
     def __init__(self, tails: MessageCache) -> None:
         self._message_cache = tails
 
-    def apply(
-        self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool
-    ) -> SessionWrite:
+    def apply(self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool) -> SessionWrite:
         """Return what is written, counted by the session's policy, and with the cut that is due.
 
         Raises NotYet if that takes messages of which there are only drafts.
@@ -463,9 +422,7 @@ class PolicyApplier:
         cutting_events = session_rules.cut_events(cut, summary)
         return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
 
-    def trim(
-        self, tenant: str, state: SessionState, policy: WindowPolicy
-    ) -> tuple[Cut, Summary | None]:
+    def trim(self, tenant: str, state: SessionState, policy: WindowPolicy) -> tuple[Cut, Summary | None]:
         """Return the cut of a session down to the budget of a policy, whether or not one is due."""
         whole = replace(policy, low=1 - 1e-9, high=1.0)
         made = _AppliedEvents(state, (), policy_counter(policy, state.corrections))
@@ -481,9 +438,7 @@ class PolicyApplier:
         room = policy.budget - measure.counted.overhead
         pieces, fixed, cut = list[WindowMessage](), 0, None
         if before is not None:
-            parts = WindowInput(
-                self._message_cache.get(tenant, before), before, measure, policy.budget
-            )
+            parts = WindowInput(self._message_cache.get(tenant, before), before, measure, policy.budget)
             pieces, fixed = parts.cut_candidates(2 * room + measure.corrected(made.tokens))
             cut = parts.cut
         live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
@@ -501,12 +456,7 @@ class PolicyApplier:
 class _AppliedEvents:
     """What some events lead to: the state after them, and their messages, with those that stay apart."""
 
-    def __init__(
-        self,
-        state: SessionState | None,
-        events: Iterable[e.SessionEvent],
-        measure: CorrectedCounter,
-    ) -> None:
+    def __init__(self, state: SessionState | None, events: Iterable[e.SessionEvent], measure: CorrectedCounter) -> None:
         self.measure = measure
         self.pieces: list[WindowMessage] = []
         self.fixed = self.tokens = 0
@@ -524,9 +474,7 @@ class _AppliedEvents:
         self.after = state
 
 
-def _policy_after(
-    state: SessionState | None, events: Iterable[e.SessionEvent]
-) -> tuple[WindowPolicy | None, bool]:
+def _policy_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[WindowPolicy | None, bool]:
     """Return the policy that is in force after some events, and whether they begin a generation."""
     policy, fresh = (state.policy if state else None), False
     for fact in events:
@@ -539,19 +487,14 @@ def _policy_after(
     return policy, fresh
 
 
-def _corrections_after(
-    state: SessionState | None, events: Iterable[e.SessionEvent]
-) -> tuple[CounterCorrection, ...]:
+def _corrections_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[CounterCorrection, ...]:
     """Return the corrections that a session has, or begins with."""
     begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreatedEvent))
     return next(begun, state.corrections if state else ())
 
 
 def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:
-    return any(
-        isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET
-        for fact in events
-    )
+    return any(isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET for fact in events)
 
 
 def _recounted(fact: e.SessionEvent, measure: CorrectedCounter) -> e.SessionEvent:

@@ -25,14 +25,7 @@ from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
 from limpet.sessions import time_travel
 from limpet.sessions.manager import Sessions
-from limpet.sessions.requests import (
-    UNKNOWN_OUTCOME,
-    MessageLike,
-    Page,
-    SessionRequests,
-    Settings,
-    When,
-)
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike, Page, SessionRequests, Settings, When
 from limpet.sessions.session import Session, checked_session
 from limpet.sessions.session_view import PendingCall
 from limpet.sessions.windows import AsyncRecordedWindowVerbs
@@ -150,9 +143,7 @@ class AsyncSessions:
 
     async def get_session(self, session_id: str) -> AsyncSession:
         """Return the session by that id; raise SessionNotFound if there is none."""
-        return self._async_handle(
-            await self.in_thread(lambda: self._blocking.get_session(session_id))
-        )
+        return self._async_handle(await self.in_thread(lambda: self._blocking.get_session(session_id)))
 
     async def update_session(
         self,
@@ -213,9 +204,7 @@ class AsyncSessions:
         expected_version: int | None = None,
     ) -> AsyncSession:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        return await self.run(
-            self._requests.add(session_id, messages, key=key, expected_version=expected_version)
-        )
+        return await self.run(self._requests.add(session_id, messages, key=key, expected_version=expected_version))
 
     def append_for_handle(
         self,
@@ -230,12 +219,7 @@ class AsyncSessions:
         """Append for a handle, which awaits the answer itself: a coroutine in between would only cost time."""
         return self._submit(
             self._requests.add(
-                session_id,
-                messages,
-                key=key,
-                expected_version=expected_version,
-                window=window,
-                usage=usage,
+                session_id, messages, key=key, expected_version=expected_version, window=window, usage=usage
             )
         )
 
@@ -269,23 +253,14 @@ class AsyncSessions:
         request = self._requests.fork(
             session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
         )
-        return await self.run(
-            await self.in_thread(lambda: self._blocking.prefetch_source_state(request))
-        )
+        return await self.run(await self.in_thread(lambda: self._blocking.prefetch_source_state(request)))
 
     async def rewind_session(
-        self,
-        session_id: str,
-        at: str | int,
-        *,
-        key: str | None = None,
-        expected_version: int | None = None,
+        self, session_id: str, at: str | int, *, key: str | None = None, expected_version: int | None = None
     ) -> AsyncSession:
         """Take the session back to a message: later ones leave the conversation. Nothing is deleted."""
         request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
-        return await self.run(
-            await self.in_thread(lambda: self._blocking.prefetch_source_state(request))
-        )
+        return await self.run(await self.in_thread(lambda: self._blocking.prefetch_source_state(request)))
 
     async def fork_past(self, fork: Callable[[Sessions], Session]) -> AsyncSession:
         """Fork for a handle on a session as it was."""
@@ -295,9 +270,7 @@ class AsyncSessions:
         """Delete the session: no verb finds it any more. False if there was none."""
         return await self.in_thread(lambda: self._blocking.delete_session(session_id, key=key))
 
-    async def expire(
-        self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
-    ) -> list[str]:
+    async def expire(self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         return await self.in_thread(lambda: self._blocking.expire(now, idle_s=idle_s))
 
@@ -316,17 +289,11 @@ class AsyncSessions:
         return await self.in_thread(lambda: self._blocking.pending_calls(session_id))
 
     async def close_pending_calls(
-        self,
-        session_id: str,
-        *,
-        call_ids: Sequence[str] | None = None,
-        outcome: str = UNKNOWN_OUTCOME,
+        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> AsyncSession:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
         closed = await self.in_thread(
-            lambda: self._blocking.close_pending_calls(
-                session_id, call_ids=call_ids, outcome=outcome
-            )
+            lambda: self._blocking.close_pending_calls(session_id, call_ids=call_ids, outcome=outcome)
         )
         return self._async_handle(closed)
 
@@ -345,9 +312,7 @@ class AsyncSession(AsyncRecordedWindowVerbs):
 
     __slots__ = ("_manager",)
 
-    def __init__(
-        self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState
-    ) -> None:
+    def __init__(self, manager: AsyncSessions, engine: Engine, tenant: str, state: SessionState) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
 
@@ -398,26 +363,20 @@ class AsyncSession(AsyncRecordedWindowVerbs):
         key: str | None = None,
     ) -> AsyncSession:
         """Begin a session that is what this one was at a message (its id or number; None: the last)."""
-        return await self._manager.fork_session(
-            self.id, at, new_id=new_id, title=title, metadata=metadata, key=key
-        )
+        return await self._manager.fork_session(self.id, at, new_id=new_id, title=title, metadata=metadata, key=key)
 
     async def rewind(
         self, at: str | int, *, key: str | None = None, expected_version: int | None = None
     ) -> AsyncSession:
         """Go back to a message (its id or number): later ones leave the conversation."""
         self._state = (
-            await self._manager.rewind_session(
-                self.id, at, key=key, expected_version=expected_version
-            )
+            await self._manager.rewind_session(self.id, at, key=key, expected_version=expected_version)
         ).state
         return self
 
     async def at(self, version: int) -> AsyncPastSession:
         """Return the session as it was at one of its versions, rewound since or not; read-only."""
-        there = await asyncio.to_thread(
-            time_travel.state_at_version, self._engine, self._tenant, self.state, version
-        )
+        there = await asyncio.to_thread(time_travel.state_at_version, self._engine, self._tenant, self.state, version)
         return AsyncPastSession(self._manager, self._engine, self._tenant, there)
 
     async def reload(self) -> AsyncSession:
@@ -441,8 +400,6 @@ class AsyncSession(AsyncRecordedWindowVerbs):
         self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> AsyncSession:
         """Close open calls (None: all) with an error result that says the outcome is unknown."""
-        closed = await self._manager.close_pending_calls(
-            self.id, call_ids=call_ids, outcome=outcome
-        )
+        closed = await self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome)
         self._state = closed.state
         return self

@@ -101,9 +101,7 @@ class DeferredWrites:
         failed = self._failed.pop(session_id, None) if self._failed else None
         if failed:
             if len(failed) > 1:
-                failed[0].add_note(
-                    f"{len(failed) - 1} more deferred write(s) were refused after it"
-                )
+                failed[0].add_note(f"{len(failed) - 1} more deferred write(s) were refused after it")
             raise failed[0]
 
 
@@ -297,9 +295,7 @@ class Sessions:
         expected_version: int | None = None,
     ) -> Session:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        request = self._requests.add(
-            session_id, messages, key=key, expected_version=expected_version
-        )
+        request = self._requests.add(session_id, messages, key=key, expected_version=expected_version)
         return self._handle(self._run(request).state)
 
     def save_session(self, session: Session | None = None) -> bool:
@@ -313,13 +309,9 @@ class Sessions:
 
     def end_session(self, session_id: str, *, key: str | None = None) -> Session:
         """End the session. Its history stays readable; messages are no longer taken."""
-        return self._handle(
-            self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state
-        )
+        return self._handle(self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state)
 
-    def reset_session(
-        self, session_id: str, *, system: str | None = None, key: str | None = None
-    ) -> Session:
+    def reset_session(self, session_id: str, *, system: str | None = None, key: str | None = None) -> Session:
         """End the present generation and begin the next, empty, under the same id."""
         request = self.with_profile(self._requests.reset(session_id, system=system, key=key))
         return self._handle(self._run(request).state)
@@ -364,12 +356,7 @@ class Sessions:
         return self._open(self.prefetch_source_state(request))
 
     def rewind_session(
-        self,
-        session_id: str,
-        at: str | int,
-        *,
-        key: str | None = None,
-        expected_version: int | None = None,
+        self, session_id: str, at: str | int, *, key: str | None = None, expected_version: int | None = None
     ) -> Session:
         """Take the session back to a message: later ones leave the conversation.
 
@@ -399,24 +386,17 @@ class Sessions:
         with self._mutex:
             for session_id in session_ids:
                 self.sessions.pop(session_id, None)
-                if (
-                    self.current_session is not None
-                    and self.current_session.last_known_id == session_id
-                ):
+                if self.current_session is not None and self.current_session.last_known_id == session_id:
                     self.current_session = None
 
-    def expire(
-        self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S
-    ) -> list[str]:
+    def expire(self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
         self._engine.check()
         self._deferred.settle()
         cutoff = requests.idle_cutoff_us(now, self._engine.now_us, idle_s)
         seen, ended = set[str](), list[str]()
         while True:
-            rows = self._engine.store.query_projections(
-                self._settings.tenant, requests.idle_sessions_query(cutoff)
-            )
+            rows = self._engine.store.query_projections(self._settings.tenant, requests.idle_sessions_query(cutoff))
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 return ended
@@ -440,9 +420,7 @@ class Sessions:
         """Whether a state has reached the number of messages of a session."""
         return continuation.is_full(state, self.max_messages_per_session)
 
-    def create_continuation_session(
-        self, source_session: Session | None = None, *, key: str | None = None
-    ) -> Session:
+    def create_continuation_session(self, source_session: Session | None = None, *, key: str | None = None) -> Session:
         """Go on in a new session that begins with the system and context messages of the source."""
         chosen = source_session or self.current_session
         if chosen is None:
@@ -455,16 +433,10 @@ class Sessions:
         return self.get_session(session_id).pending_calls()
 
     def close_pending_calls(
-        self,
-        session_id: str,
-        *,
-        call_ids: Sequence[str] | None = None,
-        outcome: str = UNKNOWN_OUTCOME,
+        self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = self.conversation_end(
-            session_rules.existing_state(self._find(session_id), session_id)
-        )
+        state = self.conversation_end(session_rules.existing_state(self._find(session_id), session_id))
         message = self._requests.closing_message(state.open_calls, call_ids, outcome)
         if message is None:
             return self._handle(state)

@@ -52,9 +52,7 @@ def recovery_id(session_id: str) -> str:
 class SessionRecovery:
     """Recovers sessions of one tenant."""
 
-    def __init__(
-        self, sessions: Sessions, engine: Engine, tenant: str, files: SessionFiles | None
-    ) -> None:
+    def __init__(self, sessions: Sessions, engine: Engine, tenant: str, files: SessionFiles | None) -> None:
         self._sessions = sessions
         self._engine = engine
         self._tenant = tenant
@@ -96,9 +94,7 @@ class SessionRecovery:
         log = self._salvage(session_id)
         known = {message.id for message in messages}
         whole = [*messages, *(message for message in log.messages if message.id not in known)]
-        session = present or self._begin_recovery(
-            made, session_id, document.get("title") or log.title, error
-        )
+        session = present or self._begin_recovery(made, session_id, document.get("title") or log.title, error)
         self._fill(session, whole)
         source = "session file" if messages else "log"
         done: dict[str, Json] = {
@@ -117,9 +113,7 @@ class SessionRecovery:
         except errors.SessionNotFound:
             return None
 
-    def _begin_recovery(
-        self, made: str, session_id: str, title: str | None, error: errors.Corrupt
-    ) -> Session:
+    def _begin_recovery(self, made: str, session_id: str, title: str | None, error: errors.Corrupt) -> Session:
         notice = (
             f"This session replaces {session_id}, whose data is damaged ({error.message})"
             " What could be read of it follows."
@@ -146,9 +140,7 @@ class SessionRecovery:
     def _salvage(self, session_id: str) -> _SalvageResult:
         """Return what the log still says of a session's present generation."""
         found = _SalvageResult()
-        for event in event_reader.salvage_stream(
-            self._engine.store, self._tenant, session_stream(session_id)
-        ):
+        for event in event_reader.salvage_stream(self._engine.store, self._tenant, session_stream(session_id)):
             if isinstance(event, event_reader.UnreadableEvent):
                 found.damaged += 1
             else:

@@ -21,13 +21,7 @@ from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json, freeze_object
 from limpet.core.values.messages import Message, ToolCallResult, checked_id
-from limpet.core.values.session_state import (
-    EndReason,
-    OpenCall,
-    ReportedUsage,
-    SessionStatus,
-    WindowPolicy,
-)
+from limpet.core.values.session_state import EndReason, OpenCall, ReportedUsage, SessionStatus, WindowPolicy
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
 from limpet.runtime import projections, window_input
@@ -75,8 +69,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
         return None
     if not isinstance(cast("object", policy), WindowPolicy):
         raise errors.InvalidRequest(
-            f"a policy is a WindowPolicy, not {type(policy).__name__}.",
-            hint="For example WindowPolicy(budget=8_000).",
+            f"a policy is a WindowPolicy, not {type(policy).__name__}.", hint="For example WindowPolicy(budget=8_000)."
         )
     measure = window_input.policy_counter(policy, ())
     if measure.counted.overhead >= policy.budget:
@@ -92,9 +85,7 @@ def _checked_usage(window: Window | None, usage: int | None) -> ReportedUsage | 
     if usage is None:
         return None
     if type(cast("object", usage)) is not int or not 1 <= usage <= limits.TOKENS_MAX:
-        raise errors.InvalidRequest(
-            f"usage is the number of input tokens that the provider reported, not {usage!r}."
-        )
+        raise errors.InvalidRequest(f"usage is the number of input tokens that the provider reported, not {usage!r}.")
     if window is None:
         raise errors.InvalidRequest(
             "usage was given without its window.", hint="Give both: add_message(reply, window=w, usage=n)."
@@ -111,18 +102,13 @@ class SessionRequests:
         self._settings = settings
         self._factory = factory
 
-    def _request(
-        self, command: c.SessionCommand, key: str | None, expected_version: int | None
-    ) -> c.CommandRequest:
+    def _request(self, command: c.SessionCommand, key: str | None, expected_version: int | None) -> c.CommandRequest:
         if key is not None:
             key = checked_id("an idempotency key", key)
         if expected_version is not None and type(expected_version) is not int:
             raise errors.InvalidRequest("expected_version is a session's version: an int.")
         return c.CommandRequest(
-            tenant=self._settings.tenant,
-            command=command,
-            key=key,
-            expected_version=expected_version,
+            tenant=self._settings.tenant, command=command, key=key, expected_version=expected_version
         )
 
     def create(
@@ -132,15 +118,12 @@ class SessionRequests:
         """A request that begins a session."""
         command = c.CreateSession(
             session_id=checked_id(
-                "a session's id",
-                session_id if session_id is not None else ids.new_session_id(self._factory),
+                "a session's id", session_id if session_id is not None else ids.new_session_id(self._factory)
             ),
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
             metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
-            messages=self.messages(
-                [{"role": "system", "content": system}] if system is not None else []
-            ),
+            messages=self.messages([{"role": "system", "content": system}] if system is not None else []),
             or_get=or_get,
             named=session_id is not None,
             policy=checked_policy(policy) or self._settings.policy,
@@ -152,9 +135,7 @@ class SessionRequests:
         if type(values) not in (tuple, list) and (
             not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping))
         ):
-            raise errors.InvalidRequest(
-                "messages come in a list.", hint="For one, use add_message."
-            )
+            raise errors.InvalidRequest("messages come in a list.", hint="For one, use add_message.")
         made = tuple(map(intake.accept, values))
         if len(made) > limits.BATCH_MESSAGES_MAX:
             raise errors.TooLarge(
@@ -196,9 +177,7 @@ class SessionRequests:
     ) -> c.CommandRequest:  # fmt: skip
         """A request that changes title, metadata or policy."""
         if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
-            raise errors.InvalidRequest(
-                "drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].'
-            )
+            raise errors.InvalidRequest("drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].')
         command = c.UpdateSession(
             session_id=checked_id("a session's id", session_id),
             title=title,
@@ -209,30 +188,17 @@ class SessionRequests:
         return self._request(command, key, expected_version)
 
     def end(
-        self,
-        session_id: str,
-        reason: EndReason,
-        *,
-        idle_since_us: int | None = None,
-        key: str | None = None,
+        self, session_id: str, reason: EndReason, *, idle_since_us: int | None = None, key: str | None = None
     ) -> c.CommandRequest:
         """A request that ends a session."""
         named = checked_id("a session's id", session_id)
-        return self._request(
-            c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us),
-            key,
-            None,
-        )
+        return self._request(c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us), key, None)
 
     def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.CommandRequest:
         """A request that begins a session's next generation."""
-        messages = self.messages(
-            [{"role": "system", "content": system}] if system is not None else []
-        )
+        messages = self.messages([{"role": "system", "content": system}] if system is not None else [])
         return self._request(
-            c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages),
-            key,
-            None,
+            c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages), key, None
         )
 
     def fork(
@@ -242,9 +208,7 @@ class SessionRequests:
         """A request that begins a session as another was at a message, or at a version."""
         command = c.ForkSession(
             session_id=checked_id("a session's id", session_id),
-            fork_id=checked_id(
-                "a session's id", ids.new_session_id(self._factory) if new_id is None else new_id
-            ),
+            fork_id=checked_id("a session's id", ids.new_session_id(self._factory) if new_id is None else new_id),
             at=None if at is None else _checked_message_reference(at),
             version=version,
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
@@ -264,10 +228,7 @@ class SessionRequests:
 
     def continue_(self, session_id: str, *, key: str | None) -> c.CommandRequest:
         """A request that goes on in a new session."""
-        command = c.ContinueSession(
-            session_id=session_id,
-            max_messages=self._settings.max_messages_per_session,
-        )
+        command = c.ContinueSession(session_id=session_id, max_messages=self._settings.max_messages_per_session)
         return self._request(command, key, None)
 
     def closing_message(
@@ -278,9 +239,7 @@ class SessionRequests:
         chosen = waiting if call_ids is None else list(call_ids)
         for call_id in chosen:
             if call_id not in waiting:
-                raise errors.CallNotFound(
-                    f"no open call has the id {call_id!r}.", facts={"open": waiting}
-                )
+                raise errors.CallNotFound(f"no open call has the id {call_id!r}.", facts={"open": waiting})
         if not chosen:
             return None
         results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
@@ -317,9 +276,7 @@ def _checked_message_reference(at: str | int) -> str | int:
     if isinstance(cast("object", at), str):
         return checked_id("a message's id", cast("str", at))
     if type(cast("object", at)) is not int or cast("int", at) < 1:
-        raise errors.InvalidRequest(
-            "a message is named by its id, or by its number: a whole number from 1 on."
-        )
+        raise errors.InvalidRequest("a message is named by its id, or by its number: a whole number from 1 on.")
     return at
 
 
@@ -327,13 +284,9 @@ def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze_object("a metadata filter", metadata)
     made = projections.metadata_terms(frozen)
     if len(made) != len(frozen):
-        raise errors.InvalidRequest(
-            "a metadata filter compares text, numbers, booleans or None of at most 500 bytes."
-        )
+        raise errors.InvalidRequest("a metadata filter compares text, numbers, booleans or None of at most 500 bytes.")
     if len(made) > limits.FILTER_TERMS_MAX:
-        raise errors.InvalidRequest(
-            f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys."
-        )
+        raise errors.InvalidRequest(f"a metadata filter has at most {limits.FILTER_TERMS_MAX} keys.")
     return made
 
 
@@ -364,10 +317,7 @@ def idle_cutoff_us(now: When | None, clock: Callable[[], int], idle_s: float) ->
 def idle_sessions_query(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
     return port.Query(
-        kind=projections.SESSION_KIND,
-        status=SessionStatus.ACTIVE,
-        until_us=before_us,
-        limit=limits.PAGE_SIZE_MAX,
+        kind=projections.SESSION_KIND, status=SessionStatus.ACTIVE, until_us=before_us, limit=limits.PAGE_SIZE_MAX
     )
 
 
@@ -388,9 +338,7 @@ def session_page(rows: Sequence[port.Projection], limit: int) -> Page:
 
 
 def _listed_session(row: port.Projection) -> dict[str, Json]:
-    info = codec.decode_info(
-        row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us
-    )
+    info = codec.decode_info(row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us)
     return info.to_dict()
 
 

@@ -46,12 +46,7 @@ class Session(RecordedWindowVerbs):
     __slots__ = ("_has_deferred_writes", "_manager", "_recover")
 
     def __init__(
-        self,
-        manager: Sessions,
-        engine: Engine,
-        tenant: str,
-        state: SessionState,
-        recover: StateRecovery | None = None,
+        self, manager: Sessions, engine: Engine, tenant: str, state: SessionState, recover: StateRecovery | None = None
     ) -> None:
         super().__init__(engine, tenant, state)
         self._manager = manager
@@ -105,9 +100,7 @@ class Session(RecordedWindowVerbs):
         is how many input tokens the provider reported for it: an estimate is corrected by that.
         Raises a kind of InvalidMessage or PairingError, SessionEnded, DuplicateMessage, StaleVersion.
         """
-        return self.add_messages(
-            (message,), key=key, expected_version=expected_version, window=window, usage=usage
-        )
+        return self.add_messages((message,), key=key, expected_version=expected_version, window=window, usage=usage)
 
     def add_messages(
         self,
@@ -138,17 +131,11 @@ class Session(RecordedWindowVerbs):
         key: str | None = None,
     ) -> Session:
         """Begin a session that is what this one was at a message (its id or number; None: the last)."""
-        return self._manager.fork_session(
-            self.id, at, new_id=new_id, title=title, metadata=metadata, key=key
-        )
+        return self._manager.fork_session(self.id, at, new_id=new_id, title=title, metadata=metadata, key=key)
 
-    def rewind(
-        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
-    ) -> Session:
+    def rewind(self, at: str | int, *, key: str | None = None, expected_version: int | None = None) -> Session:
         """Go back to a message (its id or number): later ones leave the conversation."""
-        self._state = self._manager.rewind_session(
-            self.id, at, key=key, expected_version=expected_version
-        ).state
+        self._state = self._manager.rewind_session(self.id, at, key=key, expected_version=expected_version).state
         return self
 
     def at(self, version: int) -> PastSession:
@@ -171,18 +158,12 @@ class Session(RecordedWindowVerbs):
 
     def pending_calls(self) -> list[PendingCall]:
         """Return the tool calls that have no result yet, wherever the conversation is now."""
-        return self._read_or_recover(
-            lambda state: self._read_pending_calls(self._manager.conversation_end(state))
-        )
+        return self._read_or_recover(lambda state: self._read_pending_calls(self._manager.conversation_end(state)))
 
     def _read_pending_calls(self, last: SessionState) -> list[PendingCall]:
         return session_view.read_pending_calls(self._reader_of(last), last)
 
-    def close_pending_calls(
-        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
-    ) -> Session:
+    def close_pending_calls(self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME) -> Session:
         """Close open calls (None: all) with an error result that says the outcome is unknown."""
-        self._state = self._manager.close_pending_calls(
-            self.id, call_ids=call_ids, outcome=outcome
-        ).state
+        self._state = self._manager.close_pending_calls(self.id, call_ids=call_ids, outcome=outcome).state
         return self

@@ -73,10 +73,7 @@ class SessionFiles:
         """Sweep in intervals, in a thread of its own; 0 is off."""
         if interval_s > 0:
             self._thread = threading.Thread(
-                target=self._write_in_intervals,
-                args=(interval_s,),
-                name="limpet-files",
-                daemon=True,
+                target=self._write_in_intervals, args=(interval_s,), name="limpet-files", daemon=True
             )
             self._thread.start()
 
@@ -234,9 +231,7 @@ class SessionFiles:
             "messages": [message.to_dict() for message in messages],
         }
 
-    def read_verified(
-        self, tenant: str, session_id: str
-    ) -> tuple[dict[str, Json], list[Message]] | None:
+    def read_verified(self, tenant: str, session_id: str) -> tuple[dict[str, Json], list[Message]] | None:
         """Return what a session's file says, or its backup, and its messages; None if neither verifies."""
         document = self._documents.get(self._name(tenant, session_id))
         if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
@@ -252,13 +247,9 @@ class SessionFiles:
     def _is_of_log(self, tenant: str, document: Mapping[str, Json]) -> bool:
         """Whether a document is not of another log: at its version this one has its link, or can't be read there."""
         match document:
-            case {"stream": str(stream), "version": int(version), "link": str(link)} if (
-                0 < version <= POSITION_MAX
-            ):
+            case {"stream": str(stream), "version": int(version), "link": str(link)} if 0 < version <= POSITION_MAX:
                 with contextlib.suppress(errors.Corrupt):
-                    found = self._engine.store.read(
-                        tenant, stream, after=version - 1, until=version, at=version
-                    )
+                    found = self._engine.store.read(tenant, stream, after=version - 1, until=version, at=version)
                     return not found or found[-1].link.hex() == link
                 return True
             case _:

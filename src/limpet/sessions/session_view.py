@@ -54,9 +54,7 @@ class MessageReader:
             return self._state.began
         ordinal = self._state.ordinal_began + index + 1
         return (
-            self._engine.store.find_ordinal(
-                self._tenant, self._stream, ordinal, at=self._state.version
-            )
+            self._engine.store.find_ordinal(self._tenant, self._stream, ordinal, at=self._state.version)
             or self._state.version + 1
         ) - 1
 
@@ -87,9 +85,7 @@ class MessageReader:
 
     def truncated_error(self) -> errors.Error:
         """Return the error for a session whose log has fewer messages than its state."""
-        return truncated_stream_error(
-            self._engine.store, self._tenant, self._stream, self._state.version
-        )
+        return truncated_stream_error(self._engine.store, self._tenant, self._stream, self._state.version)
 
     def start_version(self) -> int:
         """Return the version to read the first chunk after."""
@@ -135,9 +131,7 @@ class Messages(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         if not len(self):
             return
-        found, after = self._read_or_recover(
-            lambda reader: reader.chunk(reader.start_version(), limits.READ_CHUNK)
-        )
+        found, after = self._read_or_recover(lambda reader: reader.chunk(reader.start_version(), limits.READ_CHUNK))
         reader, remaining = self._reader, len(self)
         while True:
             if not found:
@@ -148,9 +142,7 @@ class Messages(Sequence[Message]):
                 return
             found, after = self._next_chunk(reader, after, min(remaining, limits.READ_CHUNK))
 
-    def _next_chunk(
-        self, reader: MessageReader, after: int, limit: int
-    ) -> tuple[list[Message], int]:
+    def _next_chunk(self, reader: MessageReader, after: int, limit: int) -> tuple[list[Message], int]:
         try:
             return reader.chunk(after, limit)
         except errors.Corrupt as error:

@@ -24,12 +24,7 @@ from limpet.core.windows import summary as summaries
 from limpet.core.windows import window as windows
 from limpet.core.windows.window import Window, WindowMessage
 from limpet.sessions.requests import MessageLike
-from limpet.sessions.window_requests import (
-    AsyncSummarizer,
-    Summarizer,
-    checked_summary_language,
-    checked_summary_text,
-)
+from limpet.sessions.window_requests import AsyncSummarizer, Summarizer, checked_summary_language, checked_summary_text
 from limpet.sessions.windows import WindowOptions
 
 if TYPE_CHECKING:
@@ -65,10 +60,7 @@ class StateManager:
 
     def count(self, messages: Iterable[MessageLike]) -> int:
         """Return the tokens of a list, including the overhead of a request."""
-        return (
-            sum(map(self._measure.count, _accept_messages(messages)))
-            + self._measure.counted.overhead
-        )
+        return sum(map(self._measure.count, _accept_messages(messages))) + self._measure.counted.overhead
 
     def fits(self, messages: Iterable[MessageLike], message: MessageLike) -> bool:
         """Return whether a list stays within the limit with one more message."""
@@ -117,9 +109,7 @@ class StateManager:
             self._asked, tools=tools, reserve=reserve, min_compaction=min_compaction
         ).corrected_counter()
         said = enumerate(_accept_messages(messages), 1)
-        pieces = [
-            WindowMessage(number, message, measure.count(message)) for number, message in said
-        ]
+        pieces = [WindowMessage(number, message, measure.count(message)) for number, message in said]
         return windows.fit_window(
             pieces,
             self.limit,
@@ -130,11 +120,7 @@ class StateManager:
         )
 
     def summarize(
-        self,
-        messages: Sequence[MessageLike],
-        summarizer: Summarizer | None = None,
-        *,
-        language: str | None = None,
+        self, messages: Sequence[MessageLike], summarizer: Summarizer | None = None, *, language: str | None = None
     ) -> list[Message]:
         """Return the list with its earlier turns replaced by one system message that summarises them.
 
@@ -153,11 +139,7 @@ class StateManager:
         return self.truncate(early.replaced(list(messages), text))
 
     async def summarize_async(
-        self,
-        messages: Sequence[MessageLike],
-        summarizer: AsyncSummarizer,
-        *,
-        language: str | None = None,
+        self, messages: Sequence[MessageLike], summarizer: AsyncSummarizer, *, language: str | None = None
     ) -> list[Message]:
         """The same with an async summariser. Messages may be added to the list meanwhile; they are kept.
 
@@ -185,9 +167,7 @@ class StateManager:
         asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
         stop = asked[0] if asked else stop
         chars = int(self.limit * limits.SUMMARY_SHARE) * 2
-        made = _EarlierTurns(
-            given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix
-        )
+        made = _EarlierTurns(given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix)
         return made if made.messages else None
 
     def _is_summary(self, message: Message) -> bool:
@@ -230,12 +210,7 @@ class _EarlierTurns:
             return _accept_messages(now)
         known = Summary(0, 0, self.before, "") if self.before else None
         made = summaries.summarise_messages(
-            self.messages,
-            self._numbers,
-            chars=self._chars,
-            language=self._language,
-            prefix=self._prefix,
-            before=known,
+            self.messages, self._numbers, chars=self._chars, language=self._language, prefix=self._prefix, before=known
         )
         if text is not None:
             words = summaries.with_prefix(text, self._language, self._prefix)

@@ -37,9 +37,7 @@ def refuse_change(*_: object) -> NoReturn:
     )
 
 
-def state_at_version(
-    engine: Engine, tenant: str, state: SessionState, version: int
-) -> SessionState:
+def state_at_version(engine: Engine, tenant: str, state: SessionState, version: int) -> SessionState:
     """Return what a session was at a version; raise NotFound if it was not there."""
     engine.check()
     if type(cast("object", version)) is not int or version < 1:
@@ -57,8 +55,7 @@ def state_at_position(engine: Engine, tenant: str, session_id: str, position: in
         return state_at_version(engine, tenant, state, version)
     except (errors.NotFound, errors.InvalidRequest) as error:
         raise errors.SessionNotFound(
-            f"there was no session {named!r} at position {position:,}.",
-            facts={"session": named, "position": position},
+            f"there was no session {named!r} at position {position:,}.", facts={"session": named, "position": position}
         ) from error
 
 
@@ -96,9 +93,7 @@ class PastSession(RecordedWindowVerbs):
         key: str | None = None,
     ) -> Session:
         """Begin a session that goes on from here; nothing is copied."""
-        return self._manager.fork_version(
-            self.id, self.version, new_id=new_id, title=title, metadata=metadata, key=key
-        )
+        return self._manager.fork_version(self.id, self.version, new_id=new_id, title=title, metadata=metadata, key=key)
 
     def set_policy(self, policy: WindowPolicy | None) -> NoReturn:
         """Refuse: what was can't be changed."""
@@ -115,9 +110,7 @@ class PastSession(RecordedWindowVerbs):
         """Refuse: what was can't be changed."""
         refuse_change(budget, model, counter, summary)
 
-    def summarize(
-        self, summarizer: Summarizer | None = None, *, language: str | None = None
-    ) -> NoReturn:
+    def summarize(self, summarizer: Summarizer | None = None, *, language: str | None = None) -> NoReturn:
         """Refuse: what was can't be changed."""
         refuse_change(summarizer, language)
 
@@ -145,15 +138,11 @@ class PastSession(RecordedWindowVerbs):
         """Refuse: what was can't be changed."""
         refuse_change(messages, key, expected_version, window, usage)
 
-    def close_pending_calls(
-        self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
-    ) -> NoReturn:
+    def close_pending_calls(self, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME) -> NoReturn:
         """Refuse: what was can't be changed."""
         refuse_change(call_ids, outcome)
 
-    def rewind(
-        self, at: str | int, *, key: str | None = None, expected_version: int | None = None
-    ) -> NoReturn:
+    def rewind(self, at: str | int, *, key: str | None = None, expected_version: int | None = None) -> NoReturn:
         """Refuse: what was can't be changed."""
         refuse_change(at, key, expected_version)
 
@@ -220,19 +209,14 @@ class Between:
 
     def session(self, session_id: str) -> Difference:
         """Return the messages by which a session differs; raise SessionNotFound if it was never there."""
-        before, after = (
-            self._state_at(session_id, self._first),
-            self._state_at(session_id, self._last),
-        )
+        before, after = (self._state_at(session_id, self._first), self._state_at(session_id, self._last))
         if before is None and after is None:
             state_at_position(self._engine, self._tenant, session_id, self._last)
         return message_difference(self._engine, self._tenant, before, after)
 
     def frame(self, frame_id: str) -> FrameDifference:
         """Return a frame at both moments; raise FrameNotFound if it was there at neither."""
-        return queries.frame_difference(
-            self._engine, self._tenant, frame_id, self._first, self._last
-        )
+        return queries.frame_difference(self._engine, self._tenant, frame_id, self._first, self._last)
 
     def _state_at(self, session_id: str, position: int) -> SessionState | None:
         try:

@@ -30,20 +30,14 @@ AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
 """The same, awaited."""
 
 
-def policy_request(
-    tenant: str, state: SessionState, policy: WindowPolicy | None
-) -> c.CommandRequest:
+def policy_request(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.CommandRequest:
     """A request that settles a session's policy."""
     command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
     return c.CommandRequest(tenant=tenant, command=command)
 
 
 def trim_policy(
-    policy: WindowPolicy | None,
-    budget: int | None,
-    model: str | None,
-    counter: str | None,
-    summary: str | None,
+    policy: WindowPolicy | None, budget: int | None, model: str | None, counter: str | None, summary: str | None
 ) -> WindowPolicy:
     """Return the policy by which a session is trimmed once: its own, but for what is given."""
     if policy is None:
@@ -92,9 +86,7 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
         """The text of the summary before, if there is one."""
         return self.previous.text if self.previous else None
 
-    def summary_request(
-        self, tenant: str, text: str | None, language: str, author: str = ""
-    ) -> c.CommandRequest:
+    def summary_request(self, tenant: str, text: str | None, language: str, author: str = "") -> c.CommandRequest:
         """A request that puts a summary in their place: this text of an author's, or one taken out of what they say.
 
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
@@ -102,10 +94,7 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
         known, first = self.previous, self.after + 1
         policy = self.state.policy or WindowPolicy(budget=self._budget)
         prefix = policy.summary_prefix
-        if text is None:
-            made = self._extracted_text(language, prefix)
-        else:
-            made = summaries.with_prefix(text, language, prefix)
+        made = self._extracted_text(language, prefix) if text is None else summaries.with_prefix(text, language, prefix)
         score, missing = summaries.recall_score(self.messages, made, self.previous_text or "")
         if text is not None and score < policy.recall:
             raise errors.SummaryRefused(
@@ -150,20 +139,14 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
         ).text  # fmt: skip
 
 
-def unsummarized_messages(
-    reader: MessageReader, state: SessionState, *, written: bool
-) -> UnsummarizedMessages | None:
+def unsummarized_messages(reader: MessageReader, state: SessionState, *, written: bool) -> UnsummarizedMessages | None:
     """Return what could be summarised of a session, by somebody who writes it or not; None if nothing could."""
     known = state.written if written else state.summary
     after = known.last if known else 0
     last = state.cut.first - 1 if state.cut else 0
     found = reader.slice(slice(after, last)) if after < last else []
     # What stays in every window needs no summary.
-    said = [
-        m
-        for m in found
-        if m.category not in ALWAYS_VISIBLE_CATEGORIES and not has_high_priority(m.metadata)
-    ]
+    said = [m for m in found if m.category not in ALWAYS_VISIBLE_CATEGORIES and not has_high_priority(m.metadata)]
     return UnsummarizedMessages(state, said, known, last) if said else None
 
 
@@ -201,9 +184,7 @@ def author_of(summarizer: object) -> str:
     return str(named or type(summarizer).__name__)[: limits.ID_BYTES_MAX // 4]
 
 
-def checked_summary_language(
-    summarizer: object, language: str | None, policy: WindowPolicy | None = None
-) -> str:
+def checked_summary_language(summarizer: object, language: str | None, policy: WindowPolicy | None = None) -> str:
     """Return the language of a summary; raise if these can't make one: before messages are read, and a model is asked.
 
     It is the one asked for, else the summariser's own, else the policy's, else English.
@@ -227,9 +208,7 @@ def checked_summary_text(text: object) -> str:
             hint="An async one is for sessions of connect_async(), or summarize_async().",
         )
     if not text.strip():
-        raise errors.InvalidRequest(
-            "a summariser returns the text of the summary; this one is empty."
-        )
+        raise errors.InvalidRequest("a summariser returns the text of the summary; this one is empty.")
     size = len(checked_text(text).encode())
     if size > limits.SUMMARY_BYTES_MAX:
         raise errors.TooLarge(

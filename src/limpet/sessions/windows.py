@@ -130,9 +130,7 @@ class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def make_session_window(
-    engine: Engine, tenant: str, state: SessionState, wish: WindowArguments
-) -> Window:
+def make_session_window(engine: Engine, tenant: str, state: SessionState, wish: WindowArguments) -> Window:
     """Return the window of a session as it was at a state."""
     engine.check()
     asked = wish.resolve(state.policy)
@@ -148,9 +146,7 @@ def make_session_window(
     )  # fmt: skip
 
 
-def rebuild_message_window(
-    engine: Engine, tenant: str, state: SessionState, message_id: str
-) -> Window:
+def rebuild_message_window(engine: Engine, tenant: str, state: SessionState, message_id: str) -> Window:
     """Return the window that was recorded with a message of a session."""
     engine.check()
     stream = session_stream(state.id)
@@ -174,9 +170,7 @@ def rebuild_message_window(
 class RecordedMessages:
     """Messages of a session as they were numbered when a window or a pack was recorded."""
 
-    def __init__(
-        self, store: port.Store, tenant: str, chosen: WindowSelection | ConversationMoment
-    ) -> None:
+    def __init__(self, store: port.Store, tenant: str, chosen: WindowSelection | ConversationMoment) -> None:
         self._store = store
         self._tenant = tenant
         self._stream = session_stream(chosen.session_id)
@@ -185,9 +179,7 @@ class RecordedMessages:
     def count(self) -> int:
         """Return how many there were."""
         version = self._chosen.version
-        found = self._store.read(
-            self._tenant, self._stream, after=version - 1, until=version, limit=1, at=version
-        )
+        found = self._store.read(self._tenant, self._stream, after=version - 1, until=version, limit=1, at=version)
         return found[0].ordinal - self._chosen.began if found else 0
 
     def read(self, first: int, last: int) -> list[Message]:
@@ -234,9 +226,7 @@ class WindowVerbs(SessionView):
             budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             min_compaction=min_compaction, stable=stable,
         )  # fmt: skip
-        return self._read_or_recover(
-            lambda state: make_session_window(self._engine, self._tenant, state, wish)
-        )
+        return self._read_or_recover(lambda state: make_session_window(self._engine, self._tenant, state, wish))
 
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
@@ -249,9 +239,7 @@ class WindowVerbs(SessionView):
 
     def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = self._engine.run(
-            window_requests.policy_request(self._tenant, self.state, policy)
-        ).state
+        self._state = self._engine.run(window_requests.policy_request(self._tenant, self.state, policy)).state
         return self
 
     def trimmed(
@@ -270,14 +258,10 @@ class WindowVerbs(SessionView):
         """
         policy = window_requests.trim_policy(self.policy, budget, model, counter, summary)
         made = copy.copy(self)
-        made._state = self._engine.run(
-            window_requests.trim_request(self._tenant, self.state, policy)
-        ).state
+        made._state = self._engine.run(window_requests.trim_request(self._tenant, self.state, policy)).state
         return made
 
-    def summarize(
-        self, summarizer: Summarizer | None = None, *, language: str | None = None
-    ) -> Self:
+    def summarize(self, summarizer: Summarizer | None = None, *, language: str | None = None) -> Self:
         """Put a summary in the place of messages that cuts have taken out and none stands for yet.
 
         `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
@@ -297,9 +281,7 @@ class WindowVerbs(SessionView):
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
-                text = window_requests.checked_summary_text(
-                    summarizer(out.messages, out.previous_text)
-                )
+                text = window_requests.checked_summary_text(summarizer(out.messages, out.previous_text))
                 author = window_requests.author_of(summarizer)
             request = out.summary_request(self._tenant, text, language, author)
             self._state = self._engine.run(request).state
@@ -342,23 +324,17 @@ class AsyncWindowVerbs(SessionView):
         # Imported here: asyncio takes longer to import than all of Limpet.
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(
-            make_session_window, self._engine, self._tenant, self.state, wish
-        )
+        return await asyncio.to_thread(make_session_window, self._engine, self._tenant, self.state, wish)
 
     async def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(
-            rebuild_message_window, self._engine, self._tenant, self.state, message_id
-        )
+        return await asyncio.to_thread(rebuild_message_window, self._engine, self._tenant, self.state, message_id)
 
     async def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = await self._run_request(
-            window_requests.policy_request(self._tenant, self.state, policy)
-        )
+        self._state = await self._run_request(window_requests.policy_request(self._tenant, self.state, policy))
         return self
 
     async def trimmed(
@@ -372,16 +348,11 @@ class AsyncWindowVerbs(SessionView):
         """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
         policy = window_requests.trim_policy(self.policy, budget, model, counter, summary)
         made = copy.copy(self)
-        made._state = await self._run_request(
-            window_requests.trim_request(self._tenant, self.state, policy)
-        )
+        made._state = await self._run_request(window_requests.trim_request(self._tenant, self.state, policy))
         return made
 
     async def summarize(
-        self,
-        summarizer: Summarizer | AsyncSummarizer | None = None,
-        *,
-        language: str | None = None,
+        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str | None = None
     ) -> Self:
         """Put a summary in the place of messages that cuts have taken out and none stands for yet.
 
@@ -391,34 +362,23 @@ class AsyncWindowVerbs(SessionView):
 
         language = window_requests.checked_summary_language(summarizer, language, self.policy)
         out = await asyncio.to_thread(
-            window_requests.unsummarized_messages,
-            self._reader(),
-            self.state,
-            written=summarizer is not None,
+            window_requests.unsummarized_messages, self._reader(), self.state, written=summarizer is not None
         )
         if out is not None:
             text, author = None, ""
             if summarizer is not None:
                 said = await asyncio.to_thread(summarizer, out.messages, out.previous_text)
-                text = window_requests.checked_summary_text(
-                    await said if isinstance(said, Awaitable) else said
-                )
+                text = window_requests.checked_summary_text(await said if isinstance(said, Awaitable) else said)
                 author = window_requests.author_of(summarizer)
-            request = await asyncio.to_thread(
-                out.summary_request, self._tenant, text, language, author
-            )
+            request = await asyncio.to_thread(out.summary_request, self._tenant, text, language, author)
             self._state = await self._run_request(request)
         return self
 
-    async def expand(
-        self, first: Summary | int | None = None, last: int | None = None
-    ) -> list[Message]:
+    async def expand(self, first: Summary | int | None = None, last: int | None = None) -> list[Message]:
         """Return the messages that a summary stands for (None: the live one), or those from number to number."""
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(
-            window_requests.expand_summary, self._reader(), self.state, first, last
-        )
+        return await asyncio.to_thread(window_requests.expand_summary, self._reader(), self.state, first, last)
 
     async def _run_request(self, request: CommandRequest) -> SessionState:
         import asyncio  # noqa: PLC0415
@@ -463,9 +423,7 @@ class _RecordedWindowSearch(SessionEventSearch):
         found = self.read(version - 1, version + 1)
         if len(found) < 2 or found[0].kind != WindowRecordedEvent.kind:
             return None
-        window, said = (
-            fact.event for fact in decode_session_events(self._store, self._tenant, found)
-        )
+        window, said = (fact.event for fact in decode_session_events(self._store, self._tenant, found))
         if not isinstance(window, WindowRecordedEvent) or not isinstance(said, MessageAddedEvent):
             return None
         chosen, answer = window.selection, found[1]
@@ -496,9 +454,7 @@ def _checked_event_number(name: str, version: int) -> int:
     return version
 
 
-def find_recorded_window(
-    engine: Engine, tenant: str, state: SessionState, version: int
-) -> RecordedWindow:
+def find_recorded_window(engine: Engine, tenant: str, state: SessionState, version: int) -> RecordedWindow:
     """Return the window that was recorded with an event: its own, or that of a message said with it."""
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
@@ -515,9 +471,7 @@ def find_recorded_window(
     hint = "Give it along when adding an answer: add_message(reply, window=window)."
     if near:
         hint = f"The nearest that have one: {', '.join(near)}."
-    raise errors.WindowNotFound(
-        what, hint=hint, facts={"version": version, "before": before, "after": after}
-    )
+    raise errors.WindowNotFound(what, hint=hint, facts={"version": version, "before": before, "after": after})
 
 
 def list_recorded_windows(
@@ -532,9 +486,7 @@ def list_recorded_windows(
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
     made: list[RecordedWindow] = []
-    for version in log.versions_of_kind(
-        WindowRecordedEvent.kind, log.version_before_creation(), end, newest=True
-    ):
+    for version in log.versions_of_kind(WindowRecordedEvent.kind, log.version_before_creation(), end, newest=True):
         found = log.window_at(version)
         if found is not None:
             made.append(found)
@@ -548,9 +500,7 @@ class RecordedWindowVerbs(WindowVerbs):
 
     __slots__ = ()
 
-    def recorded_windows(
-        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
-    ) -> list[RecordedWindow]:
+    def recorded_windows(self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None) -> list[RecordedWindow]:
         """Return what was recorded of windows, newest first; those before an event, if one is given."""
         return self._read_or_recover(
             lambda state: list_recorded_windows(self._engine, self._tenant, state, limit, before)
@@ -561,9 +511,7 @@ class RecordedWindowVerbs(WindowVerbs):
 
         Raises WindowNotFound, which names the nearest events that have one.
         """
-        return self._read_or_recover(
-            lambda state: find_recorded_window(self._engine, self._tenant, state, version)
-        )
+        return self._read_or_recover(lambda state: find_recorded_window(self._engine, self._tenant, state, version))
 
 
 class AsyncRecordedWindowVerbs(AsyncWindowVerbs):
@@ -578,14 +526,10 @@ class AsyncRecordedWindowVerbs(AsyncWindowVerbs):
         # Imported here: asyncio takes longer to import than all of Limpet.
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(
-            list_recorded_windows, self._engine, self._tenant, self.state, limit, before
-        )
+        return await asyncio.to_thread(list_recorded_windows, self._engine, self._tenant, self.state, limit, before)
 
     async def recorded_window(self, version: int) -> RecordedWindow:
         """Return what was recorded with an event: the window's own, or that of the answer right after it."""
         import asyncio  # noqa: PLC0415
 
-        return await asyncio.to_thread(
-            find_recorded_window, self._engine, self._tenant, self.state, version
-        )
+        return await asyncio.to_thread(find_recorded_window, self._engine, self._tenant, self.state, version)

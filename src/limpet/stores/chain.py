@@ -89,10 +89,7 @@ def decode_event(row: EventRow, stream: str, stand_in: bytes | None = None) -> S
     """
     if (row.payload is None) != (row.salt is None):
         raise damaged_event_error(row.address, "half of it is missing")
-    if (
-        row.payload is not None
-        and event_digest(row.salt or b"", row.header, row.payload) != row.digest
-    ):
+    if row.payload is not None and event_digest(row.salt or b"", row.header, row.payload) != row.digest:
         raise damaged_event_error(row.address, "its content is not what was written")
     try:
         fields = _header_decoder.decode(row.header)

@@ -148,9 +148,7 @@ class ErasureReplay(Protocol):
         """Return the time."""
         ...
 
-    def derive(
-        self, stream: str, events: Iterator[StoredEvent], blobs: BlobLoader, /
-    ) -> DerivedState:
+    def derive(self, stream: str, events: Iterator[StoredEvent], blobs: BlobLoader, /) -> DerivedState:
         """Return what is derived from a stream."""
         ...
 

@@ -495,9 +495,7 @@ class Store(Protocol):
         """
         ...
 
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, Note]]:
+    def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, Note]]:
         """Return notes whose names begin with a prefix, after a name, in the order of names, at most `limit`."""
         ...
 
@@ -588,12 +586,7 @@ class Store(Protocol):
         ...
 
     def paste(
-        self,
-        tenant: str,
-        events: Sequence[RawEvent],
-        *,
-        blobs: Mapping[bytes, bytes] = {},
-        keys: Sequence[RawKey] = (),
+        self, tenant: str, events: Sequence[RawEvent], *, blobs: Mapping[bytes, bytes] = {}, keys: Sequence[RawKey] = ()
     ) -> None:
         """Write events exactly as given, with their blobs and keys, completely or not at all. Takes the write lock.
 

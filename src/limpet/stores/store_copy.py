@@ -78,10 +78,7 @@ def raw_event_row(raw: RawEvent) -> chain.EventRow:
 
 
 def plan_page(
-    there: CopyTarget,
-    events: Sequence[RawEvent],
-    blobs: Mapping[bytes, bytes],
-    keys: Sequence[RawKey],
+    there: CopyTarget, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes], keys: Sequence[RawKey]
 ) -> CopyPlan:
     """Return what a page brings; raise Conflict or Corrupt, as the port says, if it does not fit."""
     for hash_, content in blobs.items():
@@ -120,9 +117,7 @@ def _check_next(raw: RawEvent, position: int, link: bytes, *, first: bool) -> by
     if not chain.is_linked(raw_event_row(raw), link):
         if first and position > 1:
             raise _other_log_error(raw)
-        raise chain.damaged_event_error(
-            raw_event_row(raw).address, "it is not linked to the one before"
-        )
+        raise chain.damaged_event_error(raw_event_row(raw).address, "it is not linked to the one before")
     return raw.link
 
 
@@ -168,9 +163,7 @@ class _PageStreams:
         elif raw.number not in self._versions:
             known = self._there.stream_name_and_version(raw.number)
             if known is None:
-                raise chain.damaged_event_error(
-                    raw_event_row(raw).address, "the stream that it belongs to is missing"
-                )
+                raise chain.damaged_event_error(raw_event_row(raw).address, "the stream that it belongs to is missing")
             self._names[raw.number], self._versions[raw.number] = known
         self._name(raw)
         if new:
@@ -179,9 +172,7 @@ class _PageStreams:
     def _add(self, raw: RawEvent) -> None:
         holder = self._there.stream_number(raw.stream)
         if (holder and holder not in self.renamed) or raw.stream in self.added.values():
-            raise errors.Conflict(
-                f"another stream is called {raw.stream!r} already.", facts={"stream": raw.stream}
-            )
+            raise errors.Conflict(f"another stream is called {raw.stream!r} already.", facts={"stream": raw.stream})
         self.added[raw.number] = self._names[raw.number] = raw.stream
         self._versions[raw.number] = 0
 
@@ -190,9 +181,7 @@ class _PageStreams:
         if name == raw.stream or is_erased_stream(name):
             return
         if not is_erased_stream(raw.stream):
-            raise errors.Conflict(
-                f"the stream {raw.stream!r} is called {name!r} here.", facts={"stream": raw.stream}
-            )
+            raise errors.Conflict(f"the stream {raw.stream!r} is called {name!r} here.", facts={"stream": raw.stream})
         self._names[raw.number] = raw.stream
         names = self.added if raw.number in self.added else self.renamed
         names[raw.number] = raw.stream
@@ -202,9 +191,7 @@ class _PageStreams:
         if raw.base is not None:
             before = max(before, raw.base[1])
         if raw.version != before + 1:
-            raise chain.damaged_event_error(
-                raw_event_row(raw).address, "it does not follow the version before"
-            )
+            raise chain.damaged_event_error(raw_event_row(raw).address, "it does not follow the version before")
         self._versions[raw.number] = raw.version
 
 
@@ -263,8 +250,7 @@ def _open_staging_lock(lock: Path, target: Path) -> int:
         ) from error
     except PermissionError as error:
         raise errors.StoreReadOnly(
-            f"{target} can't be written.",
-            hint="Check the permissions of its folder, or name a file in another.",
+            f"{target} can't be written.", hint="Check the permissions of its folder, or name a file in another."
         ) from error
     except OSError as error:
         raise errors.InvalidRequest(
@@ -281,9 +267,7 @@ def _is_same_file(fd: int, lock: Path) -> bool:
 
 
 def _staging_busy_error(target: Path) -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        f"somebody else makes {target} just now.", hint="Wait for it, or name another file."
-    )
+    return errors.InvalidRequest(f"somebody else makes {target} just now.", hint="Wait for it, or name another file.")
 
 
 COPY_NOTE: Final = "arriving"
@@ -338,9 +322,7 @@ class CopyMarks:
         self._usable_before.setdefault(tenant, put)
         if is_copy_incomplete(self._source, tenant):
             set_note(self._target, tenant, COPY_NOTE, None)
-            raise errors.InvalidRequest(
-                "source and target are the same store.", hint="Name another store to copy to."
-            )
+            raise errors.InvalidRequest("source and target are the same store.", hint="Name another store to copy to.")
 
     def unmark_unchanged(self, changed: Iterable[str]) -> None:
         """Let tenants be used again that could be before, but for those that were changed."""

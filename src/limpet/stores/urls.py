@@ -101,9 +101,7 @@ def local_path(name: str | Path) -> Path:
         str(name).encode()
         path = Path(name).expanduser()
     except UnicodeEncodeError:
-        raise _impossible_path_error(
-            "it is not UTF-8, since it has half of a surrogate pair"
-        ) from None
+        raise _impossible_path_error("it is not UTF-8, since it has half of a surrogate pair") from None
     except RuntimeError:
         raise _impossible_path_error("what stands after ~ is no user here") from None
     try:

@@ -79,10 +79,7 @@ class TenantTables:
         """Return whether a row that a change adds exists already."""
         renamed = {number: name for number, name, _ in change.renames}
         return (
-            any(
-                row.number in self.streams or self._has_name(row.name, renamed)
-                for row in change.streams
-            )
+            any(row.number in self.streams or self._has_name(row.name, renamed) for row in change.streams)
             or any(row.event.address.position in self.rows for row in change.rows)
             or any(
                 stretch not in change.drop_claims and text in self.claims.get(stretch, ())
@@ -224,14 +221,7 @@ class RamDriver:
             return [streams[number] for number in numbers[:limit]]
 
     def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
+        self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[StreamRow | None, list[FeedRow]]:
         """Return a stream and its own events with low <= version <= high."""
         with self.server.lock:
@@ -268,9 +258,7 @@ class RamDriver:
             at = bisect_left(own, ordinal, key=lambda position: tables.rows[position].ordinal)
             return tables.rows[own[at]].event.address.version if at < len(own) else 0
 
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
+    def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         """Return stretch, text and version of those of these claims that these stretches have."""
         with self.server.lock:
             by_stretch = self.tables(tenant).claims
@@ -338,9 +326,7 @@ class RamDriver:
             matches = [row for row in rows if _matches_query(row.projection, query)]
         return heapq.nlargest(query.offset + query.limit, matches, key=_sort_key)[query.offset :]
 
-    def projections(
-        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[ProjectionRow]:
+    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         """Return projections of all kinds with (kind, id) > after, in that order."""
         with self.server.lock:
             by_kind = self.tables(tenant).projections
@@ -359,16 +345,12 @@ class RamDriver:
             blobs = self.tables(tenant).blobs
             return {hash_: blobs[hash_] for hash_ in hashes if hash_ in blobs}
 
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
+    def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         """Return blobs with hash > after, by hash."""
         with self.server.lock:
             return sorted(i for i in self.tables(tenant).blobs.items() if i[0] > after)[:limit]
 
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
+    def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         """Return uses of blobs of whole positions > after, about `limit` of them."""
         uses: list[tuple[int, bytes]] = []
         with self.server.lock:
@@ -379,9 +361,7 @@ class RamDriver:
                 uses += [(position, hash_) for hash_ in sorted(by_position[position])]
         return uses
 
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
+    def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         """Return those of the blobs that exist and that no event of other streams refers to."""
         with self.server.lock:
             tables = self.tables(tenant)
@@ -449,9 +429,7 @@ class RamDriver:
                 if listener is not but:
                     listener.put(notification)
 
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         """Replace all that is derived of tenants; return False if a head differs from `before`."""
         changes = list(derived)
         with self.server.lock:

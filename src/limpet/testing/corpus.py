@@ -20,16 +20,7 @@ ChatMessage = dict[str, object]
 REPEATED_CALL_IDS = 0.07
 SPOKEN_CALLS = 0.08
 
-_PORTS = (
-    "Skerry",
-    "Tarn Quay",
-    "Ostvik",
-    "Marrow Head",
-    "Sandøy",
-    "Llanwern",
-    "Port Ilse",
-    "Kōhama",
-)
+_PORTS = ("Skerry", "Tarn Quay", "Ostvik", "Marrow Head", "Sandøy", "Llanwern", "Port Ilse", "Kōhama")
 _FIRST_NAMES = ("Åsa", "Bela", "Chidi", "Dunja", "Emre", "Fiadh", "Goro", "Hana", "Ines", "Jakub")
 _LAST_NAMES = ("Lindqvist", "Marsh", "Okafor", "Perić", "Quill", "Rasmussen", "Sato", "Tveit")
 _CABINS = ("deck", "lounge", "inside cabin", "window cabin", "suite")
@@ -93,11 +84,7 @@ _ANSWERS = (
     " voucher of {n}{m} crowns or a place on {day}, from {b}. The voucher is good for a year, on"
     " every crossing, and can be given to somebody else. Which of the two would you prefer?",
 )
-_THOUGHTS = (
-    "Let me look that up.",
-    "One moment, I will check both bookings.",
-    "Checking the fare.",
-)
+_THOUGHTS = ("Let me look that up.", "One moment, I will check both bookings.", "Checking the fare.")
 
 
 def conversations(seed: int, count: int, parallel: bool = False) -> Iterator[list[ChatMessage]]:
@@ -115,9 +102,7 @@ def conversations(seed: int, count: int, parallel: bool = False) -> Iterator[lis
 def endless(seed: int) -> Iterator[ChatMessage]:
     """Yield one user's messages for ever: conversations with single and parallel calls by turns."""
     for number in itertools.count():
-        yield from itertools.chain.from_iterable(
-            conversations(seed * 1_000_003 + number, 8, parallel=number % 2 == 1)
-        )
+        yield from itertools.chain.from_iterable(conversations(seed * 1_000_003 + number, 8, parallel=number % 2 == 1))
 
 
 def read_recorded(path: Path) -> Iterator[list[ChatMessage]]:
@@ -197,9 +182,7 @@ class _Conversation:
         rng = self._rng
         names = [rng.choice(_TOOLS) for _ in range(rng.randint(1, self._widest_call))]
         calls = [self._call(name) for name in names]
-        results = [
-            _result(rng, name, call) for name, call in zip(names, self._open(calls), strict=True)
-        ]
+        results = [_result(rng, name, call) for name, call in zip(names, self._open(calls), strict=True)]
         rng.shuffle(results)
         spoken = rng.choice(_THOUGHTS) if rng.random() < SPOKEN_CALLS else None
         return [{"content": spoken, "role": "assistant", "tool_calls": calls}, *results]
@@ -207,11 +190,7 @@ class _Conversation:
     def _call(self, name: str) -> dict[str, object]:
         rng = self._rng
         arguments = _argument_text(rng, _arguments(rng, name))
-        return {
-            "function": {"arguments": arguments, "name": name},
-            "id": self._call_id(),
-            "type": "function",
-        }
+        return {"function": {"arguments": arguments, "name": name}, "id": self._call_id(), "type": "function"}
 
     def _open(self, calls: list[dict[str, object]]) -> list[str]:
         ids = [str(call["id"]) for call in calls]
@@ -313,17 +292,12 @@ def _booking(rng: random.Random) -> dict[str, object]:
         "state": rng.choice(_STATES),
         "cabin": rng.choice(_CABINS),
         "crossings": [
-            {
-                "date": _day(rng),
-                **{key: value for key, value in _sailing(rng).items() if key != "places"},
-            }
+            {"date": _day(rng), **{key: value for key, value in _sailing(rng).items() if key != "places"}}
             for _ in range(rng.randint(1, 2))
         ],
         "travellers": [_person(rng) for _ in range(rng.randint(1, 4))],
         "extras": rng.sample(_EXTRAS, rng.randint(0, 2)),
-        "paid": [
-            {"payment_id": f"card_{rng.randint(10**6, 10**7)}", "amount": rng.randint(40, 900)}
-        ],
+        "paid": [{"payment_id": f"card_{rng.randint(10**6, 10**7)}", "amount": rng.randint(40, 900)}],
         "insured": False,
         "note": None,
     }

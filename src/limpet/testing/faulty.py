@@ -119,9 +119,7 @@ class FaultyStore:
         self._fail(fails)
         return put
 
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, Note]]:
+    def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, Note]]:
         """Pass through."""
         return self._store.notes(tenant, prefix, after=after, limit=limit)
 
@@ -156,9 +154,7 @@ class FaultyStore:
         newest: bool = False,
     ) -> list[StoredEvent]:
         """Pass through."""
-        return self._store.read(
-            tenant, stream, after=after, until=until, limit=limit, at=at, newest=newest
-        )
+        return self._store.read(tenant, stream, after=after, until=until, limit=limit, at=at, newest=newest)
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Pass through."""
@@ -236,12 +232,7 @@ class FaultyStore:
         return self._store.copy_keys(tenant, after=after, limit=limit)
 
     def paste(
-        self,
-        tenant: str,
-        events: Sequence[RawEvent],
-        *,
-        blobs: Mapping[bytes, bytes] = {},
-        keys: Sequence[RawKey] = (),
+        self, tenant: str, events: Sequence[RawEvent], *, blobs: Mapping[bytes, bytes] = {}, keys: Sequence[RawKey] = ()
     ) -> None:
         """Paste, or fail if this is the call that fails."""
         fails = self._counted()
@@ -269,8 +260,7 @@ class FaultyStore:
     def _fail(self, now: bool) -> None:
         if now:
             raise errors.Unavailable(
-                f"mutating call {self.fail_at:,} failed, as it was told to.",
-                facts={"call": self.fail_at},
+                f"mutating call {self.fail_at:,} failed, as it was told to.", facts={"call": self.fail_at}
             )
 
 

@@ -74,18 +74,14 @@ class MemoryContract:
         assert len(facts_with_word(engine, ADA, "Oslo")) == 1
         assert len(facts_with_word(engine, ADA, "peanuts")) == 1
 
-    def test_what_is_said_again_is_one_fact_from_its_newest_source(
-        self, engine: MemoryEngine
-    ) -> None:
+    def test_what_is_said_again_is_one_fact_from_its_newest_source(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s2", "I am allergic to peanuts.", day=9)
         ingest_texts(engine, ADA, "s1", "I am allergic to peanuts.", day=2)
         (fact,) = facts_with_word(engine, ADA, "peanuts")
         assert fact.source.session_id == "s2"
         assert fact.since_us // DAY_US == 2
 
-    def test_one_that_was_broken_off_is_taken_from_its_beginning(
-        self, engine: MemoryEngine
-    ) -> None:
+    def test_one_that_was_broken_off_is_taken_from_its_beginning(self, engine: MemoryEngine) -> None:
         texts = ["I live in Oslo.", "My name is Ada.", "I am allergic to peanuts."]
         history, said = conversation(ADA, "s1", *texts)
 
@@ -104,10 +100,7 @@ class MemoryContract:
     def test_of_a_contradiction_the_later_word_holds(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
         ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=5)
-        (old,), (new,) = (
-            facts_with_word(engine, ADA, "Oslo"),
-            facts_with_word(engine, ADA, "Bergen"),
-        )
+        (old,), (new,) = (facts_with_word(engine, ADA, "Oslo"), facts_with_word(engine, ADA, "Bergen"))
         assert new.until_us is None
         assert old.until_us == new.since_us
         text = engine.profile(ADA, 500).text
@@ -117,21 +110,12 @@ class MemoryContract:
     def test_a_session_that_comes_late_does_not_win_for_it(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=5)
         ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
-        (old,), (new,) = (
-            facts_with_word(engine, ADA, "Oslo"),
-            facts_with_word(engine, ADA, "Bergen"),
-        )
+        (old,), (new,) = (facts_with_word(engine, ADA, "Oslo"), facts_with_word(engine, ADA, "Bergen"))
         assert (old.until_us, new.until_us) == (new.since_us, None)
         assert "Oslo" not in engine.profile(ADA, 500).text
 
     def test_a_profile_keeps_to_its_budget(self, engine: MemoryEngine) -> None:
-        ingest_texts(
-            engine,
-            ADA,
-            "s1",
-            "My name is Ada.",
-            *(f"I am allergic to food{n}x." for n in "abcdefghij"),
-        )
+        ingest_texts(engine, ADA, "s1", "My name is Ada.", *(f"I am allergic to food{n}x." for n in "abcdefghij"))
         whole = engine.profile(ADA, 1_000)
         assert whole.tokens <= 1_000
         for budget in (0, 1, 5, 20, 60, whole.tokens - 1):
@@ -154,11 +138,7 @@ class MemoryContract:
     def test_users_and_tenants_are_apart(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s1", "I live in Oslo.")
         ingest_texts(engine, OTHER_ADA, "s1", "I live in Bergen.")
-        for other, own, foreign in (
-            (BOB, None, "Oslo"),
-            (OTHER_ADA, "Bergen", "Oslo"),
-            (ADA, "Oslo", "Bergen"),
-        ):
+        for other, own, foreign in ((BOB, None, "Oslo"), (OTHER_ADA, "Bergen", "Oslo"), (ADA, "Oslo", "Bergen")):
             assert facts_with_word(engine, other, foreign) == []
             assert foreign not in engine.profile(other, 500).text
             assert all(foreign not in found.text for found in engine.search(other, foreign, 9))
@@ -193,17 +173,12 @@ class MemoryContract:
         for fact in engine.facts(ADA):
             assert not any(ord(c) < 32 or 0x202A <= ord(c) <= 0x202E for c in fact.text)
 
-    def test_a_session_is_forgotten_and_what_it_replaced_holds_again(
-        self, engine: MemoryEngine
-    ) -> None:
+    def test_a_session_is_forgotten_and_what_it_replaced_holds_again(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s1", "I live in Oslo.", "I am allergic to peanuts.", day=1)
         ingest_texts(engine, ADA, "s2", "I moved to Bergen.", "I am allergic to peanuts.", day=5)
         assert engine.forget(ADA, "s2") == 1
         assert facts_with_word(engine, ADA, "Bergen") == []
-        (home,), (allergy,) = (
-            facts_with_word(engine, ADA, "Oslo"),
-            facts_with_word(engine, ADA, "peanuts"),
-        )
+        (home,), (allergy,) = (facts_with_word(engine, ADA, "Oslo"), facts_with_word(engine, ADA, "peanuts"))
         assert home.until_us is None
         assert allergy.source.session_id == "s1"
         assert "Oslo" in engine.profile(ADA, 500).text
@@ -211,9 +186,7 @@ class MemoryContract:
         ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=5)
         assert facts_with_word(engine, ADA, "Bergen")
 
-    def test_a_message_is_forgotten_and_the_rest_of_its_session_stays(
-        self, engine: MemoryEngine
-    ) -> None:
+    def test_a_message_is_forgotten_and_the_rest_of_its_session_stays(self, engine: MemoryEngine) -> None:
         ingest_texts(engine, ADA, "s1", "I live in Oslo.", "I am allergic to peanuts.", day=1)
         assert engine.forget(ADA, "s1", position(1, 1)) == 1
         assert facts_with_word(engine, ADA, "Oslo") == []
@@ -248,22 +221,15 @@ class MemoryContract:
             opened.close()
 
 
-def ingest_texts(
-    engine: MemoryEngine, who: Who, session_id: str, *texts: str, day: int = 1
-) -> None:
+def ingest_texts(engine: MemoryEngine, who: Who, session_id: str, *texts: str, day: int = 1) -> None:
     """Hand over a session in which a user said some things, in chunks of two."""
     history, said = conversation(who, session_id, *texts, day=day)
     engine.ingest(history, (said[at : at + 2] for at in range(0, len(said), 2)))
 
 
-def conversation(
-    who: Who, session_id: str, *texts: str, day: int = 1
-) -> tuple[History, list[Said]]:
+def conversation(who: Who, session_id: str, *texts: str, day: int = 1) -> tuple[History, list[Said]]:
     """Return a session that took place on a day, each message a microsecond after the one before."""
-    messages = [
-        Message(role="user", id=f"{session_id}-{number}", content=text)
-        for number, text in enumerate(texts, 1)
-    ]
+    messages = [Message(role="user", id=f"{session_id}-{number}", content=text) for number, text in enumerate(texts, 1)]
     said = [_said_at(session_id, position(day, n), m) for n, m in enumerate(messages, 1)]
     history = History(
         key=f"{session_id}/1",
@@ -294,10 +260,5 @@ def facts_without_ids(engine: MemoryEngine, who: Who) -> list[tuple[str, str, in
 def _said_at(session_id: str, at: int, message: Message) -> Said:
     day, number = divmod(at, 1_000)
     return Said(
-        position=at,
-        session_id=session_id,
-        generation=1,
-        number=number,
-        time_us=day * DAY_US + number,
-        message=message,
+        position=at, session_id=session_id, generation=1, number=number, time_us=day * DAY_US + number, message=message
     )

@@ -21,16 +21,7 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import (
-    Fact,
-    FactKind,
-    History,
-    Profile,
-    Recalled,
-    Said,
-    Source,
-    Who,
-)
+from limpet.core.values.memory_records import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
 from limpet.memory import http as schema
 from limpet.memory.port import MemoryEngine
 
@@ -134,9 +125,7 @@ class MemoryServer:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
@@ -307,9 +296,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _served(self) -> msgspec.Struct:
         given = self.headers.get("Authorization", "")
-        if self.key is not None and not hmac.compare_digest(
-            given.encode(), f"Bearer {self.key}".encode()
-        ):
+        if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             raise _Refusal(401, "the API key is missing or wrong.")
         verb = self.desk.verbs.get(self.path)
         if verb is None:

@@ -37,10 +37,7 @@ _CHAT_PARTS: Final[Mapping[str, frozenset[str]]] = {
     "tool": frozenset({"text"}),
 }
 _RESPONSES_PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
-_OUTPUTS: Final = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-}
+_OUTPUTS: Final = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 _ITEM_IDS: Final = {"message": "msg", "function_call": "fc", "reasoning": "rs"}
 _IMAGES: Final = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _SHOWN_BLOCKS: Final = frozenset({"text", "image", "document", "search_result"})
@@ -217,9 +214,7 @@ def _responses_call(where: str, item: Dict) -> Iterator[Violation]:
         yield Violation("responses-call", where, "a call has its arguments as text")
 
 
-def _responses_output(
-    where: str, item: Dict, calls: Mapping[Json, Json], answered: set[Json]
-) -> Iterator[Violation]:
+def _responses_output(where: str, item: Dict, calls: Mapping[Json, Json], answered: set[Json]) -> Iterator[Violation]:
     given, output = item.get("call_id"), item.get("output")
     if given not in calls:
         yield Violation("responses-output-without-call", where, f"no call {given!r} before it")
@@ -238,9 +233,7 @@ def _responses_output(
 
 
 def _anthropic_system(system: Json) -> Iterator[Violation]:
-    texts = (
-        [block.get("text") for block in _items(system)] if isinstance(system, list) else [system]
-    )
+    texts = [block.get("text") for block in _items(system)] if isinstance(system, list) else [system]
     if system is not None and any(not isinstance(t, str) or not t.strip() for t in texts):
         yield Violation("anthropic-blank", "system", "a system prompt must not be blank")
 
@@ -383,10 +376,7 @@ def _gemini_part(where: str, role: Json, part: Dict) -> Iterator[Violation]:
         yield Violation("gemini-part", where, "a part is of one kind")
     if "text" in part and not str(part["text"] or ""):
         yield Violation("gemini-blank", where, "text must not be empty")
-    for key, whose, value in (
-        ("function_call", "model", "args"),
-        ("function_response", "user", "response"),
-    ):
+    for key, whose, value in (("function_call", "model", "args"), ("function_response", "user", "response")):
         if key not in part:
             continue
         inner = cast("Dict", part[key])

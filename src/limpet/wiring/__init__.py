@@ -88,10 +88,7 @@ class Limpet:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
@@ -176,14 +173,10 @@ def connect_async(
     extras = BackgroundOptions.from_arguments(locals())
     from limpet.wiring.async_client import AsyncLimpet, PendingConnection  # noqa: PLC0415 - asyncio is slow to import
 
-    settings = Settings(
-        tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy
-    )
+    settings = Settings(tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy)
 
     def open_() -> AsyncLimpet:
-        opened = StoreHandle(
-            url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
-        )
+        opened = StoreHandle(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
         return _make_client(AsyncLimpet, opened, settings, extras)
 
     return PendingConnection(open_)

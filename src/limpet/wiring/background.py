@@ -20,12 +20,7 @@ from limpet.admin.erasure.service import ErasureService, SessionHandles
 from limpet.core.values import messages
 from limpet.jobs.cleanup import PurgeTask
 from limpet.llm.port import Model
-from limpet.memory.index_store import (
-    IndexStore,
-    IngestTracker,
-    PairedIndexStore,
-    RecoveringIndexStore,
-)
+from limpet.memory.index_store import IndexStore, IngestTracker, PairedIndexStore, RecoveringIndexStore
 from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors import embedder as vectors_embedder
 from limpet.memory.vectors.embedder import Embedder
@@ -75,14 +70,10 @@ class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
                     hint="See docs/reference/api.md: engines, models and embedders are objects.",
                 )
         if self.summarizer is not None and not callable(self.summarizer):
-            raise errors.InvalidRequest(
-                "summarizer is a function of messages and the summary before."
-            )
+            raise errors.InvalidRequest("summarizer is a function of messages and the summary before.")
         idle = cast("object", self.idle_timeout_s)
         if idle is not None and (type(idle) not in (int, float) or not cast("float", idle) >= 0):
-            raise errors.InvalidRequest(
-                "idle_timeout_s is a number of seconds, 0 or more, or None."
-            )
+            raise errors.InvalidRequest("idle_timeout_s is a number of seconds, 0 or more, or None.")
         if self.keep_ended_days is not None:
             from limpet.admin.retention import checked_days  # noqa: PLC0415 - only whoever asks pays for it
 
@@ -94,11 +85,7 @@ class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PORT_OPTIONS: Final = (
-    (
-        "memory",
-        ("ingest", "profile", "search", "facts", "forget", "close"),
-        "a memory engine or True",
-    ),
+    ("memory", ("ingest", "profile", "search", "facts", "forget", "close"), "a memory engine or True"),
     ("model", ("complete",), "a model such as OpenAIModel(…)"),
     ("embedder", ("embed",), "an embedder or True"),
 )
@@ -115,9 +102,7 @@ def _has_methods(given: object, verbs: Sequence[str]) -> bool:
 class Background:
     """The extras of one open store. What they need is imported and opened when it is first asked for."""
 
-    def __init__(
-        self, engine: Engine, shelf: Callable[[], IndexStore], extras: BackgroundOptions
-    ) -> None:
+    def __init__(self, engine: Engine, shelf: Callable[[], IndexStore], extras: BackgroundOptions) -> None:
         self._engine = engine
         self._open_index_store = shelf
         self._paired_store: PairedIndexStore | None = None
@@ -149,9 +134,7 @@ class Background:
         with self._mutex:
             if self._paired_store is None:
                 engine = self._engine
-                self._paired_store = PairedIndexStore(
-                    engine.store, self._open_index_store(), engine.factory.random
-                )
+                self._paired_store = PairedIndexStore(engine.store, self._open_index_store(), engine.factory.random)
             return self._paired_store
 
     def check(self) -> None:
@@ -180,11 +163,7 @@ class Background:
             from limpet.llm.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
             extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
-        return BuiltIn(
-            RecoveringIndexStore(self._index_store()),
-            count=messages.estimate_text_tokens,
-            extract=extract,
-        )
+        return BuiltIn(RecoveringIndexStore(self._index_store()), count=messages.estimate_text_tokens, extract=extract)
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
@@ -206,14 +185,10 @@ class Background:
                 # Only a program that searches by meaning needs numpy.
                 from limpet.memory.vectors.vector_store import SemanticSearch, VectorStore  # noqa: PLC0415 - see above
 
-                embedder = (
-                    vectors_embedder.installed_embedder() if isinstance(given, bool) else given
-                )
+                embedder = vectors_embedder.installed_embedder() if isinstance(given, bool) else given
                 self._semantic = (
                     embedder,
-                    SemanticSearch(
-                        VectorStore(RecoveringIndexStore(self._index_store()), embedder), embedder
-                    ),
+                    SemanticSearch(VectorStore(RecoveringIndexStore(self._index_store()), embedder), embedder),
                 )
             return self._semantic
 
@@ -264,10 +239,7 @@ class Background:
         made: list[Task] = [
             IndexTask(engine, self._index_store()),
             ExpireTask(
-                engine,
-                idle_s=extras.idle_timeout_s,
-                keep_days=extras.keep_ended_days,
-                retaining=self.retention,
+                engine, idle_s=extras.idle_timeout_s, keep_days=extras.keep_ended_days, retaining=self.retention
             ),
             self._purge_task(),
         ]
@@ -308,9 +280,7 @@ class Background:
         """Work for a tenant in a thread, if that was asked for."""
         if self._extras.worker:
             worker = self.worker((tenant,))
-            work = functools.partial(
-                worker.run, self._stop, last=_CLOSING_TASKS, abandon=self._abandon
-            )
+            work = functools.partial(worker.run, self._stop, last=_CLOSING_TASKS, abandon=self._abandon)
             self._thread = threading.Thread(target=work, name="limpet-worker", daemon=True)
             self._thread.start()
 

@@ -17,9 +17,7 @@ from limpet.stores.port import Store
 from limpet.wiring.store_opener import open_store, sqlite_path
 
 
-def restore(
-    backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True
-) -> Migrated:
+def restore(backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True) -> Migrated:
     """Put what a backup holds into a store that is empty, or not there yet; return what came.
 
     Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
@@ -28,15 +26,10 @@ def restore(
     """
     path = sqlite_path(target)
     with closing(open_store(backup)) as source:
-        if (
-            path is not None
-            and (put := _restore_file(source, path, progress, verify=verify)) is not None
-        ):
+        if path is not None and (put := _restore_file(source, path, progress, verify=verify)) is not None:
             return put
         with closing(open_store(target)) as store:
-            _check_empty(
-                source, store, urls.without_password(backup), urls.without_password(target)
-            )
+            _check_empty(source, store, urls.without_password(backup), urls.without_password(target))
             return migrate.migrate(source, store, progress, verify=verify, follow=False)
 
 
@@ -72,9 +65,7 @@ def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
     return f" To bring its sessions in beside those that are there{each}: {out} && {into}"
 
 
-def _restore_file(
-    source: Store, path: Path, progress: Progress, *, verify: bool
-) -> Migrated | None:
+def _restore_file(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
     """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
     from limpet.stores.sqlite import verification  # noqa: PLC0415 - only whoever uses SQLite pays for it
 

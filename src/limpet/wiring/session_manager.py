@@ -22,12 +22,7 @@ from limpet.sessions.requests import Settings, Write
 from limpet.sessions.session import Session
 from limpet.stores import urls
 from limpet.wiring.background import Background, BackgroundOptions
-from limpet.wiring.store_opener import (
-    close_engine,
-    open_engine,
-    open_index_store,
-    start_session_files,
-)
+from limpet.wiring.store_opener import close_engine, open_engine, open_index_store, start_session_files
 
 if TYPE_CHECKING:
     from limpet.memory.profile import Bootstrap
@@ -80,9 +75,7 @@ class SessionManager(Sessions):
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise errors.InvalidRequest(
-                f"{folder} can't be a folder of conversations: {error}."
-            ) from error
+            raise errors.InvalidRequest(f"{folder} can't be a folder of conversations: {error}.") from error
         extras = BackgroundOptions(
             memory=memory,
             bootstrap_tokens=bootstrap_tokens,
@@ -107,11 +100,7 @@ class SessionManager(Sessions):
 
     @classmethod
     def from_engine(
-        cls,
-        engine: Engine,
-        settings: Settings,
-        bootstrap: Bootstrap | None = None,
-        files: SessionFiles | None = None,
+        cls, engine: Engine, settings: Settings, bootstrap: Bootstrap | None = None, files: SessionFiles | None = None
     ) -> SessionManager:
         """Return a manager over an engine that somebody else opened and will close."""
         manager = cls.__new__(cls)
@@ -188,10 +177,7 @@ class SessionManager(Sessions):
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 

@@ -133,9 +133,7 @@ def open_store(url: str | Path) -> Store:
             hint="Name one, such as state.db.",
         )
     if str(url) in (":memory:", "volatile", "memory"):
-        raise errors.InvalidRequest(
-            f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM."
-        )
+        raise errors.InvalidRequest(f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM.")
     if isinstance(url, Path) or _is_path(url):
         if isinstance(url, str):
             urls.check_path(url)
@@ -159,9 +157,7 @@ def open_store(url: str | Path) -> Store:
 
 def exists_on_server(url: str) -> bool | None:
     """Return whether a store exists on the server that a URL names, without changing it; None for other URLs."""
-    return (
-        bool(_server_package(url).exists(url)) if urls.scheme_of(url) in _SERVER_PACKAGES else None
-    )
+    return bool(_server_package(url).exists(url)) if urls.scheme_of(url) in _SERVER_PACKAGES else None
 
 
 def is_files_store(url: str | Path) -> bool:
@@ -251,11 +247,7 @@ CACHED_TREES_VARIABLE: Final = "LIMPET_CACHED_TREES"
 
 
 def open_engine(
-    url: str | Path,
-    tenant: str,
-    *,
-    cached_sessions: int = limits.CACHED_SESSIONS,
-    cached_trees: int | None = None,
+    url: str | Path, tenant: str, *, cached_sessions: int = limits.CACHED_SESSIONS, cached_trees: int | None = None
 ) -> Engine:
     """Open the store that a URL names and put an engine with the real clock over it.
 
@@ -270,9 +262,7 @@ def open_engine(
     store = open_store(url)
     try:
         store_copy.refuse_incomplete_copy(store, tenant)
-        return Engine(
-            store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees
-        )
+        return Engine(store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees)
     except BaseException:
         store.close()
         raise
@@ -328,9 +318,7 @@ class StoreHandle:
         cached_trees: int | None = None,
         looking: bool = False,
     ) -> None:
-        self.engine = open_engine(
-            url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees
-        )
+        self.engine = open_engine(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
         _open_engines.add(self.engine)
         self._where = _caller_location()
         self._url = url

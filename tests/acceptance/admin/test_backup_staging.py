@@ -57,9 +57,7 @@ def test_two_at_once_to_one_file_do_not_mix(tmp_path: Path):
     assert kept_at(target) == kept(store)
 
 
-def test_one_that_comes_when_another_is_just_through_is_told_to_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_one_that_comes_when_another_is_just_through_is_told_to_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store, target = stored("default", "words"), tmp_path / "monday.db"
     real = store_copy.fcntl.flock
 

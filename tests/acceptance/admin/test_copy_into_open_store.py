@@ -75,9 +75,7 @@ def source() -> VolatileStore:
 
 
 @pytest.mark.parametrize("backend", TARGETS)
-def test_who_has_the_target_open_is_kept_out_until_it_is_there(
-    backend: str, source: VolatileStore, fast_dir: Path
-):
+def test_who_has_the_target_open_is_kept_out_until_it_is_there(backend: str, source: VolatileStore, fast_dir: Path):
     refused: list[str] = []
 
     def write(other: Limpet) -> None:
@@ -144,9 +142,7 @@ def test_what_is_written_behind_the_end_is_a_conflict_too(source: VolatileStore,
         assert other.sessions.get_session("mine").message_count == 12
 
 
-def test_two_copies_at_once_do_not_open_what_the_other_has_begun(
-    source: VolatileStore, fast_dir: Path
-):
+def test_two_copies_at_once_do_not_open_what_the_other_has_begun(source: VolatileStore, fast_dir: Path):
     target = fast_dir / "b.db"
 
     def begin_another() -> None:
@@ -169,9 +165,7 @@ def stuck(source: VolatileStore, fast_dir: Path) -> Path:
     """A target into which one tenant was copied, when somebody wrote to the other."""
     target = fast_dir / "b.db"
     with closing(open_store(target)) as other:
-        asking = Meanwhile(
-            source, "default", lambda: said(other, "globex", "mine", "not to be lost")
-        )
+        asking = Meanwhile(source, "default", lambda: said(other, "globex", "mine", "not to be lost"))
         with pytest.raises(errors.Conflict):
             moved(asking, target)
     with pytest.raises(errors.UnsafeStore, match="--give-up-copy"):

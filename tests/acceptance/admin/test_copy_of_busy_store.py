@@ -57,9 +57,7 @@ def same_beginning(store: Store, copy: Path) -> int:
 
 @pytest.mark.parametrize("at", [1, 3, 7])
 @pytest.mark.parametrize("backend", list(OPENERS))
-def test_what_is_erased_while_it_is_copied_to_a_moment_is_no_damage(
-    backend: str, at: int, fast_dir: Path
-):
+def test_what_is_erased_while_it_is_copied_to_a_moment_is_no_damage(backend: str, at: int, fast_dir: Path):
     (fast_dir / "source").mkdir()
     home = fast_dir / "copy"
     home.mkdir()
@@ -162,10 +160,7 @@ def written_to(lp: Limpet, url: str) -> Iterator[Callable[[], int]]:
 def test_a_backup_under_load_is_the_beginning_of_the_log(backend: str, tmp_path: Path):
     (tmp_path / "source").mkdir()
     copy = tmp_path / "copy.db"
-    with (
-        OPENERS[backend](tmp_path / "source") as url,
-        limpet.connect(url, max_messages_per_session=10**6) as lp,
-    ):
+    with OPENERS[backend](tmp_path / "source") as url, limpet.connect(url, max_messages_per_session=10**6) as lp:
         full_store.said(lp, "first", "ada", *("words" for _ in range(50)))
         with written_to(lp, url) as acknowledged:
             before = acknowledged()

@@ -23,9 +23,7 @@ from tests.property.backends import OPENERS, opened
 
 def left_to_tell(store: Store) -> list[tuple[str, str]]:
     """Return the tenants and users of whom engines elsewhere are still to be told."""
-    return [
-        (each.tenant, each.user_id) for each in decode_hook_calls(store.pending_erasures() or b"")
-    ]
+    return [(each.tenant, each.user_id) for each in decode_hook_calls(store.pending_erasures() or b"")]
 
 
 def erased_without_it(lp: Limpet, memory: Stubborn) -> None:
@@ -53,10 +51,7 @@ def told_by(url: str | Path, memory: Stubborn) -> None:
 def test_a_backup_is_made_while_an_engine_is_away(backend: str, fast_dir: Path):
     memory, copy = Stubborn(), fast_dir / "copy.db"
     (fast_dir / "source").mkdir()
-    with (
-        OPENERS[backend](fast_dir / "source") as url,
-        limpet.connect(url, memory=memory) as lp,
-    ):
+    with OPENERS[backend](fast_dir / "source") as url, limpet.connect(url, memory=memory) as lp:
         erased_without_it(lp, memory)
         lp.admin.backup(copy)
         assert left_to_tell(engine_of(lp).store) == [("default", "ada")]
@@ -80,10 +75,7 @@ def test_what_a_target_has_to_tell_of_others_stays_and_what_was_told_goes(fast_d
     with limpet.connect(target, tenant="globex", memory=Scribe()) as lp:
         said(lp, "one", "cleo", "I live in Bergen.")
         assert lp.worker().run_once().failures == 0
-    with (
-        limpet.connect(target, tenant="globex") as lp,
-        pytest.raises(errors.Unavailable),
-    ):
+    with limpet.connect(target, tenant="globex") as lp, pytest.raises(errors.Unavailable):
         lp.admin.erase(user_id="cleo")
     with limpet.connect("volatile:", memory=memory) as lp:
         erased_without_it(lp, memory)

@@ -61,9 +61,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for number in range(40):
             trip.add_message({"role": "user", "content": f"step {number} \0 🛳"})
         trip.add_message({"role": "user", "content": "large " * 10_000})
-        source.sessions.create_session("first", user_id="bo").add_message(
-            {"role": "user", "content": "a"}
-        )
+        source.sessions.create_session("first", user_id="bo").add_message({"role": "user", "content": "a"})
         source.sessions.fork_session("first", new_id="fork")
         source.sessions.get_session("fork").add_message({"role": "assistant", "content": "b"})
         source.sessions.rewind_session("fork", 1)
@@ -171,9 +169,7 @@ def test_what_was_deleted_is_not_exported(tmp_path: Path):
 @pytest.mark.parametrize("after", [1, 3, 5, 8])
 def test_a_killed_import_is_hidden_and_goes_on(after: int, file: Path, tmp_path: Path):
     store = tmp_path / "killed.db"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(store), str(file), str(after)], check=False
-    )
+    done = subprocess.run([sys.executable, "-c", KILLED, str(store), str(file), str(after)], check=False)
     assert done.returncode == -signal.SIGKILL
     lines = file.read_bytes().split(b"\n")
     ids = {json.loads(line)["id"] for line in lines if line.startswith(b'{"line":"sess')}
@@ -191,9 +187,7 @@ def test_a_killed_import_is_hidden_and_goes_on(after: int, file: Path, tmp_path:
         assert lp.admin.verify().ok
 
 
-def test_who_takes_the_id_of_half_an_import_keeps_it(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_who_takes_the_id_of_half_an_import_keeps_it(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with limpet.connect("volatile:") as lp:
         _half(lp, file, monkeypatch)
         assert lp.sessions.load_session("trip") is None
@@ -220,9 +214,7 @@ def _half(lp: Any, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             lp.admin.import_(file)
 
 
-def test_half_of_another_import_is_no_hindrance(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_half_of_another_import_is_no_hindrance(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with limpet.connect("volatile:") as other:
         session = other.sessions.create_session("trip")
         session.add_messages([{"role": "user", "content": f"{n}"} for n in range(30)])
@@ -306,19 +298,14 @@ def test_an_export_is_of_one_moment_while_others_write(tmp_path: Path):
     for number in range(5):
         with limpet.connect("volatile:") as there:
             there.admin.import_(tmp_path / f"{number}.jsonl")
-            assert (
-                exported(there, tmp_path / f"{number}-again.jsonl")
-                == (tmp_path / f"{number}.jsonl").read_bytes()
-            )
+            assert exported(there, tmp_path / f"{number}-again.jsonl") == (tmp_path / f"{number}.jsonl").read_bytes()
 
 
 def test_to_anything_that_takes_bytes(lp: Any, file: Path):
     lp.admin.import_(file)
     reading, writing = os.pipe()
     parts: list[bytes] = []
-    reader = threading.Thread(
-        target=lambda: parts.extend(iter(lambda: os.read(reading, 65536), b""))
-    )
+    reader = threading.Thread(target=lambda: parts.extend(iter(lambda: os.read(reading, 65536), b"")))
     reader.start()
     with os.fdopen(writing, "wb") as out:
         lp.admin.export(out)

@@ -43,9 +43,7 @@ def said(lp: Any, name: str) -> list[Any]:
     return [message.raw() for message in lp.sessions.get_session(name).messages]
 
 
-@pytest.mark.parametrize(
-    "shape", ["list", "object", "objects", "chat lines", "list lines", "message lines", "pretty"]
-)
+@pytest.mark.parametrize("shape", ["list", "object", "objects", "chat lines", "list lines", "message lines", "pretty"])
 def test_every_shape_of_a_chat(shape: str, tmp_path: Path, taken: Taken):
     (chat,) = corpus.conversations(5, 1, parallel=True)
     whole = {"id": "chat-1", "user": "ada", "title": "t", "metadata": {"k": 1}, "messages": chat}
@@ -137,9 +135,7 @@ def test_chats_that_can_not_be_kept_do_not_stop_the_others(tmp_path: Path, taken
 
 
 @pytest.mark.parametrize("odd", [None, 5, {"messages": "x"}, [], {"id": "x"}])
-def test_an_element_of_a_list_that_is_no_chat_does_not_stop_the_others(
-    odd: Any, tmp_path: Path, taken: Taken
-):
+def test_an_element_of_a_list_that_is_no_chat_does_not_stop_the_others(odd: Any, tmp_path: Path, taken: Taken):
     report, lp = taken(tmp_path / "l.json", [{"id": "a", "messages": [HELLO]}, odd])
     assert said(lp, "a") == [HELLO] and report.sessions == 1
     (left_out,) = report.skipped
@@ -147,21 +143,12 @@ def test_an_element_of_a_list_that_is_no_chat_does_not_stop_the_others(
 
 
 def test_what_is_left_out_is_told_of_within_bounds(tmp_path: Path, taken: Taken):
-    lines = [
-        json.dumps({"id": "a", "messages": [HELLO]}),
-        *["{not json"] * (limits.IMPORT_NOTES_MAX + 7),
-    ]
+    lines = [json.dumps({"id": "a", "messages": [HELLO]}), *["{not json"] * (limits.IMPORT_NOTES_MAX + 7)]
     report, _ = taken(tmp_path / "a.jsonl", "\n".join(lines))
-    assert (report.sessions, len(report.skipped), report.more_notes) == (
-        1,
-        limits.IMPORT_NOTES_MAX,
-        7,
-    )
+    assert (report.sessions, len(report.skipped), report.more_notes) == (1, limits.IMPORT_NOTES_MAX, 7)
 
 
-def test_a_file_with_a_message_a_line_is_read_up_to_a_bound(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_with_a_message_a_line_is_read_up_to_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(HELLO)}\n" * 50)
     monkeypatch.setattr(limits, "IMPORT_FILE_BYTES_MAX", 500)
     with limpet.connect("volatile:") as lp, pytest.raises(errors.TooLarge):
@@ -309,14 +296,10 @@ MESSAGES = st.dictionaries(FIELDS, JSON | ROLE, max_size=6) | st.sampled_from(
 )
 
 
-@settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     messages=st.lists(MESSAGES | JSON, max_size=6),
-    rest=st.dictionaries(
-        st.sampled_from(["id", "user", "title", "metadata", "created_at", "last_active"]), JSON
-    ),
+    rest=st.dictionaries(st.sampled_from(["id", "user", "title", "metadata", "created_at", "last_active"]), JSON),
     kind=st.sampled_from(["openai", "penguin"]),
 )
 def test_whatever_is_in_a_file_it_is_kept_or_told_of(
@@ -391,9 +374,7 @@ def test_a_chat_of_lines_that_can_not_be_kept_is_skipped(bad: str, tmp_path: Pat
     assert why in skipped.reason and skipped.source == f"{path}:{1 if first else 2}"
 
 
-@pytest.mark.parametrize(
-    "text", ["[%s]", '{"messages": [%s]}\n{"messages": [%s, %s]}\n', "%s\n%s\n"]
-)
+@pytest.mark.parametrize("text", ["[%s]", '{"messages": [%s]}\n{"messages": [%s, %s]}\n', "%s\n%s\n"])
 def test_a_byte_order_mark_is_no_harm(text: str, tmp_path: Path, taken: Taken):
     report, _ = taken(tmp_path / "chat.json", "\ufeff" + text.replace("%s", json.dumps(HELLO)))
     assert report.sessions and not report.skipped

@@ -25,10 +25,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         session = lp.sessions.create_session(
             "s", user_id="ada", system="You plan.", policy=WindowPolicy(budget=300, summary="en")
         )
-        calls = [
-            {"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}}
-            for name in ("a", "b")
-        ]
+        calls = [{"id": name, "type": "function", "function": {"name": "f", "arguments": "{}"}} for name in ("a", "b")]
         session.add_message({"role": "user", "content": "go"})
         session.add_message({"role": "assistant", "content": None, "tool_calls": calls})
         for name in ("b", "a"):

@@ -55,13 +55,7 @@ def kept(store: Store) -> object:
         ]
         for tenant in tenants
     ]  # fmt: skip
-    return (
-        tenants,
-        logs,
-        blobs,
-        notes,
-        [store.copy_keys(tenant, limit=10_000) for tenant in tenants],
-    )
+    return (tenants, logs, blobs, notes, [store.copy_keys(tenant, limit=10_000) for tenant in tenants])
 
 
 def kept_at(path: Path) -> object:
@@ -166,9 +160,7 @@ class Erasing:
 
 
 @pytest.mark.parametrize("at", [1, 2, 5, 9, 10])
-def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(
-    fast_dir: Path, at: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(fast_dir: Path, at: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 4)
     home = fast_dir / "copy"
     home.mkdir()
@@ -187,9 +179,7 @@ def test_what_is_erased_meanwhile_is_in_no_byte_of_the_copy(
         assert [row["id"] for row in lp.sessions.list_sessions()] == ["kept"]
 
 
-def test_what_is_erased_between_two_tries_is_erased_too(
-    fast_dir: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_erased_between_two_tries_is_erased_too(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "IMPORT_STEP_EVENTS", 16)
     home = fast_dir / "copy"
     home.mkdir()
@@ -390,18 +380,14 @@ def test_a_backup_is_restored_without_what_was_erased_since(tmp_path: Path):
         restored(old, home / "state.db")
 
 
-def test_a_backup_is_restored_only_into_an_empty_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_backup_is_restored_only_into_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with limpet.connect(tmp_path / "a.db") as lp:
         full_store.said(lp, "s", "ada", "words")
         lp.admin.backup(tmp_path / "old.db")
     target = VolatileStore()
     monkeypatch.setattr(target, "close", lambda: None)
     real = backup_restore.open_store
-    monkeypatch.setattr(
-        backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url)
-    )
+    monkeypatch.setattr(backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
     moved = backup_restore.restore(tmp_path / "old.db", "mine://x", lambda *_: None)
     assert moved.events == target.head("default") > 0
     assert kept(target) == kept_at(tmp_path / "old.db")

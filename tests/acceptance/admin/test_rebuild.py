@@ -72,9 +72,7 @@ def tables(path: Path, names: tuple[str, ...] = DERIVED[:-1]) -> dict[str, list[
     """Return all rows of tables."""
     connection = database.connect(path, write=False)
     try:
-        return {
-            name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names
-        }
+        return {name: sorted(connection.execute(f"SELECT * FROM {name}"), key=repr) for name in names}
     finally:
         connection.close()
 
@@ -203,9 +201,7 @@ def lie(path: Path) -> None:
     connection = database.connect(path, write=True)
     key = connection.execute("SELECT key FROM streams WHERE tenant = 1 AND name = ?", (stream,)).get
     mark = reads.row_checksum(key, truth.version, truth.fold, lied, link)
-    connection.execute(
-        "UPDATE snapshots SET state = ?, mark = ? WHERE stream = ?", (lied, mark, key)
-    )
+    connection.execute("UPDATE snapshots SET state = ?, mark = ? WHERE stream = ?", (lied, mark, key))
     connection.close()
 
 
@@ -244,9 +240,7 @@ def test_nobody_answers_from_what_it_cached_before(path: Path, where: str, first
         assert tables(path) == before
 
 
-def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(path: Path, monkeypatch: pytest.MonkeyPatch):
     """In a crowd an engine decides on what it remembers, and hands that over."""
     lie(path)
     with limpet.connect(path) as lp:
@@ -257,9 +251,7 @@ def test_nothing_is_decided_early_on_what_a_rebuild_has_put_in_question(
         assert lp.sessions.list_sessions(user_id="ada")[0]["title"] == "Long"
 
 
-def test_a_rebuild_between_deciding_and_the_turn_is_noticed(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_rebuild_between_deciding_and_the_turn_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch):
     lie(path)
     with limpet.connect(path) as lp:
         assert lp.sessions.get_session("long").title == "A lie"
@@ -279,9 +271,7 @@ def test_the_root_of_a_frame_is_looked_for_again(path: Path):
         assert lp.index.update_frame("root", goal="go on").goal == "go on"
 
 
-def test_a_state_read_before_a_rebuild_is_not_kept_after_it(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_state_read_before_a_rebuild_is_not_kept_after_it(path: Path, monkeypatch: pytest.MonkeyPatch):
     lie(path)
     real, rebuilt = SQLiteStore.snapshot, list[str]()
     with limpet.connect(path) as lp:
@@ -429,9 +419,7 @@ def test_processes_write_while_another_rebuilds(path: Path):
     assert len(set(seen)) > 2, "some of them while others wrote"
     with limpet.connect(path) as lp:
         said = [str(message.content) for message in lp.sessions.get_session("shared").messages]
-        assert sorted(said) == sorted(
-            f"{name} {number}" for name in names for number in range(count)
-        )
+        assert sorted(said) == sorted(f"{name} {number}" for name in names for number in range(count))
         for name in names:
             assert len(lp.sessions.list_sessions(user_id=name, limit=100)) == count // 10
         before = tables(path)

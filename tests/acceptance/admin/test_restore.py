@@ -101,9 +101,7 @@ def test_onto_a_file_what_was_erased_since_is_gone_before_it_is_there(tmp_path: 
     assert found(home) == {}, "in the file as it lies there, before anybody has opened it"
 
 
-def test_onto_a_file_what_does_not_verify_is_not_put(
-    backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_onto_a_file_what_does_not_verify_is_not_put(backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def verify(*_: object) -> None:
         raise errors.Corrupt("told to.")
 
@@ -153,9 +151,7 @@ class Ending(VolatileStore):
 def server(monkeypatch: pytest.MonkeyPatch) -> Ending:
     """What mine://x names."""
     target, real = Ending(), backup_restore.open_store
-    monkeypatch.setattr(
-        backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url)
-    )
+    monkeypatch.setattr(backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
     return target
 
 
@@ -168,10 +164,7 @@ def test_one_that_ends_while_tenants_are_opened_goes_on(backup: Path, server: En
     server.left = at
     with pytest.raises(errors.Unavailable):
         restored(backup, "mine://x")
-    assert (
-        sum(store_copy.is_copy_incomplete(server, tenant) for tenant in TENANTS)
-        == len(TENANTS) - at + 1
-    )
+    assert sum(store_copy.is_copy_incomplete(server, tenant) for tenant in TENANTS) == len(TENANTS) - at + 1
     assert restored(backup, "mine://x") == 9
     assert kept(server) == kept_at(backup)
     with pytest.raises(errors.InvalidRequest, match="not empty"):
@@ -207,9 +200,7 @@ def test_onto_a_store_with_content_the_way_that_is_told_works(tmp_path: Path, th
             assert lp.sessions.get_session(name).message_count == 1
 
 
-def test_another_backup_is_not_put_among_what_came_of_one(
-    backup: Path, server: Ending, tmp_path: Path
-):
+def test_another_backup_is_not_put_among_what_came_of_one(backup: Path, server: Ending, tmp_path: Path):
     server.left = 2
     with pytest.raises(errors.Unavailable):
         restored(backup, "mine://x")

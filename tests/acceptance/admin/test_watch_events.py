@@ -35,11 +35,7 @@ def test_watching_ends_when_nothing_comes_for_a_time(lp: Limpet):
 
 def test_one_process_hears_of_what_another_opener_writes(tmp_path: Path):
     path = tmp_path / "a.db"
-    with (
-        limpet.connect(path) as mine,
-        limpet.connect(path) as theirs,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with limpet.connect(path) as mine, limpet.connect(path) as theirs, ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, theirs.events.watch())
         mine.sessions.create_session("s")
         assert coming.result().position == 1

@@ -39,14 +39,10 @@ def test_a_summary_that_was_being_written_when_a_message_was_erased_is_not_taken
     assert not [f for f in tmp_path.iterdir() if b"Zebraville" in f.read_bytes()]
 
 
-def test_a_history_that_was_forgotten_on_its_way_to_an_engine_is_forgotten_there_too(
-    tmp_path: Path,
-):
+def test_a_history_that_was_forgotten_on_its_way_to_an_engine_is_forgotten_there_too(tmp_path: Path):
     memory = Scribe()
     with limpet.connect(tmp_path / "a.db", memory=memory) as lp:
-        lp.sessions.create_session("s", user_id="bo").add_message(
-            Message("user", "I live in Oslo.")
-        )
+        lp.sessions.create_session("s", user_id="bo").add_message(Message("user", "I live in Oslo."))
         lp.sessions.end_session("s")
         ingest = memory.ingest
 
@@ -63,9 +59,7 @@ def test_a_history_that_was_forgotten_on_its_way_to_an_engine_is_forgotten_there
 
 def test_metadata_of_a_caller_is_no_prompt_that_memory_made(tmp_path: Path):
     with limpet.connect(tmp_path / "a.db") as lp:
-        lp.sessions.create_session("a", user_id="ada").add_message(
-            Message("user", "secret", id="m")
-        )
+        lp.sessions.create_session("a", user_id="ada").add_message(Message("user", "secret", id="m"))
         forged = {"memory": {"sources": [{"position": 2}]}}
         other = lp.sessions.create_session("b", user_id="ada")
         other.add_message(Message("user", "innocent", metadata=forged))

@@ -146,9 +146,7 @@ def scene(opener: Opener) -> tuple[Limpet, Session]:
 
 
 @pytest.mark.parametrize("misuse", MISUSES)
-def test_the_error_is_its_own_names_the_fix_and_leaves_nothing(
-    scene: tuple[Limpet, Session], misuse: str
-):
+def test_the_error_is_its_own_names_the_fix_and_leaves_nothing(scene: tuple[Limpet, Session], misuse: str):
     lp, session = scene
     act, expected, words = MISUSES[misuse]
     before = feed(lp), session.state, lp.sessions.list_sessions()
@@ -187,11 +185,7 @@ def test_one_callers_mistake_does_not_fail_its_neighbours(scene: tuple[Limpet, S
 
 
 def every_error() -> list[type[errors.Error]]:
-    return [
-        one
-        for _, one in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(one, errors.Error)
-    ]
+    return [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, errors.Error)]
 
 
 def test_codes_are_stable_and_unique():
@@ -294,9 +288,7 @@ def test_a_url_that_names_no_store_is_refused(
 
 
 @pytest.mark.parametrize("url", ["afile/state.db", "afile/no/state.db", "files:afile/state"])
-def test_a_file_in_the_place_of_a_folder_is_named(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_file_in_the_place_of_a_folder_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "afile").write_bytes(b"x")
     with pytest.raises(errors.InvalidRequest, match="afile is a file, and no folder") as caught:

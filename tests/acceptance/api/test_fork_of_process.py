@@ -94,9 +94,7 @@ def test_every_verb_of_a_forked_engine_says_so_and_the_parent_goes_on(tmp_path: 
 def test_a_volatile_engine_is_not_shared_by_a_fork_either(tmp_path: Path):
     program = FORKING.replace("limpet.connect(sys.argv[1])", 'limpet.connect("volatile:")', 1)
     done = run(
-        program.replace(
-            "own.sessions.add", "own.sessions.create_session('s') and own.sessions.add"
-        ),
+        program.replace("own.sessions.add", "own.sessions.create_session('s') and own.sessions.add"),
         tmp_path / "state.db",
         "exit",
     )

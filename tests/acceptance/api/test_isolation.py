@@ -94,17 +94,11 @@ READS: Reads = {
     "windows": lambda lp, user, _: list(windows(lp, user)),
     "listing": lambda lp, user, _: list(lp.sessions.list_sessions(user_id=user)),
     "export": lambda lp, user, _: exported(lp, user),
-    "prompt": lambda lp, user, _: [
-        str(m.content) for m in lp.sessions.create_session(user_id=user).messages
-    ],
+    "prompt": lambda lp, user, _: [str(m.content) for m in lp.sessions.create_session(user_id=user).messages],
     "chain": lambda lp, _, number: [
-        str(message.content)
-        for session in lp.sessions.session_chain(f"home-{number}")
-        for message in session.messages
+        str(message.content) for session in lp.sessions.session_chain(f"home-{number}") for message in session.messages
     ],
-    "fork": lambda lp, _, number: [
-        str(m.content) for m in lp.sessions.get_session(f"fork-{number}").messages
-    ],
+    "fork": lambda lp, _, number: [str(m.content) for m in lp.sessions.get_session(f"fork-{number}").messages],
 }
 
 
@@ -143,9 +137,7 @@ def test_what_one_is_asked_for_by_its_place_is_nobody_else_s(fast_dir: Path):
         (hit, *_) = lp.archive.search("harbour", user_id="bob")
         with pytest.raises(errors.SessionNotFound):
             lp.archive.open(hit, user_id="ada")
-        told = lp.archive.tool("ada").call(
-            {"session_id": hit.session_id, "message_id": hit.message_id}
-        )
+        told = lp.archive.tool("ada").call({"session_id": hit.session_id, "message_id": hit.message_id})
         assert mark(TENANTS[0], 1) not in told
         assert "mark1" not in json.dumps(told)
         found = lp.archive.search("harbour", user_id="ada", session_id=hit.session_id)

@@ -193,9 +193,7 @@ def test_a_store_that_is_moved_away_acknowledges_nothing_more(tmp_path: Path):
 
 def _acknowledging(path: Path, said: int) -> None:
     with limpet.connect(path) as lp:
-        lp.sessions.create_session("s").add_messages(
-            [Message("user", str(number)) for number in range(said)]
-        )
+        lp.sessions.create_session("s").add_messages([Message("user", str(number)) for number in range(said)])
 
 
 def _failed_once(lp: limpet.Limpet) -> None:
@@ -218,9 +216,7 @@ def test_after_a_failed_write_another_store_at_the_path_is_not_taken_for_ours(tm
                 session.add_message(Message("user", "x"))
 
 
-def test_after_a_failed_write_a_log_without_what_was_acknowledged_is_not_gone_on_with(
-    tmp_path: Path,
-):
+def test_after_a_failed_write_a_log_without_what_was_acknowledged_is_not_gone_on_with(tmp_path: Path):
     path = tmp_path / "state.db"
     _acknowledging(path, 2)
     with limpet.connect(path) as lp:
@@ -262,10 +258,7 @@ def test_many_repeats_at_once_have_one_effect_each_and_no_conflict(tmp_path: Pat
             session = await lp.sessions.create_session("s")
             twice = [Message("user", str(n), id=f"m{n}") for n in range(30) for _ in range(2)]
             return await asyncio.gather(
-                *(
-                    lp.sessions.add_messages(session.id, [m], key=m.id if how == "key" else None)
-                    for m in twice
-                ),
+                *(lp.sessions.add_messages(session.id, [m], key=m.id if how == "key" else None) for m in twice),
                 return_exceptions=True,
             )
 
@@ -294,9 +287,7 @@ def test_a_refused_command_leaves_nothing_behind_for_its_neighbours(tmp_path: Pa
     assert updated.title == "T"
 
 
-def test_the_state_after_an_interrupted_commit_is_read_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_state_after_an_interrupted_commit_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -336,10 +327,7 @@ def test_an_interrupt_at_the_edge_of_a_turn_leaves_it_to_the_others(
 
 
 def test_what_others_wrote_is_still_news_after_keys_were_forgotten(tmp_path: Path):
-    with (
-        limpet.connect(tmp_path / "state.db") as mine,
-        limpet.connect(tmp_path / "state.db") as theirs,
-    ):
+    with limpet.connect(tmp_path / "state.db") as mine, limpet.connect(tmp_path / "state.db") as theirs:
         session = mine.sessions.create_session("s")
         session.add_message(Message("user", "a"), key="k")
         theirs.sessions.add_messages("s", [Message("user", "b")])
@@ -359,9 +347,7 @@ def test_damage_is_located_by_verify(tmp_path: Path):
     with limpet.connect(path) as lp:
         report = lp.admin.verify()
     assert "a page's checksum does not match." in report.faults
-    assert any(
-        "32" in fault and "content is not what was written" in fault for fault in report.faults
-    )
+    assert any("32" in fault and "content is not what was written" in fault for fault in report.faults)
 
 
 @pytest.mark.parametrize("url", [None, ":memory:", "volatile", "a\0b", 5])
@@ -383,9 +369,7 @@ def test_text_of_another_type_is_taken_as_the_text_it_is(tmp_path: Path):
         session.add_message({Text("role"): Text("user"), "content": Text("y")})
         call = limpet.ToolCallRequest(Text("c"), Text("f"), {Text("a"): Text("b")})
         session.add_message(Message("assistant", tool_calls=[call]))
-        session.add_message(
-            Message("tool", tool_results=[limpet.ToolCallResult(Text("c"), Text("r"))])
-        )
+        session.add_message(Message("tool", tool_results=[limpet.ToolCallResult(Text("c"), Text("r"))]))
         found = lp.sessions.get_session(Text("s"))
         assert [type(message.id) for message in found.messages] == [str] * 4
         assert lp.sessions.list_sessions(user_id=Text("u"))[0]["id"] == "s"
@@ -424,9 +408,7 @@ def test_whoever_waited_too_long_is_told_the_holder_and_not_who_waits_too(
         session = lp.sessions.create_session("s")
         with same._opened.engine.store.write_lock():
             other = subprocess.Popen([sys.executable, "-c", waiting, path], stderr=subprocess.PIPE)
-            with pytest.raises(
-                limpet.errors.StoreBusy, match=f"process {os.getpid()} has held"
-            ) as busy:
+            with pytest.raises(limpet.errors.StoreBusy, match=f"process {os.getpid()} has held") as busy:
                 session.add_message(Message("user", "a"))
         assert busy.value.facts["holder"] == str(os.getpid())
         assert other.communicate(timeout=60)[1] == b""

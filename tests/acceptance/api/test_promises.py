@@ -180,11 +180,7 @@ def test_a_stream_that_a_failed_commit_began_is_not_remembered(tmp_path: Path):
         commit_all(store, make_append(write("first", 0, b"1")))
         store._writer.pragma("max_page_count", 1)
         with pytest.raises(errors.StoreFull):
-            commit(
-                store,
-                make_append(write("never", 0, b"2")),
-                make_append(write("never", 1, bytes(10**6))),
-            )
+            commit(store, make_append(write("never", 0, b"2")), make_append(write("never", 1, bytes(10**6))))
         commit_all(store, make_append(write("second", 0, b"3")))
         assert [event.payload for event in store.read(TENANT, "second")] == [b"3"]
         assert store.read(TENANT, "never") == []
@@ -251,8 +247,7 @@ def test_a_key_is_the_same_from_every_session_of_a_conversation(opener: Opener):
 def test_a_call_with_other_arguments_is_another_command(lp: Limpet):
     session = lp.sessions.create_session("s")
     one, other = (
-        Message("assistant", tool_calls=[ToolCallRequest("c", "pay", {"amount": amount})], id="m")
-        for amount in (1, 2)
+        Message("assistant", tool_calls=[ToolCallRequest("c", "pay", {"amount": amount})], id="m") for amount in (1, 2)
     )
     session.add_message(one, key="k")
     before = feed(lp)
@@ -306,8 +301,7 @@ def test_a_refusal_does_not_rest_on_what_was_itself_refused(lp: Limpet):
     requests = SessionRequests(Settings(), ids.SYSTEM_FACTORY)
     calls = msgspec.structs.replace(asking("a", "b"), id="taken")
     tickets = [
-        Ticket(requests.add("s", [message], key=None, expected_version=None))
-        for message in (calls, user("second"))
+        Ticket(requests.add("s", [message], key=None, expected_version=None)) for message in (calls, user("second"))
     ]
     engine_of(lp)._process(tickets)
     assert isinstance(tickets[0].error, errors.DuplicateMessage)
@@ -338,9 +332,7 @@ class Telling(Ticket):
 
 def test_an_interrupted_leader_leaves_nobody_without_an_answer():
     """Control-C reaches the main thread while it commits for others too."""
-    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add(
-        "s", [user()], key=None, expected_version=None
-    )
+    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add("s", [user()], key=None, expected_version=None)
     leading, rounds = threading.Event(), list[int]()
 
     def process(batch: Sequence[Ticket]) -> None:
@@ -372,9 +364,7 @@ def test_an_interrupted_leader_leaves_nobody_without_an_answer():
 
 def test_a_full_queue_refuses_more_and_serves_what_it_has(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "QUEUE_MAX", 3)
-    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add(
-        "s", [user()], key=None, expected_version=None
-    )
+    request = SessionRequests(Settings(), ids.SYSTEM_FACTORY).add("s", [user()], key=None, expected_version=None)
     leading, release = threading.Event(), threading.Event()
 
     def process(batch: Sequence[Ticket]) -> None:

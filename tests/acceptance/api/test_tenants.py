@@ -10,16 +10,7 @@ import pytest
 
 from limpet import Limpet, errors
 from limpet.admin.log import Events
-from tests.acceptance.conversation_steps import (
-    Opener,
-    engine_of,
-    feed,
-    neighbour,
-    said,
-    set_clock,
-    texts,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, engine_of, feed, neighbour, said, set_clock, texts, user
 
 
 @pytest.mark.req("A-18", "A-20")
@@ -126,9 +117,7 @@ def test_one_manager_shared_by_threads_keeps_its_own_books(opener: Opener):
     assert len(lp.sessions.sessions) <= 1
 
 
-def test_expire_leaves_alone_what_is_touched_while_it_runs(
-    lp: Limpet, monkeypatch: pytest.MonkeyPatch
-):
+def test_expire_leaves_alone_what_is_touched_while_it_runs(lp: Limpet, monkeypatch: pytest.MonkeyPatch):
     """The append falls between the question which sessions are idle and their ending."""
     set_clock(lp, 1_000)
     for name in ("idle", "touched", "deleted"):

@@ -43,12 +43,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**kept, "PYTHONUTF8": "1", **(extra or {})}
 
 
-def run(
-    *arguments: str,
-    cwd: Path,
-    env: Mapping[str, str] | None = None,
-    program: tuple[str, ...] = LIMPET,
-) -> Done:
+def run(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, program: tuple[str, ...] = LIMPET) -> Done:
     """Run it with stdout and stderr in pipes."""
     if program == LIMPET and _may_fork(env):
         out, out_end = os.pipe()
@@ -68,9 +63,7 @@ def _may_fork(env: Mapping[str, str] | None) -> bool:
     return not any(name.startswith(_AT_START) for name in env or ())
 
 
-def _forked(
-    arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str], out: int, out_end: int
-) -> Done:
+def _forked(arguments: tuple[str, ...], cwd: Path, env: Mapping[str, str], out: int, out_end: int) -> Done:
     request = {"arguments": arguments, "cwd": str(cwd), "env": env}
     nothing = os.open(os.devnull, os.O_RDONLY)
     err, err_end = os.pipe()
@@ -91,12 +84,7 @@ def _zygote() -> socket.socket:
     """The line to the process that this one's runs are forked from; it ends with this one."""
     ours, theirs = socket.socketpair()
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            str(Path(__file__).with_name("preloaded_command.py")),
-            str(theirs.fileno()),
-        ],
+        [sys.executable, "-P", str(Path(__file__).with_name("preloaded_command.py")), str(theirs.fileno())],
         env=environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -107,9 +95,7 @@ def _zygote() -> socket.socket:
     return ours
 
 
-def on_terminal(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100
-) -> Done:
+def on_terminal(*arguments: str, cwd: Path, env: Mapping[str, str] | None = None, columns: int = 100) -> Done:
     """Run it with stdout on a terminal; the terminal's \\r\\n become \\n."""
     out, out_end = pty.openpty()
     fcntl.ioctl(out_end, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))

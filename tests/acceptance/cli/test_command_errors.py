@@ -25,11 +25,7 @@ from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import run
 from tests.conftest import ROOT
 
-KINDS = [
-    kind
-    for kind in vars(errors).values()
-    if inspect.isclass(kind) and issubclass(kind, errors.Error)
-]
+KINDS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.Error)]
 CODES = {
     errors.NotFound: 3,
     errors.Conflict: 5,
@@ -62,9 +58,7 @@ def raising(error: BaseException) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_has_its_exit_code_and_three_lines(
-    kind: type[errors.Error], capsys: pytest.CaptureFixture[str]
-):
+def test_every_error_has_its_exit_code_and_three_lines(kind: type[errors.Error], capsys: pytest.CaptureFixture[str]):
     expected = next((code for base, code in CODES.items() if issubclass(kind, base)), 1)
     error = kind("it is so.", facts={"count": 12_345})
     assert exit_codes.run_guarded(raising(error), as_json=False) == expected
@@ -275,9 +269,7 @@ def test_interrupted_while_it_is_loaded(store: Path, module: str):
     assert done == (130, "", "interrupted.\n")
 
 
-@pytest.mark.parametrize(
-    "words", ["backup new.db", "migrate state.db new.db", "restore state.db new.db"]
-)
+@pytest.mark.parametrize("words", ["backup new.db", "migrate state.db new.db", "restore state.db new.db"])
 def test_what_was_interrupted_can_be_repeated(store: Path, words: str):
     with held(store):
         process = subprocess.Popen(

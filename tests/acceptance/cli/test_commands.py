@@ -22,9 +22,7 @@ from limpet.cli.subcommands import session_commands
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import Done, on_terminal, run
 
-HOSTILE = (
-    "\x1b[2J\x1b]0;owned\x07 nul:\x00 csi:\x9b31m bidi:\u202e tag:\U000e0041\ttab\r\nnext\u2028"
-)
+HOSTILE = "\x1b[2J\x1b]0;owned\x07 nul:\x00 csi:\x9b31m bidi:\u202e tag:\U000e0041\ttab\r\nnext\u2028"
 # Everything a terminal might obey. Newline and tab are the only ones that an output may hold.
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 
@@ -85,16 +83,12 @@ def test_help_fills_the_lines_that_there_are(on: Callable[..., Done], columns: i
     env = {"COLUMNS": str(columns), "NO_COLOR": "1", "PYTHONUTF8": "1"}
     shown = on("context", "--help", cwd=tmp_path, env=env, **width).out
     about = shown.partition("SESSION")[2].partition("Example:")[0]
-    paragraphs = [
-        part.strip().splitlines() for part in about.split("\n\n") if "see" in part or "seen" in part
-    ]
+    paragraphs = [part.strip().splitlines() for part in about.split("\n\n") if "see" in part or "seen" in part]
     assert len(paragraphs) == 2
     for lines in paragraphs:
         for line, following in itertools.pairwise(lines):
             assert len(line.rstrip()) <= columns
-            assert len(line.rstrip()) + 1 + len(following.split()[0]) > columns, (
-                "it would have fitted"
-            )
+            assert len(line.rstrip()) + 1 + len(following.split()[0]) > columns, "it would have fitted"
 
 
 def test_first_screen_loads_no_terminal_library(tmp_path: Path):
@@ -109,15 +103,7 @@ def test_first_screen_loads_no_terminal_library(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        "--help",
-        "context --help",
-        "version --json",
-        "sessions list --json",
-        "verify",
-        "sessions lst",
-    ],
+    "words", ["--help", "context --help", "version --json", "sessions list --json", "verify", "sessions lst"]
 )
 def test_a_forked_run_is_one_that_was_started(folder: Path, words: str):
     """Most runs here are forks of a process that has imported the command; these are both."""
@@ -171,10 +157,7 @@ def test_target_is_argument_then_url_then_environment_then_here(folder: Path, tm
 @pytest.mark.parametrize(
     ("words", "target"),
     [
-        *(
-            (words, None)
-            for words in ("status", "verify", "rebuild", "sessions list", "backup copy.db")
-        ),
+        *((words, None) for words in ("status", "verify", "rebuild", "sessions list", "backup copy.db")),
         *(("sessions show @last", path) for path in ("state.db", "new/state.db")),
         *(("status", path) for path in ("state.db", "sqlite:///nowhere/state.db")),
         ("verify", "state.db"),
@@ -200,9 +183,7 @@ def test_list_has_three_faces_with_the_same_rows(folder: Path):
     lines = [line.split("\t") for line in run("sessions", "list", cwd=folder).out.splitlines()]
     assert len(lines) == len(told["sessions"]) == 7
     for cells, row in zip(lines, told["sessions"], strict=True):
-        wanted = [
-            "" if row[name] is None else str(row[name]) for name in session_commands.SESSION_COLUMNS
-        ]
+        wanted = ["" if row[name] is None else str(row[name]) for name in session_commands.SESSION_COLUMNS]
         assert cells[:-1] == wanted[:-1]
     shown = on_terminal("sessions", "list", cwd=folder, env={"NO_COLOR": "1"}).out
     for row in told["sessions"]:
@@ -292,8 +273,7 @@ def test_ids_by_beginning_and_by_age(folder: Path):
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["sessions list", "sessions show evil", "sessions list --json", "sessions show evil --json"],
+    "words", ["sessions list", "sessions show evil", "sessions list --json", "sessions show evil --json"]
 )
 @pytest.mark.parametrize("face", [run, on_terminal])
 def test_stored_text_never_reaches_the_terminal_raw(folder: Path, words: str, face: Any):

@@ -91,12 +91,7 @@ def test_no_password_is_printed(kind: str, bare: str, tmp_path: Path):
     with limpet.connect(tmp_path / "a.db") as lp:
         full_store.said(lp, "s", "ada", "words")
         full_store.said(lp, "t", "ada", "words")
-    every = [
-        ("verify", url),
-        ("migrate", "a.db", url),
-        ("migrate", url, "c.db"),
-        ("restore", "a.db", url),
-    ]
+    every = [("verify", url), ("migrate", "a.db", url), ("migrate", url, "c.db"), ("restore", "a.db", url)]
     every += [(*words, "--url", url) for words in SAYING]
     told = ""
     for number, words in enumerate(every):
@@ -153,9 +148,7 @@ def status(place: str, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("words", [("erase", "s"), ("memory", "forget", "ada")])
-def test_an_erasure_that_is_not_through_is_not_told_as_nothing(
-    words: tuple[str, ...], bare: str, tmp_path: Path
-):
+def test_an_erasure_that_is_not_through_is_not_told_as_nothing(words: tuple[str, ...], bare: str, tmp_path: Path):
     """Who does not own the tables can't write them anew, but what was erased is erased."""
     with limpet.connect(bare) as lp:
         full_store.said(lp, "s", "ada", "words")

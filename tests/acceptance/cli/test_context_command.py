@@ -72,8 +72,7 @@ def test_another_budget_side_by_side(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("provider", "has"),
-    [("openai", None), ("responses", "input"), ("anthropic", "messages"), ("gemini", "contents")],
+    ("provider", "has"), [("openai", None), ("responses", "input"), ("anthropic", "messages"), ("gemini", "contents")]
 )
 def test_the_request_of_each_provider(folder: Path, provider: str, has: str | None):
     told = json.loads(run(*ASK, "--as", provider, cwd=folder).out)

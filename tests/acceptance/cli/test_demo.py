@@ -54,11 +54,9 @@ def test_demo_draws_what_context_draws(tmp_path: Path, ascii_: bool):
     env = {"NO_COLOR": "1"} | ({"LIMPET_ASCII": "1"} if ascii_ else {})
     shown = on_terminal("demo", "--fast", "--keep", "night", cwd=tmp_path, env=env, columns=80)
     assert shown.code == 0
-    event = json.loads(
-        run(
-            "context", "logbook", "--recorded", "--json", "--url", "night/state.db", cwd=tmp_path
-        ).out
-    )["windows"][0]["event"]
+    event = json.loads(run("context", "logbook", "--recorded", "--json", "--url", "night/state.db", cwd=tmp_path).out)[
+        "windows"
+    ][0]["event"]
     asked = ("context", "logbook", "--at", str(event), "--url", "night/state.db")
     drawn = on_terminal(*asked, cwd=tmp_path, env=env, columns=80).out.splitlines()
     bar = next(at for at, line in enumerate(drawn) if " / 1,200 " in line)
@@ -102,9 +100,7 @@ def test_demo_tells_the_truth(tmp_path: Path):
         watch = lp.index.get_frame(keeper.WORKS[0].id)
         assert counted.parent_frame_id == watch.frame_id
         assert watch.budget.used == watch.spent + counted.budget.used
-        assert [one.decided_by for one in lp.index.list_suspensions(waiting=False)] == [
-            director.HARBOUR
-        ] * 2
+        assert [one.decided_by for one in lp.index.list_suspensions(waiting=False)] == [director.HARBOUR] * 2
         assert session.pending_calls() == []
         unknown = [r for m in session.messages for r in m.tool_results if r.is_error]
         assert len(unknown) == 1
@@ -327,9 +323,7 @@ def played(folder: Path, part: str, program: str, caught: set[str]) -> dict[str,
         f"printing = OutputOptions(json=True)\n"
         f"sys.exit(command.run(keep=None, fast=True, printing=printing, {part}=actor))\n"
     )
-    env = {
-        "PYTHONPATH": os.pathsep.join((str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")))
-    }
+    env = {"PYTHONPATH": os.pathsep.join((str(ROOT / "examples"), os.environ.get("PYTHONPATH", "")))}
     done = run(cwd=folder, env=env, program=(sys.executable, str(director)))
     assert done.code == 1
     told: dict[str, Any] = json.loads(done.out)

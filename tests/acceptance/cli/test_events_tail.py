@@ -42,9 +42,7 @@ def test_lines(folder: Path):
     shown = on_terminal("events", "tail", "--limit", "3", cwd=folder, env=PLAIN, columns=80).out
     assert max(map(len, shown.splitlines())) == 80
     assert "frame.suspended  frm_8M compare" in shown
-    told = [
-        json.loads(line) for line in run("events", "tail", "--json", cwd=folder).out.splitlines()
-    ]
+    told = [json.loads(line) for line in run("events", "tail", "--json", cwd=folder).out.splitlines()]
     assert [one["position"] for one in told] == [int(row[0]) for row in rows]
     assert told[-1]["data"]["payload"]["seat"] == "12A"
 

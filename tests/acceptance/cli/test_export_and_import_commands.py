@@ -70,9 +70,7 @@ def test_people_see_what_was_done(folder: Path):
         (("import", "chats.json"), 1, ""),
     ],
 )
-def test_errors_say_what_and_end_as_documented(
-    arguments: tuple[str, ...], code: int, told: str, folder: Path
-):
+def test_errors_say_what_and_end_as_documented(arguments: tuple[str, ...], code: int, told: str, folder: Path):
     with limpet.connect("volatile:") as lp:
         lp.sessions.create_session("trip").add_message({"role": "user", "content": "another"})
         lp.admin.export(folder / "taken.jsonl")
@@ -124,9 +122,7 @@ def test_under_other_ids_for_another_user(folder: Path):
         (("import", "x", "--url", ""), "--url path/to/state.db"),
     ],
 )
-def test_names_that_name_no_file_are_a_matter_of_usage(
-    folder: Path, words: tuple[str, ...], told: str
-):
+def test_names_that_name_no_file_are_a_matter_of_usage(folder: Path, words: tuple[str, ...], told: str):
     (folder / "x").write_bytes(b"[]")
     before = sorted(folder.iterdir())
     done = run(*words, cwd=folder)

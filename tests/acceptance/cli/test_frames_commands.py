@@ -77,9 +77,7 @@ def test_the_tree_for_programs(folder: Path):
     assert (of["own"], of["with_descendants"]) == (2_000, 3_810)
     (waits,) = tree["waits"]
     assert (waits["kind"], waits["frame"]) == ("approval", "frm_8M")
-    rows = [
-        line.split("\t") for line in run("frames", "tree", "frm_8K", cwd=folder).out.splitlines()
-    ]
+    rows = [line.split("\t") for line in run("frames", "tree", "frm_8K", cwd=folder).out.splitlines()]
     assert [row[1] for row in rows] == ["frm_8K", "frm_8M", "frm_8N"]
     assert {len(row) for row in rows} == {14}
 
@@ -117,9 +115,7 @@ def test_one_frame(folder: Path):
     shown = on_terminal("frames", "show", "frm_8M", cwd=folder, env=PLAIN, columns=80).out
     assert "booking costs money" in shown
     assert "1 of 10 tool calls" in shown
-    rows = dict(
-        line.split("\t", 1) for line in run("frames", "show", "frm_8M", cwd=folder).out.splitlines()
-    )
+    rows = dict(line.split("\t", 1) for line in run("frames", "show", "frm_8M", cwd=folder).out.splitlines())
     assert rows["budget.free"] == "300"
     with limpet.connect(folder / "state.db") as lp:
         for id_, priority in (("low", "low"), ("pinned", "low"), ("high", "high")):
@@ -137,12 +133,7 @@ def test_pending_work_is_looked_at_and_not_resumed(folder: Path):
     before = positions(folder)
     told = json.loads(run("frames", "pending", "planner", "--json", cwd=folder).out)
     kinds = [one["type"] for one in told["pending"]]
-    assert kinds == [
-        "waiting_for_subcall",
-        "tool_in_progress",
-        "waiting_for_user",
-        "tool_in_progress",
-    ]
+    assert kinds == ["waiting_for_subcall", "tool_in_progress", "waiting_for_user", "tool_in_progress"]
     assert told["pending"][1]["tool"]["status"] == "started"
     assert positions(folder) == before
     with limpet.connect(folder / "state.db") as lp:
@@ -157,14 +148,9 @@ def test_pending_work_is_looked_at_and_not_resumed(folder: Path):
 def test_a_tool_of_unknown_outcome_is_settled(folder: Path):
     frame_fixtures.trouble(folder)
     assert run("frames", "resolve", "frm_8N", "send_mail", "result", cwd=folder).code == 2
-    assert (
-        run("frames", "resolve", "frm_8N", "send_mail", "retry", "--output", "1", cwd=folder).code
-        == 2
-    )
+    assert run("frames", "resolve", "frm_8N", "send_mail", "retry", "--output", "1", cwd=folder).code == 2
     assert run("frames", "resolve", "frm_8N", "nothing", "retry", cwd=folder).code == 3
-    told = json.loads(
-        run("frames", "resolve", "frm_8N", "tol_m", "retry", "--json", cwd=folder).out
-    )
+    told = json.loads(run("frames", "resolve", "frm_8N", "tol_m", "retry", "--json", cwd=folder).out)
     with limpet.connect(folder / "state.db") as lp:
         (tool,) = lp.index.get_frame("frm_8N").tools
         assert (tool.status, tool.attempt, tool.key) == ("started", 2, told["key"])
@@ -190,17 +176,11 @@ def test_cancelling(folder: Path):
         assert "--yes" in asked.err
         assert "2 open frames below it in state.db" in asked.err
     assert positions(folder) == before
-    done = run(
-        "frames", "cancel", "frm_8K", "--cascade", "--yes", "--reason", "over", "--json", cwd=folder
-    )
+    done = run("frames", "cancel", "frm_8K", "--cascade", "--yes", "--reason", "over", "--json", cwd=folder)
     told = json.loads(done.out)
     assert sorted(told["cancelled"]) == ["frm_8K", "frm_8M", "frm_8N"]
     shown = json.loads(run("frames", "show", "frm_8K", "--json", cwd=folder).out)
-    assert (shown["status"], shown["reason"], shown["budget"]["used"]) == (
-        "cancelled",
-        "over",
-        3_810,
-    )
+    assert (shown["status"], shown["reason"], shown["budget"]["used"]) == ("cancelled", "over", 3_810)
     again = run("frames", "cancel", "frm_8K", "--yes", cwd=folder)
     assert again.code == 5
     assert "was cancelled at" in again.err
@@ -212,9 +192,7 @@ def test_cancelling(folder: Path):
     assert "planner has no open frame" in nothing.err
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "status"), [("y\n", 0, "cancelled"), ("\n", 1, "active")]
-)
+@pytest.mark.parametrize(("answer", "code", "status"), [("y\n", 0, "cancelled"), ("\n", 1, "active")])
 def test_a_person_is_asked(folder: Path, answer: str, code: int, status: str):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -254,10 +232,7 @@ def test_a_store_without_frames(tmp_path: Path):
         done = on_terminal(*words.split(), cwd=tmp_path)
         assert (done.code, done.out) == (0, "")
         assert done.err
-    assert json.loads(run("frames", "list", "--json", cwd=tmp_path).out) == {
-        "frames": [],
-        "count": 0,
-    }
+    assert json.loads(run("frames", "list", "--json", cwd=tmp_path).out) == {"frames": [], "count": 0}
     assert "open frame" not in on_terminal("status", cwd=tmp_path, env=PLAIN).out
 
 

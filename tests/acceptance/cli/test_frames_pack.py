@@ -23,9 +23,7 @@ def packs(tmp_path: Path) -> dict[int, limpet.ContextPack]:
         lp.index.push_frame(Scope("planner"), goal=f"plan {EVIL}", budget=8_000, frame_id="work")
         for number in (1, 2):
             handle = ContextHandle(
-                handle_id=f"page-{number}",
-                handle_type=HandleType.DOCUMENT,
-                content=f"fact {number} {EVIL}",
+                handle_id=f"page-{number}", handle_type=HandleType.DOCUMENT, content=f"fact {number} {EVIL}"
             )
             lp.index.add_context_handle("work", handle)
             pack = lp.index.assemble_context_pack(Scope("planner"), budget_tokens=2_000)
@@ -33,9 +31,7 @@ def packs(tmp_path: Path) -> dict[int, limpet.ContextPack]:
     return made
 
 
-def test_the_pack_of_an_event_is_the_one_that_was_recorded(
-    tmp_path: Path, packs: dict[int, limpet.ContextPack]
-):
+def test_the_pack_of_an_event_is_the_one_that_was_recorded(tmp_path: Path, packs: dict[int, limpet.ContextPack]):
     for version, pack in packs.items():
         shown = run("frames", "pack", "work", "--at", str(version), "--json", cwd=tmp_path)
         assert json.loads(shown.out)["context_hash"] == pack.context_hash
@@ -52,10 +48,7 @@ def test_a_terminal_gets_the_account_and_nothing_that_it_would_obey(
     assert list(packs.values())[-1].context_hash in shown.replace("\r\n", "")
     assert "\x1b[2J" not in shown
     rows = run("frames", "pack", "work", cwd=tmp_path).out.splitlines()
-    assert [row.split("\t")[:3] for row in rows] == [
-        ["page-1", "1", "kept"],
-        ["page-2", "1", "kept"],
-    ]
+    assert [row.split("\t")[:3] for row in rows] == [["page-1", "1", "kept"], ["page-2", "1", "kept"]]
 
 
 def test_an_event_without_a_pack_is_said_so(tmp_path: Path, packs: dict[int, limpet.ContextPack]):

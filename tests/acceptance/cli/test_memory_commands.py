@@ -272,9 +272,7 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
         (("erase",), 2, "add --yes"),
     ],
 )
-def test_errors_say_what_and_change_nothing(
-    folder: Path, words: tuple[str, ...], code: int, told: str
-):
+def test_errors_say_what_and_change_nothing(folder: Path, words: tuple[str, ...], code: int, told: str):
     before = (folder / "state.db").read_bytes()
     done = run(*words, cwd=folder)
     assert (done.code, done.out) == (code, "") and told in done.err, done
@@ -365,9 +363,7 @@ def test_a_person_sees_the_message_that_would_go(folder: Path):
     assert len(rows(folder, "sessions", "show", "trip")) == 4
 
 
-@pytest.mark.parametrize(
-    ("named", "meant"), [("tri", "trip (4 messages)"), ("@last", "visit (1 message)")]
-)
+@pytest.mark.parametrize(("named", "meant"), [("tri", "trip (4 messages)"), ("@last", "visit (1 message)")])
 def test_without_a_question_only_a_whole_id_is_erased(folder: Path, named: str, meant: str):
     """The same command once more must not take the next session that begins like that."""
     before = rows(folder, "sessions", "list")

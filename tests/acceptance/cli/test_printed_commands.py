@@ -17,8 +17,7 @@ from limpet.cli import exit_codes, hints
 from tests.acceptance.cli.command_runs import Done, on_terminal, run
 
 PRINTED = re.compile(
-    r"(limpet (?:sessions|context|verify|backup|export|demo|frames|suspensions|events).*?)(?:  \(exit|$)",
-    re.MULTILINE,
+    r"(limpet (?:sessions|context|verify|backup|export|demo|frames|suspensions|events).*?)(?:  \(exit|$)", re.MULTILINE
 )
 STORE = "my stores/it's.db"
 ON = ("--url", STORE, "--tenant", "north pole")
@@ -172,9 +171,7 @@ def test_names_that_look_like_options():
     assert hints.store_options(None, "default") == ()
 
 
-def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_where_the_name_is_not_found_the_program_is_named_as_it_was_started(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     monkeypatch.setattr(sys, "argv", [".venv/bin/limpet", "status"])
     assert hints.command_line("verify") == ".venv/bin/limpet verify"

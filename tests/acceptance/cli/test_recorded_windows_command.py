@@ -111,9 +111,7 @@ def test_a_pipe_gets_the_ledger_and_the_rest_on_stderr(scene: Scene):
 def test_why_and_as_of_a_recorded_window(scene: Scene):
     event = scene.events[30]
     window = scene.windows[event]
-    assert scene.told("--at", event, "--as", "anthropic") == json.loads(
-        json.dumps(window.to_anthropic())
-    )
+    assert scene.told("--at", event, "--as", "anthropic") == json.loads(json.dumps(window.to_anthropic()))
     assert scene.told("--at", event, "--why", 1)["fate"] == "kept"
     out = scene.told("--at", event, "--why", 2)
     assert (out["fate"], out["budget_needed"]) == ("left out", None)
@@ -187,9 +185,7 @@ def test_the_difference_adds_up(scene: Scene):
         new = [c for c in told["changes"] if c["sign"] == "+"]
         assert told["common"]["messages"] + sum(c["messages"] for c in gone) == len(before)
         assert told["common"]["messages"] + sum(c["messages"] for c in new) == len(after)
-        assert told["common"]["tokens"] + sum(c["tokens"] for c in new) == (
-            after.tokens - after.overhead
-        )
+        assert told["common"]["tokens"] + sum(c["tokens"] for c in new) == (after.tokens - after.overhead)
         same = told["same"]
         assert before.messages[:same] == after.messages[:same]
         assert before.messages[same : same + 1] != after.messages[same : same + 1]
@@ -252,12 +248,9 @@ def test_the_list_has_pages_newest_first(scene: Scene):
 
 @pytest.mark.parametrize("columns", [24, 80])
 @pytest.mark.parametrize(
-    ("option", "places"),
-    [("--at", [57]), ("--at", [59]), ("--diff", [3, 59]), ("--recorded", [])],
+    ("option", "places"), [("--at", [57]), ("--at", [59]), ("--diff", [3, 59]), ("--recorded", [])]
 )
-def test_stored_text_is_harmless_on_terminals_of_any_width(
-    scene: Scene, option: str, places: list[int], columns: int
-):
+def test_stored_text_is_harmless_on_terminals_of_any_width(scene: Scene, option: str, places: list[int], columns: int):
     options = (option, *(str(scene.events[place]) for place in places))
     for ascii_ in (False, True):
         how = {"NO_COLOR": "1", "TERM": "dumb"} | ({"LIMPET_ASCII": "1"} if ascii_ else {})
@@ -279,6 +272,4 @@ def test_bar_and_account_keep_to_the_width(scene: Scene, columns: int):
     lines = shown.splitlines()
     bars = [line for line in lines if line.startswith("  S") and "D" in line and "." in line]
     assert bars
-    assert all(
-        len(line) <= columns for line in lines if "messages =" not in line and "why" not in line
-    )
+    assert all(len(line) <= columns for line in lines if "messages =" not in line and "why" not in line)

@@ -85,12 +85,8 @@ def test_a_store_that_is_named_where_none_is_taken(store: Path, tmp_path: Path):
     assert run(*[word.rstrip(";") for word in words[:4]], cwd=tmp_path).out.startswith("s\t")
 
 
-@pytest.mark.parametrize(
-    "words", [("verify", "a.db", "b.db"), ("sessions", "list", "a.db", "--tenant", "a.db")]
-)
-def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(
-    store: Path, tmp_path: Path, words: tuple[str, ...]
-):
+@pytest.mark.parametrize("words", [("verify", "a.db", "b.db"), ("sessions", "list", "a.db", "--tenant", "a.db")])
+def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(store: Path, tmp_path: Path, words: tuple[str, ...]):
     done = run(*words, cwd=tmp_path)
     assert done.code == 2 and "takes no more arguments" in done.err
     assert "--help" in done.err and "If it names the store" not in done.err
@@ -100,17 +96,13 @@ def test_a_word_too_many_that_can_be_no_store_is_not_taken_for_one(
     "words",
     [("backup", "."), ("backup", "/"), ("export", "-o", "."), ("demo", "--keep", "/"), ("demo", "--keep", "")],
 )  # fmt: skip
-def test_a_folder_in_the_place_of_a_new_file_is_said_to_be_there(
-    store: Path, tmp_path: Path, words: tuple[str, ...]
-):
+def test_a_folder_in_the_place_of_a_new_file_is_said_to_be_there(store: Path, tmp_path: Path, words: tuple[str, ...]):
     done = run(*words, cwd=tmp_path, env={"LIMPET_URL": str(store)})
     assert done.code == 8 and "should not" not in done.err and "-2  (exit 8)" in done.err, done
 
 
 @pytest.mark.parametrize(("name", "told"), [("", "is empty"), ("~nobody-here/b.db", "no user")])
-def test_a_backup_to_no_name_is_a_matter_of_usage(
-    store: Path, tmp_path: Path, name: str, told: str
-):
+def test_a_backup_to_no_name_is_a_matter_of_usage(store: Path, tmp_path: Path, name: str, told: str):
     done = run("backup", name, "--url", "a.db", cwd=tmp_path)
     assert done.code == 2 and told in done.err
 

@@ -34,9 +34,7 @@ def test_what_waits(folder: Path):
     assert run("approvals", "list", "--actor", "nobody", cwd=folder).out == ""
     shown = on_terminal("approvals", "show", "@last", cwd=folder, env=PLAIN, columns=80).out
     lines = shown.splitlines()
-    head = (
-        r"book_flight   destructive · planner for ada · waits \d+ s · expires (\S+ )?\d\d:\d\d UTC"
-    )
+    head = r"book_flight   destructive · planner for ada · waits \d+ s · expires (\S+ )?\d\d:\d\d UTC"
     assert re.fullmatch(head, lines[0])
     assert lines[1:4] == ['  flight  "SK 4718"', '  seat    "12A"', "  price   214.0"]
     short = re.findall(r"sus_…\w+", on_terminal("approvals", "list", cwd=folder, env=PLAIN).out)
@@ -50,9 +48,7 @@ def test_a_word_is_given_once(folder: Path):
         env=PLAIN | {"USER": "ola"},
     )  # fmt: skip
     assert (done.code, done.err) == (0, "")
-    (event,) = re.fullmatch(
-        rf"approved {id_} as ola \(event (\d+)\)\. frm_8M is active again\.\n", done.out
-    ).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    (event,) = re.fullmatch(rf"approved {id_} as ola \(event (\d+)\)\. frm_8M is active again\.\n", done.out).groups()  # pyright: ignore[reportOptionalMemberAccess]
     with limpet.connect(folder / "state.db") as lp:
         assert next(lp.events.feed(int(event) - 1)).kind == "frame.resumed"
         resumption = lp.index.get_frame("frm_8M").resumption
@@ -94,10 +90,7 @@ def test_nobody_is_asked_in_a_pipe(folder: Path):
         assert (done.code, done.out) == (2, "")
         assert "approve book_flight, destructive for planner in state.db?" in done.err
         assert "--yes" in done.err
-    assert (
-        json.loads(run("approvals", "show", "@last", "--json", cwd=folder).out)["status"]
-        == "waiting"
-    )
+    assert json.loads(run("approvals", "show", "@last", "--json", cwd=folder).out)["status"] == "waiting"
 
 
 def test_mistakes(folder: Path):
@@ -117,10 +110,7 @@ def test_a_late_word(tmp_path: Path):
     done = say(tmp_path, "approve", "@last")
     assert done.code == 1
     assert "expired" in done.err
-    assert (
-        json.loads(run("approvals", "show", "@last", "--json", cwd=tmp_path).out)["status"]
-        == "expired"
-    )
+    assert json.loads(run("approvals", "show", "@last", "--json", cwd=tmp_path).out)["status"] == "expired"
 
 
 def test_a_closed_frame_waits_for_nothing(folder: Path):

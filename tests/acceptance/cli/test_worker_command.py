@@ -44,9 +44,7 @@ def test_once_teaches_memory(folder: Path):
 
 def test_once_works_for_every_tenant_and_without_memory(folder: Path):
     with limpet.connect(folder / "state.db", tenant="t2") as lp:
-        lp.sessions.create_session("s", user_id="cy").add_message(
-            {"role": "user", "content": "I am vegan."}
-        )
+        lp.sessions.create_session("s", user_id="cy").add_message({"role": "user", "content": "I am vegan."})
         lp.sessions.end_session("s")
     told = document(folder, "worker", "--once", "--no-memory")
     assert {one["tenant"] for one in told["tasks"]} == {"default", "t2"}
@@ -112,9 +110,7 @@ def test_status_says_how_far_behind_it_is(folder: Path):
     assert "behind" not in on_terminal("status", cwd=folder, env=PLAIN).out
     assert not (folder / "state.db-memory").exists(), "looking has made one"
     run("search", "oslo", "--user", "ada", cwd=folder)
-    assert document(folder, "status")["behind"] == {
-        "default": {"archive": 0, "memory": 8, "waiting": 0, "given_up": 0}
-    }
+    assert document(folder, "status")["behind"] == {"default": {"archive": 0, "memory": 8, "waiting": 0, "given_up": 0}}
     shown = on_terminal("status", cwd=folder, env=PLAIN).out
     assert "archive 0 events · memory 8 events" in shown
     assert "behind.default.memory\t8\n" in run("status", cwd=folder).out

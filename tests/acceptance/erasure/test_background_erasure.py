@@ -34,9 +34,7 @@ def path(fast_dir: Path) -> Path:
 
 
 @pytest.mark.parametrize("at_once", [1, 3])
-def test_those_that_wait_for_forks_hold_up_no_other(
-    path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
-):
+def test_those_that_wait_for_forks_hold_up_no_other(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int):
     monkeypatch.setattr(limits, "PURGE_BATCH_SESSIONS", at_once)
     scrubbed, forks = list[int](), list[str]()
     scrub = SQLiteIndexStore.scrub
@@ -64,9 +62,7 @@ def test_those_that_wait_for_forks_hold_up_no_other(
         assert scrubbed
 
 
-def test_an_id_that_is_used_again_costs_nobody_their_memory(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_an_id_that_is_used_again_costs_nobody_their_memory(path: Path, monkeypatch: pytest.MonkeyPatch):
     renewed: list[int] = []
     renew = PairedIndexStore.clear
     monkeypatch.setattr(PairedIndexStore, "clear", lambda self: (renewed.append(1), renew(self)))

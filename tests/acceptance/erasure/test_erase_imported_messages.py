@@ -31,9 +31,7 @@ def prompt(lp: Limpet, session_id: str) -> str:
 
 @pytest.mark.parametrize("rename", ["", "-copy"])
 @pytest.mark.parametrize("whole", [False, True])
-def test_what_a_prompt_was_told_goes_with_a_message_of_an_import(
-    tmp_path: Path, rename: str, whole: bool
-):
+def test_what_a_prompt_was_told_goes_with_a_message_of_an_import(tmp_path: Path, rename: str, whole: bool):
     path, message_id, _ = file(tmp_path)
     with limpet.connect(tmp_path / "to.db", memory=True) as lp:
         lp.admin.import_(path, rename=rename)

@@ -63,9 +63,7 @@ def test_calls_and_results_stay_paired(lp: limpet.Limpet, which: str):
     session = lp.sessions.create_session("trip")
     say(session, "find it", "m_ask")
     call = limpet.ToolCallRequest("c1", "look", {"q": SECRET}, f'{{"q": "{SECRET}"}}')
-    session.add_message(
-        limpet.Message("assistant", SECRET, id="m_call", tool_calls=[call], metadata={"x": SECRET})
-    )
+    session.add_message(limpet.Message("assistant", SECRET, id="m_call", tool_calls=[call], metadata={"x": SECRET}))
     result = limpet.ToolCallResult("c1", {"found": SECRET})
     session.add_message(limpet.Message("tool", id="m_result", tool_results=[result]))
     say(session, "thanks", "m_end")
@@ -93,10 +91,7 @@ def test_summaries_of_it_go_and_those_of_others_stay(lp: limpet.Limpet):
     assert lp.sessions.get_session("trip").state.summary == session.state.summary
     lp.admin.erase(session_id="trip", message_id="m3")
     assert "Kestrel" not in str(list(lp.events.feed()))
-    for state in (
-        lp.sessions.get_session("trip").state,
-        lp.sessions.get_session(following.id).state,
-    ):
+    for state in (lp.sessions.get_session("trip").state, lp.sessions.get_session(following.id).state):
         assert state.summary is not None
         assert "Kestrel" not in state.summary.text
         assert "[erased]" in state.summary.text
@@ -156,9 +151,7 @@ def test_it_is_in_no_byte_of_any_file(tmp_path: Path):
     with limpet.connect(home / "state.db") as lp:
         session = lp.sessions.create_session("trip", user_id="ada", system="Plan.")
         say(session, "first")
-        session.add_message(
-            limpet.Message("user", f"{c()} " * 3_000, id=c(), metadata={c(): c()}), key=c()
-        )
+        session.add_message(limpet.Message("user", f"{c()} " * 3_000, id=c(), metadata={c(): c()}), key=c())
         name = session.messages[-1].id
         session.add_message(limpet.Message("assistant", "ok"), window=session.window(60_000))
         for number in range(20):
@@ -196,9 +189,7 @@ def test_one_that_a_rewind_left_out_can_be_erased(lp: limpet.Limpet):
 
 def test_what_keeps_it_in_sight_stays(lp: limpet.Limpet):
     session = lp.sessions.create_session("trip")
-    session.add_message(
-        limpet.Message("user", SECRET, id="m1", metadata={"pinned": True, "who": SECRET})
-    )
+    session.add_message(limpet.Message("user", SECRET, id="m1", metadata={"pinned": True, "who": SECRET}))
     for number in range(200):
         say(session, f"much more to say about number {number}")
     lp.admin.erase(session_id="trip", message_id="m1")

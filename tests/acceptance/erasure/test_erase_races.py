@@ -55,9 +55,7 @@ def told(lp: limpet.Limpet) -> None:
     assert [fact.text for fact in lp.memory.facts("ada")] == ["I live in Oslo."]
 
 
-def test_a_summary_made_meanwhile_goes_too(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_a_summary_made_meanwhile_goes_too(pair: Pair, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     lp, other = pair
     session = lp.sessions.create_session("one", user_id="ada")
     session.add_message(limpet.Message("user", f"My code is {SECRET}.", id="m1"))
@@ -103,9 +101,7 @@ def test_a_fork_made_meanwhile_keeps_its_history(pair: Pair, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("message_id", [None, "m1"])
-def test_a_session_begun_meanwhile_is_not_told(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, message_id: str | None
-):
+def test_a_session_begun_meanwhile_is_not_told(pair: Pair, monkeypatch: pytest.MonkeyPatch, message_id: str | None):
     lp, other = pair
     told(lp)
 

@@ -39,8 +39,7 @@ def taught(path: Path, memory: Scribe, tenant: str = "default") -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [errors.Refused("no such key."), errors.EngineClosed(), ValueError("strange"), KeyError("x")],
+    "error", [errors.Refused("no such key."), errors.EngineClosed(), ValueError("strange"), KeyError("x")]
 )
 def test_a_store_opens_whatever_an_engine_raises(path: Path, error: Exception):
     memory = Stubborn()
@@ -98,9 +97,7 @@ def test_a_tenant_does_not_wait_for_the_engine_of_another(path: Path):
         acme.admin.erase()
 
 
-def test_a_store_with_something_left_to_tell_is_not_written_anew_each_time(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_store_with_something_left_to_tell_is_not_written_anew_each_time(path: Path, monkeypatch: pytest.MonkeyPatch):
     from limpet.stores.sqlite import maintenance
 
     taught(path, Scribe())

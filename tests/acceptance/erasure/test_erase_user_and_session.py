@@ -167,9 +167,7 @@ def test_erasing_one_of_a_chain_leaves_the_others(lp: limpet.Limpet):
     assert lp.sessions.list_sessions() == []
 
 
-def test_frames_about_a_session_go_with_it_and_others_lose_what_they_had_of_it(
-    lp: limpet.Limpet,
-):
+def test_frames_about_a_session_go_with_it_and_others_lose_what_they_had_of_it(lp: limpet.Limpet):
     told(lp, name="trip")
     told(lp)
     mine = limpet.Scope("agent", session_id="trip")
@@ -248,9 +246,7 @@ def test_another_opener_does_not_serve_what_is_gone(tmp_path: Path):
         assert said(lp, "trip") == ["new"]
 
 
-def test_a_reader_delays_the_scrub_and_the_error_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_reader_delays_the_scrub_and_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.05)
     with limpet.connect(tmp_path / "state.db") as lp:
         told(lp, name="trip")

@@ -64,9 +64,7 @@ def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
     assert found is not None and found.job.session_id == dead
     queue.record_failure(found, "refused", now, useless=True)
     todo = msgspec.json.encode(summaries.PendingSummary(wanted, 3, 1, later))
-    store.put_note(
-        "default", summaries.SUMMARY_PREFIX + memory_queue.short_digest(wanted), todo, expected=0
-    )
+    store.put_note("default", summaries.SUMMARY_PREFIX + memory_queue.short_digest(wanted), todo, expected=0)
 
 
 def filled(home: Path) -> tuple[str, Canaries]:
@@ -159,9 +157,7 @@ def test_the_memory_of_an_earlier_moment_brings_nothing_back(fast_dir: Path):
 
 
 @pytest.mark.parametrize("what", ["session", "message", "deleted"])
-def test_of_a_user_who_stays_one_session_or_message_is_gone_from_everything(
-    fast_dir: Path, what: str
-):
+def test_of_a_user_who_stays_one_session_or_message_is_gone_from_everything(fast_dir: Path, what: str):
     path, secret = fast_dir / "state.db", "I live in Kestrel0001 MARMOT0001."
     erase: dict[str, Callable[[Limpet], object]] = {
         "session": lambda lp: lp.admin.erase(session_id="one"),

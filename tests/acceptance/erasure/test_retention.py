@@ -217,10 +217,7 @@ def test_a_session_that_is_forked_meanwhile_stays_whole_and_is_said_to(
     real = ErasureService.erase_retired
 
     def forked_meanwhile(
-        erasing: ErasureService,
-        may_go: Callable[[], Iterable[SessionState]],
-        *,
-        finish: bool = True,
+        erasing: ErasureService, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
     ) -> ErasureOutcome:
         def and_forked() -> list[SessionState]:
             found = list(may_go()) if looked else []
@@ -257,9 +254,7 @@ def test_a_continuation_keeps_what_it_goes_on_from(fast_dir: Path):
 def test_a_session_that_an_open_frame_is_about_stays(fast_dir: Path):
     with limpet.connect(fast_dir / "state.db", idle_timeout_s=None) as lp:
         full_store.said(lp, "old", "ada", "words")
-        frame = lp.index.push_frame(
-            Scope(actor_id="planner", session_id="old"), goal="g", budget=100
-        )
+        frame = lp.index.push_frame(Scope(actor_id="planner", session_id="old"), goal="g", budget=100)
         lp.index.suspend_frame(frame.frame_id, reason="approval")
         later(lp, 31)
         told = lp.admin.retention(30)
@@ -278,9 +273,7 @@ def test_keys_are_kept_as_long_as_they_were_promised(lp: Limpet):
 
 
 def test_a_worker_lets_go_what_it_is_told_to(fast_dir: Path):
-    with limpet.connect(
-        fast_dir / "state.db", memory=True, idle_timeout_s=None, keep_ended_days=30
-    ) as lp:
+    with limpet.connect(fast_dir / "state.db", memory=True, idle_timeout_s=None, keep_ended_days=30) as lp:
         for number in range(70):
             full_store.said(lp, f"s{number}", "ada", "words")
         full_store.worked(lp)
@@ -308,11 +301,7 @@ def scrubs(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 @pytest.mark.parametrize(("at_once", "times"), [(4_096, 1), (8, 2)])
 def test_files_are_scrubbed_once_for_many_batches(
-    fast_dir: Path,
-    scrubs: list[bytes],
-    monkeypatch: pytest.MonkeyPatch,
-    at_once: int,
-    times: int,
+    fast_dir: Path, scrubs: list[bytes], monkeypatch: pytest.MonkeyPatch, at_once: int, times: int
 ):
     monkeypatch.setattr(limits, "SCRUB_INTERVAL_SESSIONS", at_once)
     with limpet.connect(fast_dir / "state.db", idle_timeout_s=None, keep_ended_days=30) as lp:
@@ -332,9 +321,7 @@ def test_files_are_scrubbed_once_for_many_batches(
 def test_what_stays_is_judged_once_by_a_worker(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
     real, judged = retention._RetentionScan.keep_reason, Counter[str]()
 
-    def verdict(
-        look: retention._RetentionScan, state: SessionState
-    ) -> retention.KeptSession | None:
+    def verdict(look: retention._RetentionScan, state: SessionState) -> retention.KeptSession | None:
         judged[state.id] += 1
         return real(look, state)
 

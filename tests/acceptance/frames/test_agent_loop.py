@@ -47,12 +47,7 @@ def calls(name: str, args: Mapping[str, Any], tokens: int = 100) -> Reply:
 
 
 def agent(lp: Limpet, model: Any, tools: Mapping[str, Tool], **more: Any) -> Agent:
-    given: dict[str, Any] = {
-        "sessions": lp.sessions,
-        "index": lp.index,
-        "actor": "me",
-        "system": "Be brief.",
-    }
+    given: dict[str, Any] = {"sessions": lp.sessions, "index": lp.index, "actor": "me", "system": "Be brief."}
     return Agent(model=model, tools=tools, **(given | more))
 
 
@@ -84,9 +79,7 @@ def results(lp: Limpet, session_id: str = "talk") -> list[tuple[Any, bool]]:
         ("reject", {"reason": "too dear"}, [], ("Not done: rejected by ada. too dear", True)),
     ],
 )
-def test_decision_of_somebody_else(
-    lp: Limpet, decision: str, more: Any, paid: list[int], told: tuple[str, bool]
-):
+def test_decision_of_somebody_else(lp: Limpet, decision: str, more: Any, paid: list[int], told: tuple[str, bool]):
     """Nothing runs before; edited arguments are used; a refusal is told to the model."""
     shop = Shop()
     payer = agent(lp, says(calls("pay", {"amount": 120}), Reply("Done.")), shop.tools())
@@ -178,9 +171,7 @@ def test_seven_points(lp: Limpet):
 @pytest.mark.req("C-29")
 def test_work_that_is_through_is_not_done_again(lp: Limpet):
     shop = Shop()
-    payer = agent(
-        lp, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools(ToolEffect.IDEMPOTENT)
-    )
+    payer = agent(lp, says(calls("pay", {"amount": 1}), Reply("Done.")), shop.tools(ToolEffect.IDEMPOTENT))
     assert [payer.run(WORK) for _ in range(3)] == ["Done."] * 3
     assert len(shop.paid) == 1
     assert lp.sessions.get_session("talk").message_count == 5
@@ -311,9 +302,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 def run(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     command: Sequence[str] = [sys.executable, str(ROOT / "examples/agent.py"), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
 

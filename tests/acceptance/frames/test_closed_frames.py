@@ -70,9 +70,7 @@ def test_a_tree_that_closes_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_large_closed_frames_leave_their_tree_at_once(tmp_path: Path) -> None:
     with limpet.connect(tmp_path / "a.db") as lp:
         root = lp.index.push_frame(SCOPE, goal="plan", budget=1_000)
-        child = lp.index.push_frame(
-            SCOPE, goal="read", budget=1, inputs=["x" * 20_000], parent_frame_id=root.frame_id
-        )
+        child = lp.index.push_frame(SCOPE, goal="read", budget=1, inputs=["x" * 20_000], parent_frame_id=root.frame_id)
         lp.index.pop_frame(child.frame_id)
         assert rows(lp) == [child.frame_id]
         assert lp.index.get_frame(child.frame_id).inputs == ["x" * 20_000]
@@ -82,9 +80,7 @@ def test_a_cascade_over_many_closes_them_all(tmp_path: Path) -> None:
     with limpet.connect(tmp_path / "a.db") as lp:
         root = lp.index.push_frame(SCOPE, goal="plan", budget=1_000)
         ids = [
-            lp.index.push_frame(
-                SCOPE, goal="part", budget=1, parent_frame_id=root.frame_id
-            ).frame_id
+            lp.index.push_frame(SCOPE, goal="part", budget=1, parent_frame_id=root.frame_id).frame_id
             for _ in range(2 * KEPT + 5)
         ]
         closed = lp.index.pop_frame(root.frame_id, FrameStatus.CANCELLED, cascade=True)

@@ -10,17 +10,7 @@ import msgspec
 import pytest
 
 import limpet
-from limpet import (
-    CompactionLevel,
-    ContextHandle,
-    ContextPack,
-    Frame,
-    FrameStatus,
-    Limpet,
-    Scope,
-    TokenBudget,
-    errors,
-)
+from limpet import CompactionLevel, ContextHandle, ContextPack, Frame, FrameStatus, Limpet, Scope, TokenBudget, errors
 from limpet.core.values.context import Fate
 from limpet.core.values.events import FrameUpdatedEvent, MessageAddedEvent
 from limpet.frames import HandleType, ResultRef, SegmentType
@@ -35,9 +25,7 @@ def pushed(lp: Limpet, total: int = 10_000, **limits: Any) -> Frame:
 
 
 def add(lp: Limpet, frame: Frame, name: str, kind: str = "document", **fields: Any) -> None:
-    lp.index.add_context_handle(
-        frame.frame_id, ContextHandle(handle_id=name, handle_type=HandleType(kind), **fields)
-    )
+    lp.index.add_context_handle(frame.frame_id, ContextHandle(handle_id=name, handle_type=HandleType(kind), **fields))
 
 
 def talked(lp: Limpet, turns: int = 3) -> limpet.Session:
@@ -95,18 +83,14 @@ def test_without_a_budget_it_is_what_the_frame_has_left(lp: Limpet):
 @pytest.mark.req("C-23")
 def test_only_the_target_has_a_say(lp: Limpet):
     root = pushed(lp)
-    child = lp.index.push_frame(
-        SCOPE, goal="compare", budget=TokenBudget(2_000), parent_frame_id=root.frame_id
-    )
+    child = lp.index.push_frame(SCOPE, goal="compare", budget=TokenBudget(2_000), parent_frame_id=root.frame_id)
     add(lp, root, "a", content="of the root")
     add(lp, child, "b", content="of the child")
     pack = lp.index.assemble_context_pack(SCOPE, role="planner")
     assert contents(pack) == {"b": "of the child"}
     assert [crumb.goal for crumb in pack.breadcrumbs] == ["plan the trip", "compare"]
     assert [crumb.status for crumb in pack.breadcrumbs] == [FrameStatus.WAITING, FrameStatus.ACTIVE]
-    assert contents(lp.index.assemble_context_pack(SCOPE, frame_id=root.frame_id)) == {
-        "a": "of the root"
-    }
+    assert contents(lp.index.assemble_context_pack(SCOPE, frame_id=root.frame_id)) == {"a": "of the root"}
 
 
 @pytest.mark.req("C-17")
@@ -122,31 +106,15 @@ def test_content_is_found_in_the_log(lp: Limpet):
     lp.index.pop_frame(worker.frame_id, result_summary="The Nordlys is best.")
     session.add_message(asking("c1"))
     frame = pushed(lp)
-    own = lp.index.begin_tool(
-        frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
-    )
+    own = lp.index.begin_tool(frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id)
     lp.index.end_tool(frame.frame_id, own.tool_id, "at pier 9")
     added = [e for e in lp.events.feed() if isinstance(e.event, MessageAddedEvent)]
     said = added[4]
     add(lp, frame, "event", "event_ref", target={"position": said.position})
     add(lp, frame, "range", "message_range", target={"session_id": "trip", "first": 2, "last": 3})
-    add(
-        lp,
-        frame,
-        "tool",
-        "tool_output",
-        target={"frame_id": worker.frame_id, "tool_id": tool.tool_id},
-    )
-    add(
-        lp,
-        frame,
-        "large",
-        "tool_output",
-        target={"frame_id": worker.frame_id, "tool_id": large.tool_id},
-    )
-    add(
-        lp, frame, "own", "tool_output", target={"frame_id": frame.frame_id, "tool_id": own.tool_id}
-    )
+    add(lp, frame, "tool", "tool_output", target={"frame_id": worker.frame_id, "tool_id": tool.tool_id})
+    add(lp, frame, "large", "tool_output", target={"frame_id": worker.frame_id, "tool_id": large.tool_id})
+    add(lp, frame, "own", "tool_output", target={"frame_id": frame.frame_id, "tool_id": own.tool_id})
     add(lp, frame, "found", "worker_finding", target={"frame_id": worker.frame_id})
     add(lp, frame, "kept", content="beside the log")
     pack = lp.index.assemble_context_pack(SCOPE, budget_tokens=40_000)
@@ -207,9 +175,7 @@ def test_a_resolver_is_asked_once_and_never_for_what_was_recorded(lp: Limpet):
     assert asked == ["page"]
     assert contents(again) == contents(pack)
     assert "as seen 1 times" in contents(again)["page"]
-    assert (
-        again.context_hash == pack.context_hash == lp.index.get_frame(frame.frame_id).context_hash
-    )
+    assert again.context_hash == pack.context_hash == lp.index.get_frame(frame.frame_id).context_hash
 
 
 @pytest.mark.parametrize("bad", [lambda h: 1 / 0, lambda h: None, lambda h: "\ud800"])
@@ -235,9 +201,7 @@ def same(one: ContextPack, other: ContextPack) -> None:
 
 
 @pytest.mark.parametrize("least", list(CompactionLevel))
-def test_what_was_recorded_comes_back_byte_for_byte(
-    opener: Opener, backend: str, least: CompactionLevel
-):
+def test_what_was_recorded_comes_back_byte_for_byte(opener: Opener, backend: str, least: CompactionLevel):
     lp = opener()
     session = talked(lp, turns=12)
     session.add_messages([asking("c1", "c2"), giving("c2", "c1"), answer("long " * 900)])
@@ -306,9 +270,7 @@ def test_a_pack_follows_the_conversation_where_it_goes_on(opener: Opener):
     frame = pushed(lp)
     pack = lp.index.assemble_context_pack(SCOPE)
     assert pack.messages[-1].content == "Which ferry?"
-    assert (
-        pack.conversation_moment is not None and pack.conversation_moment.session_id == session.id
-    )
+    assert pack.conversation_moment is not None and pack.conversation_moment.session_id == session.id
     same(pack, lp.index.pack_of(frame.frame_id))
 
 
@@ -319,17 +281,9 @@ def test_what_was_deleted_is_shown_no_more(lp: Limpet):
     add(lp, frame, "event", "event_ref", target={"position": position})
     add(lp, frame, "range", "message_range", target={"session_id": "trip", "first": 1, "last": 2})
     session.add_message(asking("c1"))
-    tool = lp.index.begin_tool(
-        frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
-    )
+    tool = lp.index.begin_tool(frame.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id)
     lp.index.end_tool(frame.frame_id, tool.tool_id, "at pier 9")
-    add(
-        lp,
-        frame,
-        "tool",
-        "tool_output",
-        target={"frame_id": frame.frame_id, "tool_id": tool.tool_id},
-    )
+    add(lp, frame, "tool", "tool_output", target={"frame_id": frame.frame_id, "tool_id": tool.tool_id})
     pack = lp.index.assemble_context_pack(SCOPE)
     assert contents(pack).keys() == {"event", "range", "tool"}
     lp.sessions.delete_session("trip")

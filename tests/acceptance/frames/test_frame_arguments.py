@@ -48,9 +48,7 @@ JUNK: list[Callable[[StateIndex], Any]] = [
 
 
 @pytest.mark.parametrize("careless", JUNK)
-def test_what_makes_no_sense_is_refused_and_leaves_nothing(
-    lp: limpet.Limpet, careless: Callable[[StateIndex], Any]
-):
+def test_what_makes_no_sense_is_refused_and_leaves_nothing(lp: limpet.Limpet, careless: Callable[[StateIndex], Any]):
     before = [fact.position for fact in lp.events.feed()]
     with pytest.raises(errors.InvalidRequest):
         careless(lp.index)
@@ -78,9 +76,7 @@ def asked(lp: limpet.Limpet) -> str:
     return said.id
 
 
-def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(
-    lp: limpet.Limpet, asked: str
-):
+def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(lp: limpet.Limpet, asked: str):
     with pytest.raises(errors.CallNotFound) as caught:
         lp.index.begin_tool("w", "book", call_id="typo", message_id=asked)
     assert caught.value.facts["open"] == ["c1"]
@@ -90,9 +86,7 @@ def test_a_call_that_the_conversation_does_not_wait_for_can_not_begin(
 
 
 @pytest.mark.parametrize("how", ["abandon", "cancel"])
-def test_the_model_is_told_that_a_call_that_was_only_meant_was_not_run(
-    lp: limpet.Limpet, asked: str, how: str
-):
+def test_the_model_is_told_that_a_call_that_was_only_meant_was_not_run(lp: limpet.Limpet, asked: str, how: str):
     tool = lp.index.begin_tool("w", "book", call_id="c1", message_id=asked, intent=True)
     if how == "abandon":
         lp.index.resolve_tool("w", tool.tool_id, "abandon")

@@ -14,14 +14,7 @@ from tests.acceptance.frames.test_context_packs import SCOPE, add, contents, pus
 def test_compacting_lets_go_for_good(lp: Limpet):
     frame = pushed(lp)
     for number, priority in enumerate(["critical", "low", "medium", "high"]):
-        add(
-            lp,
-            frame,
-            priority,
-            content="x " * 100,
-            priority=priority,
-            estimated_tokens=100 + number,
-        )
+        add(lp, frame, priority, content="x " * 100, priority=priority, estimated_tokens=100 + number)
     lp.index.record_usage(frame.frame_id, 77)
     result = lp.index.compact_context(frame.frame_id, 250)
     assert (result.original_tokens, result.final_tokens, result.items_removed) == (406, 203, 2)
@@ -43,12 +36,7 @@ def test_compacting_lets_go_for_good(lp: Limpet):
 def test_a_summary_takes_the_place_of_the_oldest(lp: Limpet):
     frame = pushed(lp, 50_000, max_context_tokens=None)
     for number in range(16):
-        add(
-            lp,
-            frame,
-            f"h{number}",
-            content=f"We decided on pier {number}. " + "Nothing else. " * 60,
-        )
+        add(lp, frame, f"h{number}", content=f"We decided on pier {number}. " + "Nothing else. " * 60)
     result = lp.index.compact_context(frame.frame_id, 1_000, CompactionStrategy.SUMMARIZE_OLDEST)
     assert (result.items_removed, result.items_summarized) == (0, 6)
     handles = lp.index.get_frame(frame.frame_id).context_handles
@@ -66,10 +54,7 @@ def test_a_call_is_not_parted_from_its_result(lp: Limpet, target: int):
     for number in range(1, 6):
         add(lp, frame, f"m{number}", "message_range", estimated_tokens=60,
             target={"session_id": "trip", "first": number, "last": number})  # fmt: skip
-    for strategy in (
-        CompactionStrategy.PRIORITY_BASED,
-        CompactionStrategy.truncate_at(target // 60),
-    ):
+    for strategy in (CompactionStrategy.PRIORITY_BASED, CompactionStrategy.truncate_at(target // 60)):
         lp.index.compact_context(frame.frame_id, target, strategy)
         left = {handle.handle_id for handle in lp.index.get_frame(frame.frame_id).context_handles}
         assert left & {"m2", "m3", "m4"} in (set(), {"m2", "m3", "m4"})

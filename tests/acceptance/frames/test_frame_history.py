@@ -70,9 +70,7 @@ def test_what_the_model_saw_at_a_past_moment_is_the_pack_of_then(lp: limpet.Limp
     start = last(lp)
     packs: dict[int, str] = {}
     for number in range(3):
-        handle = ContextHandle(
-            handle_id=f"h{number}", handle_type=HandleType.DOCUMENT, content=f"fact {number}"
-        )
+        handle = ContextHandle(handle_id=f"h{number}", handle_type=HandleType.DOCUMENT, content=f"fact {number}")
         lp.index.add_context_handle(frame.frame_id, handle)
         pack = lp.index.assemble_context_pack(SCOPE, budget_tokens=2_000)
         packs[last(lp)] = pack.context_hash

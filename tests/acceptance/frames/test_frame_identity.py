@@ -42,9 +42,7 @@ def ask(session: limpet.Session, name: str) -> Message:
 @pytest.mark.req("C-25")
 @pytest.mark.parametrize("between", ["closed", "rewound", "reset", "deleted"])
 @pytest.mark.parametrize("ending", ["result", "failed"])
-def test_a_result_answers_its_own_call_though_providers_reuse_ids(
-    lp: limpet.Limpet, between: str, ending: str
-):
+def test_a_result_answers_its_own_call_though_providers_reuse_ids(lp: limpet.Limpet, between: str, ending: str):
     session = lp.sessions.create_session("trip", user_id="alice")
     said = ask(session, "pay")
     frame = lp.index.push_frame(SCOPE, goal="pay", budget=1_000)
@@ -81,9 +79,7 @@ def test_a_result_follows_its_call_into_a_continuation(lp: limpet.Limpet):
 @pytest.mark.req("C-24")
 @pytest.mark.parametrize("continued", [False, True])
 @pytest.mark.parametrize("how", ["ended", "deleted", "open"])
-def test_frames_whose_conversation_is_over_are_orphans(
-    lp: limpet.Limpet, how: str, *, continued: bool
-):
+def test_frames_whose_conversation_is_over_are_orphans(lp: limpet.Limpet, how: str, *, continued: bool):
     session = lp.sessions.create_session("trip")
     session.add_message(Message("user", "Go."))
     frame = lp.index.push_frame(SCOPE, goal="go", budget=1_000)
@@ -100,9 +96,7 @@ def test_frames_whose_conversation_is_over_are_orphans(
 
 
 def page(number: int, priority: ContextPriority = ContextPriority.LOW) -> ContextHandle:
-    return ContextHandle(
-        handle_id=f"h{number}", handle_type=HandleType.DOCUMENT, content="x", priority=priority
-    )
+    return ContextHandle(handle_id=f"h{number}", handle_type=HandleType.DOCUMENT, content="x", priority=priority)
 
 
 @pytest.mark.req("C-26")
@@ -125,9 +119,7 @@ def test_what_became_critical_while_a_compaction_was_planned_stays(lp: limpet.Li
     assert "h0" in kept and "h1" not in kept and len(tries) == 2
 
 
-def limpet_replaced(
-    pack: ContextPack, segments: tuple[limpet.frames.ContextSegment, ...]
-) -> ContextPack:
+def limpet_replaced(pack: ContextPack, segments: tuple[limpet.frames.ContextSegment, ...]) -> ContextPack:
     import msgspec
 
     return msgspec.structs.replace(pack, segments=segments)

@@ -32,9 +32,7 @@ def test_the_worked_example(lp: Limpet):
     root = lp.index.push_frame(SCOPE, goal="plan the trip", budget=8_000)
     lp.index.reserve(root.frame_id, 500, purpose="brief")
     lp.index.reserve(root.frame_id, 200, purpose="breadcrumbs")
-    child = lp.index.push_frame(
-        Scope("helper"), goal="compare", budget=3_000, parent_frame_id=root.frame_id
-    )
+    child = lp.index.push_frame(Scope("helper"), goal="compare", budget=3_000, parent_frame_id=root.frame_id)
     assert lp.index.record_usage(root.frame_id, 2_000).budget.available() == 2_300
     lp.index.record_usage(child.frame_id, 2_500)
     lp.index.pop_frame(child.frame_id, result_summary="found three")
@@ -44,9 +42,7 @@ def test_the_worked_example(lp: Limpet):
 
 @pytest.mark.req("C-22")
 def test_a_new_frame_is_as_the_document_says(lp: Limpet):
-    frame = lp.index.push_frame(
-        SCOPE, goal="plan", budget=TokenBudget(total=9), inputs={"to": "Oslo"}
-    )
+    frame = lp.index.push_frame(SCOPE, goal="plan", budget=TokenBudget(total=9), inputs={"to": "Oslo"})
     assert (frame.status, frame.depth, frame.parent_frame_id) == (S.ACTIVE, 0, None)
     assert (frame.context_handles, frame.result_refs) == ((), ())
     assert (frame.completed_at, frame.context_hash) == (None, None)
@@ -207,9 +203,7 @@ def test_more_trees_than_are_kept_in_memory_are_all_there(opener: Opener, bound:
 
 
 @pytest.mark.req("C-19")
-def test_the_bound_of_trees_comes_from_the_argument_or_the_environment(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_bound_of_trees_comes_from_the_argument_or_the_environment(opener: Opener, monkeypatch: pytest.MonkeyPatch):
     def bound(**options: Any) -> int:
         return engine_of(opener(**options)).trees._size
 

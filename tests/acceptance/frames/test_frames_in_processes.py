@@ -87,9 +87,7 @@ def run(folder: Path, path: Path, parent: str, way: str) -> list[list[dict[str, 
     return noted
 
 
-def history(
-    events: list[TreeEvent], parent: str
-) -> tuple[list[int], dict[str, int], dict[str, int]]:
+def history(events: list[TreeEvent], parent: str) -> tuple[list[int], dict[str, int], dict[str, int]]:
     """From the log alone: what was free in the parent after each event, and the children's sizes and spending."""
     free, pushed, spent, closed = [0], dict[str, int](), dict[str, int](), set[str]()
     left = TOTAL
@@ -113,12 +111,7 @@ def history(
 
 
 def check_notes(
-    noted: list[list[dict[str, Any]]],
-    free: list[int],
-    pushed: dict[str, int],
-    spent: dict[str, int],
-    *,
-    pops: bool,
+    noted: list[list[dict[str, Any]]], free: list[int], pushed: dict[str, int], spent: dict[str, int], *, pops: bool
 ) -> None:
     """What each process was told is so: pushes and pops are in the log, numbers of refusals were true."""
     for notes in noted:

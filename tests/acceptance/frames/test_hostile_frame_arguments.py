@@ -62,9 +62,7 @@ class Stage:
         if self.count % 200 == 0:
             self.root = self.new()
         self.count += 1
-        frame = self.index.push_frame(
-            Scope("a"), goal="g", budget=10, parent_frame_id=self.root, parent_waits=False
-        )
+        frame = self.index.push_frame(Scope("a"), goal="g", budget=10, parent_frame_id=self.root, parent_waits=False)
         return frame.frame_id
 
     def arguments(self, verb: str) -> dict[str, Any]:

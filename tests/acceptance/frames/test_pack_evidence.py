@@ -58,9 +58,7 @@ def test_handles_in_a_circle_have_no_content(lp: Limpet, length: int):
     first = last(lp) + 1
     for number in range(length):
         pointed = first + (number + 1) % length
-        lp.index.add_context_handle(
-            frame.frame_id, made(f"h{number}", "event_ref", target={"position": pointed})
-        )
+        lp.index.add_context_handle(frame.frame_id, made(f"h{number}", "event_ref", target={"position": pointed}))
     pack = lp.index.assemble_context_pack(SCOPE)
     assert contents(pack) == {"kept": "Pier 9."}
     for number in range(length):
@@ -75,9 +73,7 @@ def test_a_few_handles_are_followed(lp: Limpet):
     frame, _ = scene(lp, "one")
     lp.index.add_context_handle(frame.frame_id, ranged("h0", 1, 1))
     for number in range(1, 10):
-        lp.index.add_context_handle(
-            frame.frame_id, made(f"h{number}", "event_ref", target={"position": last(lp)})
-        )
+        lp.index.add_context_handle(frame.frame_id, made(f"h{number}", "event_ref", target={"position": last(lp)}))
     assert seen(lp) == {f"h{number}": "user: one" for number in range(9)}
 
 
@@ -91,9 +87,7 @@ def rewound(lp: Limpet) -> None:
 
 @pytest.mark.parametrize("turn", [reset, rewound])
 @pytest.mark.parametrize("reopened", [False, True])
-def test_a_handle_stays_with_its_messages(
-    opener: Opener, backend: str, turn: Callable[[Limpet], None], reopened: bool
-):
+def test_a_handle_stays_with_its_messages(opener: Opener, backend: str, turn: Callable[[Limpet], None], reopened: bool):
     lp = opener()
     frame, session = scene(lp, "one", "two", "three")
     lp.index.add_context_handle(frame.frame_id, ranged("old", 2, 3))
@@ -187,18 +181,14 @@ def test_evidence_of_a_deleted_session_does_not_come_back(lp: Limpet, kind: str,
     frame, session = scene(lp, "a secret " * 60)
     worker = lp.index.push_frame(Scope("worker", "notes"), goal="look", budget=1_000)
     session.add_message(asking("c1"))
-    tool = lp.index.begin_tool(
-        worker.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id
-    )
+    tool = lp.index.begin_tool(worker.frame_id, "tool_c1", call_id="c1", message_id=session.messages[-1].id)
     lp.index.end_tool(worker.frame_id, tool.tool_id, "a secret " * 60)
     said = next(e for e in lp.events.feed() if isinstance(e.event, MessageAddedEvent))
     where: dict[str, ContextHandle] = {
         "range": ranged("h", 1, 1),
         "followed": ranged("h", 1, 1),
         "event": made("h", "event_ref", target={"position": said.position}),
-        "tool": made(
-            "h", "tool_output", target={"frame_id": worker.frame_id, "tool_id": tool.tool_id}
-        ),
+        "tool": made("h", "tool_output", target={"frame_id": worker.frame_id, "tool_id": tool.tool_id}),
     }
     lp.index.add_context_handle(frame.frame_id, where[kind])
     if kind == "followed":
@@ -228,9 +218,7 @@ def test_nor_does_what_a_summary_says_of_it(lp: Limpet):
     for number in range(1, 4):
         lp.index.add_context_handle(frame.frame_id, ranged(f"old{number}", number, number))
     for number in range(12):
-        lp.index.add_context_handle(
-            frame.frame_id, made(f"new{number}", "document", content=f"Ferry {number}.")
-        )
+        lp.index.add_context_handle(frame.frame_id, made(f"new{number}", "document", content=f"Ferry {number}."))
     pack = lp.index.assemble_context_pack(SCOPE, min_compaction=CompactionLevel.MODERATE)
     assert not any(name.startswith("old") for name in contents(pack)), "they are under the summary"
     assert any("secret pier" in str(message.content) for message in pack.messages)

@@ -62,9 +62,7 @@ class Desk:
     def pack(self, number: int) -> tuple[int, ContextPack]:
         self.session.add_messages([next(self.talk), next(self.talk)])
         if number % 5 == 0:
-            priority = self._dice.choice(
-                [p for p in ContextPriority if p < ContextPriority.CRITICAL]
-            )
+            priority = self._dice.choice([p for p in ContextPriority if p < ContextPriority.CRITICAL])
             handle = ContextHandle(
                 handle_id=f"page-{number}",
                 handle_type=HandleType.DOCUMENT,

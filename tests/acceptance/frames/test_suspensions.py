@@ -44,9 +44,7 @@ def test_the_row_of_a_suspension_is_what_the_log_says_after_a_cascade(lp: Limpet
     store = engine_of(lp).store
     stream = state_cache.tree_stream(frame.frame_id)
     log = store.read("default", stream)
-    made = projections.derive_stream(
-        stream, iter(log), lambda hashes: store.blobs("default", hashes)
-    )
+    made = projections.derive_stream(stream, iter(log), lambda hashes: store.blobs("default", hashes))
     assert made.projections
     for row in made.projections:
         assert store.find_projection("default", row.kind, row.id) == row
@@ -105,8 +103,6 @@ def test_a_token_has_256_random_bits_and_only_its_hash_is_kept(lp: Limpet):
     assert len(secrets) == 50
     store = engine_of(lp).store
     kept = [stored.payload or b"" for stored in store.feed("default", limit=1_000)]
-    rows = store.query_projections(
-        "default", port.Query(kind=state_cache.SUSPENSION_KIND, limit=1_000)
-    )
+    rows = store.query_projections("default", port.Query(kind=state_cache.SUSPENSION_KIND, limit=1_000))
     kept += [row.document for row in rows]
     assert not any(secret.encode() in one for secret in secrets for one in kept)

@@ -32,8 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def fill(lp: limpet.Limpet, name: str, user: str, count: int, word: str) -> None:
     session = lp.sessions.create_session(name, user_id=user)
     session.add_messages(
-        Message(role=("user", "assistant")[at % 2], content=f"{word}{at} common {user}word")
-        for at in range(count)
+        Message(role=("user", "assistant")[at % 2], content=f"{word}{at} common {user}word") for at in range(count)
     )
 
 
@@ -59,9 +58,7 @@ def test_a_lost_file_is_made_again(tmp_path: Path):
 
 @pytest.mark.parametrize("open_meanwhile", [False, True])
 @pytest.mark.parametrize("where", ["pages", "schema", "end"])
-def test_a_damaged_file_is_made_again_and_that_is_told(
-    tmp_path: Path, where: str, open_meanwhile: bool
-):
+def test_a_damaged_file_is_made_again_and_that_is_told(tmp_path: Path, where: str, open_meanwhile: bool):
     path = str(tmp_path / "state.db")
     lp = limpet.connect(path)
     fill(lp, "a", "ada", 90, "walrus")
@@ -238,9 +235,7 @@ def test_an_indexer_killed_in_the_middle_is_taken_up_where_it_was(
         assert lp.archive.task.notes == []
 
 
-def test_searches_see_whole_states_while_others_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_searches_see_whole_states_while_others_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Every search finds a beginning of what was said, whatever is moved meanwhile."""
     small(monkeypatch)
     with limpet.connect(str(tmp_path / "state.db")) as lp:

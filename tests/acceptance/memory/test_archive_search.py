@@ -42,9 +42,7 @@ def excerpts(found: Found) -> list[str]:
 
 
 def test_a_message_is_found_by_its_words_the_best_first(lp: limpet.Limpet):
-    talk(
-        lp, "a", "the ferry to Oslo", "It leaves at nine.", "and the ferry back from Oslo to Skerry"
-    )
+    talk(lp, "a", "the ferry to Oslo", "It leaves at nine.", "and the ferry back from Oslo to Skerry")
     found = lp.archive.search("Oslo ferries", user_id="ada")
     assert excerpts(found)[:2] == ["the ferry to Oslo", "and the ferry back from Oslo to Skerry"]
     assert found.behind == 0
@@ -55,10 +53,7 @@ def test_a_message_is_found_by_its_words_the_best_first(lp: limpet.Limpet):
 
 def test_an_answer_is_found_by_the_words_of_its_question_after_the_question(lp: limpet.Limpet):
     talk(lp, "a", "Book me a flight.", "Which seat do you want?", "By the window.", "Done.")
-    assert excerpts(lp.archive.search("which seat", user_id="ada")) == [
-        "Which seat do you want?",
-        "By the window.",
-    ]
+    assert excerpts(lp.archive.search("which seat", user_id="ada")) == ["Which seat do you want?", "By the window."]
 
 
 @pytest.mark.parametrize(
@@ -152,9 +147,7 @@ def test_users_and_tenants_are_apart(tmp_path: Path):
         assert len(one.archive.open(("b", ids), user_id="ben")) == 1
 
 
-def test_what_was_compacted_ended_reset_rewound_or_continued_is_found_and_opened(
-    tmp_path: Path,
-):
+def test_what_was_compacted_ended_reset_rewound_or_continued_is_found_and_opened(tmp_path: Path):
     with limpet.connect(str(tmp_path / "state.db"), max_messages_per_session=6) as lp:
         talk(lp, "ended", "alpha one", "alpha two")
         lp.sessions.end_session("ended")
@@ -239,9 +232,7 @@ def test_deferred_writes_are_searched(tmp_path: Path):
 
 
 def test_a_long_message_shows_the_passage_that_fits(lp: limpet.Limpet):
-    text = (
-        "filler words here. " * 200 + "the harbour master keeps the blue key" + " and so on" * 200
-    )
+    text = "filler words here. " * 200 + "the harbour master keeps the blue key" + " and so on" * 200
     talk(lp, "a", text)
     hit = lp.archive.search("blue key of the harbour master", user_id="ada")[0]
     assert "harbour master keeps the blue key" in hit.excerpt

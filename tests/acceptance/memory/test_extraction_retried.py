@@ -56,9 +56,7 @@ def model(monkeypatch: pytest.MonkeyPatch) -> Model:
 
 
 @pytest.mark.req("A-16")
-def test_a_model_that_was_away_is_asked_again_and_its_word_takes_the_place_of_the_rules(
-    opener: Opener, model: Model
-):
+def test_a_model_that_was_away_is_asked_again_and_its_word_takes_the_place_of_the_rules(opener: Opener, model: Model):
     lp = opener(memory=True, model=model)
     told(lp, "s")
     lp.worker().run_once()

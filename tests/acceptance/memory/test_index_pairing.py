@@ -36,9 +36,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     clear = SQLiteIndexStore.clear
     with opened(path) as lp:
         before = taught(lp)
-        monkeypatch.setattr(
-            SQLiteIndexStore, "clear", lambda self: (cleared.append(1), clear(self))
-        )
+        monkeypatch.setattr(SQLiteIndexStore, "clear", lambda self: (cleared.append(1), clear(self)))
         store, calls = lp.sessions._engine.store, list[int]()
         put = store.put_note
 
@@ -64,9 +62,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     assert not cleared
 
 
-def test_what_is_found_damaged_while_it_learns_is_learnt_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_found_damaged_while_it_learns_is_learnt_again(path: Path, monkeypatch: pytest.MonkeyPatch):
     get, damaged = SQLiteIndexStore.get, [False]
 
     def found(self: SQLiteIndexStore, book: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -107,9 +107,7 @@ def test_an_older_one_learns_what_came_since(path: Path, before: object, tmp_pat
         assert all_known(lp) == now
 
 
-def test_what_was_learnt_of_a_log_that_is_gone_is_gone_with_it(
-    path: Path, before: object, tmp_path: Path
-):
+def test_what_was_learnt_of_a_log_that_is_gone_is_gone_with_it(path: Path, before: object, tmp_path: Path):
     with opened(path) as lp:
         lp.admin.backup(tmp_path / "old.db")
         said(lp, "five", "ada", "I speak Norwegian.")

@@ -75,9 +75,7 @@ def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
 
 def known(text: str, position: int | None, *, since: int = 1, until: int | None = None) -> Recalled:
     source = None if position is None else Source("s", f"m{position}", position)
-    return Recalled(
-        text=text, score=0.1, time_us=since, kind=FactKind.FACT, source=source, until_us=until
-    )
+    return Recalled(text=text, score=0.1, time_us=since, kind=FactKind.FACT, source=source, until_us=until)
 
 
 def test_a_fact_and_its_message_take_one_place():
@@ -162,9 +160,7 @@ def test_awaited_closing_hands_over_what_has_just_ended(tmp_path: Path):
 
 
 @pytest.mark.parametrize("busy", ["memory", "summarizer"])
-def test_what_hangs_does_not_hold_closing_up(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch, busy: str
-):
+def test_what_hangs_does_not_hold_closing_up(opener: Opener, monkeypatch: pytest.MonkeyPatch, busy: str):
     monkeypatch.setattr(limits, "WORKER_FINAL_WORK_S", 0.2)
     monkeypatch.setattr(limits, "WORKER_STOP_S", 0.4)
     begun, over = threading.Event(), threading.Event()

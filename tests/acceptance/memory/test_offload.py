@@ -20,15 +20,7 @@ from limpet.sessions.manager import Sessions
 from limpet.sessions.requests import Settings
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.memory_fakes import Scribe
-from tests.acceptance.conversation_steps import (
-    Opener,
-    answer,
-    asking,
-    engine_of,
-    giving,
-    neighbour,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, answer, asking, engine_of, giving, neighbour, user
 from tests.unit.job_fixtures import Clock, engine_over
 
 
@@ -44,16 +36,9 @@ def talk(lp: Limpet, session_id: str, *texts: str, user_id: str | None = "ada") 
 
 @pytest.mark.req("A-14", "A-15", "A-21")
 @pytest.mark.parametrize(
-    ("language", "said"),
-    [
-        ("en", "I live in Oslo."),
-        ("ja", "オスロに住んでいます。"),
-        ("zh", "我住在奥斯陆。"),
-    ],
+    ("language", "said"), [("en", "I live in Oslo."), ("ja", "オスロに住んでいます。"), ("zh", "我住在奥斯陆。")]
 )
-def test_ended_reset_and_timed_out_conversations_are_handed_over_whole(
-    lp: Limpet, language: str, said: str
-):
+def test_ended_reset_and_timed_out_conversations_are_handed_over_whole(lp: Limpet, language: str, said: str):
     for session_id in ("ended", "reset", "idle", "open"):
         talk(lp, session_id, said, "two")
     lp.sessions.end_session("ended")

@@ -34,12 +34,9 @@ def prompts(session: limpet.Session) -> list[Any]:
 
 @pytest.mark.req("A-17")
 @pytest.mark.parametrize(
-    ("language", "known"),
-    [("en", "Lives in Oslo."), ("ja", "オスロ在住。"), ("zh", "住在奥斯陆。")],
+    ("language", "known"), [("en", "Lives in Oslo."), ("ja", "オスロ在住。"), ("zh", "住在奥斯陆。")]
 )
-def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(
-    opener: Opener, language: str, known: str
-):
+def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(opener: Opener, language: str, known: str):
     lp = opener(memory=knowing(known), bootstrap_language=language)
     session = lp.sessions.create_session(user_id="ada", system="You plan trips.")
     (prompt,) = prompts(session)
@@ -47,10 +44,7 @@ def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(
     assert prompt.endswith(f"\n{known}\n[/memory-1]")
     assert profile_prompt.PREAMBLES[language] in prompt
     about = session.messages[0].metadata["memory"]
-    assert about == {
-        "engine": "scribe",
-        "sources": [{"session_id": "earlier", "message_id": "m-ada", "position": 7}],
-    }
+    assert about == {"engine": "scribe", "sources": [{"session_id": "earlier", "message_id": "m-ada", "position": 7}]}
     assert session.window(2_000).messages[0].content == prompt
 
 
@@ -129,9 +123,7 @@ def test_no_content_can_end_its_fence(opener: Opener, text: str):
 def test_it_keeps_to_its_budget_the_first_lines_stay():
     lines = [f"Fact number {number} about the user." for number in range(200)]
     for budget in (100, 200, 500):
-        found = profile_prompt.fit_profile(
-            Profile("\n".join(lines), 0), "e", budget=budget, language="en"
-        )
+        found = profile_prompt.fit_profile(Profile("\n".join(lines), 0), "e", budget=budget, language="en")
         assert found is not None
         assert messages.estimate_text_tokens(found.text) <= budget
         kept = [line for line in found.text.splitlines() if line.startswith("Fact")]
@@ -183,12 +175,7 @@ def test_what_is_no_profile_counts_as_none(opener: Opener):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"bootstrap_tokens": -1},
-        {"bootstrap_timeout_s": 0},
-        {"bootstrap_timeout_s": "1"},
-        {"bootstrap_language": "xx"},
-    ],
+    [{"bootstrap_tokens": -1}, {"bootstrap_timeout_s": 0}, {"bootstrap_timeout_s": "1"}, {"bootstrap_language": "xx"}],
 )
 def test_settings_are_checked_and_nothing_stays_open(tmp_path: Path, wrong: dict[str, Any]):
     with pytest.raises(errors.InvalidRequest):

@@ -8,16 +8,7 @@ import pytest
 
 from limpet import Limpet, Message, MessageCategory, Session, errors
 from limpet.errors import NoCurrentSession
-from tests.acceptance.conversation_steps import (
-    Opener,
-    answer,
-    asking,
-    feed,
-    giving,
-    own_texts,
-    texts,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, answer, asking, feed, giving, own_texts, texts, user
 
 
 def talk(session: Session, turns: int, start: int = 0) -> list[str]:
@@ -45,12 +36,8 @@ def test_the_boundary_is_at_the_number_or_over_it(opener: Opener):
 
 
 @pytest.mark.req("B-14", "B-20")
-def test_a_continuation_takes_system_and_context_adds_a_marker_and_both_name_each_other(
-    lp: Limpet,
-):
-    session = lp.sessions.create_session(
-        "s", user_id="ada", system="S", title="T", metadata={"k": 1}
-    )
+def test_a_continuation_takes_system_and_context_adds_a_marker_and_both_name_each_other(lp: Limpet):
+    session = lp.sessions.create_session("s", user_id="ada", system="S", title="T", metadata={"k": 1})
     session.add_messages([user("q"), Message("user", "doc", MessageCategory.CONTEXT), answer("a")])
     new = lp.sessions.create_continuation_session(session)
     assert lp.sessions.current_session is new

@@ -163,9 +163,7 @@ def test_eviction_waits_for_what_is_under_way(lp: Limpet):
 
 
 @pytest.mark.req("B-23")
-def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(
-    fast_dir: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_is_not_yet_saved_is_saved_before_a_session_leaves_memory(fast_dir: Path, monkeypatch: pytest.MonkeyPatch):
     """Nothing is committed until somebody waits for it: whoever lets the session go has to."""
     folder = fast_dir / "folder"
     awaited, settle, commit = threading.Event(), DeferredWrites.settle, FilesStore.commit

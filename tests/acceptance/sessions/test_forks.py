@@ -11,16 +11,7 @@ import pytest
 import limpet
 from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
 from limpet.stores.sqlite import database
-from tests.acceptance.conversation_steps import (
-    Opener,
-    answer,
-    asking,
-    engine_of,
-    giving,
-    neighbour,
-    texts,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, answer, asking, engine_of, giving, neighbour, texts, user
 from tests.acceptance.stores.test_page_checksum_repair import visit
 
 
@@ -264,9 +255,7 @@ def test_windows_look_back_over_what_was_left_out(lp: Limpet):
 
 def test_a_group_is_whole_across_a_rewind(lp: Limpet):
     session = lp.sessions.create_session("s")
-    asked = Message(
-        "assistant", tool_calls=asking("a").tool_calls, metadata={"priority": "critical"}
-    )
+    asked = Message("assistant", tool_calls=asking("a").tool_calls, metadata={"priority": "critical"})
     session.add_messages([user("q"), asked])
     for n in range(3):
         session.add_messages([giving("a"), *(user(f"{n}{m}") for m in range(100))])
@@ -315,11 +304,7 @@ def test_a_policy_is_as_it_was(lp: Limpet):
     assert (fork.policy, fork.state.cut) == (policy, None)
     lp.sessions.rewind_session("s", 6)
     session.reload()
-    assert (session.policy, session.state.cut, session.state.live) == (
-        policy,
-        None,
-        fork.state.live,
-    )
+    assert (session.policy, session.state.cut, session.state.live) == (policy, None, fork.state.live)
     for each in (session, fork):
         for n in range(40):
             each.add_messages([user(f"{n} " + "z" * 120), answer("y" * 120)])

@@ -8,16 +8,7 @@ import pytest
 
 from limpet import Limpet, Message, errors
 from limpet.sessions.manager import Sessions
-from tests.acceptance.conversation_steps import (
-    Opener,
-    answer,
-    asking,
-    feed,
-    giving,
-    own_texts,
-    texts,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, answer, asking, feed, giving, own_texts, texts, user
 
 VERBS: dict[str, Callable[[Sessions], object]] = {
     "create": lambda s: s.create_session("new", user_id="ada", system="S", key="k").id,
@@ -63,9 +54,7 @@ def test_without_a_key_the_same_verb_is_another_command(begun: Limpet, verb: str
 OTHERS = ("create", "add", "update", "end", "delete")
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(one, other) for one in VERBS for other in OTHERS if one != other]
-)
+@pytest.mark.parametrize(("first", "second"), [(one, other) for one in VERBS for other in OTHERS if one != other])
 def test_a_key_used_for_another_command_is_refused(begun: Limpet, first: str, second: str):
     VERBS[first](begun.sessions)
     before = feed(begun)

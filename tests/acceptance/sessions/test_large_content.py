@@ -24,10 +24,7 @@ PICTURE = "data:image/png;base64," + "iVBORw0KGgo" * 50_000
 TURN: list[dict[str, Any]] = [
     {
         "role": "user",
-        "content": [
-            {"type": "text", "text": "What is this?"},
-            {"type": "image_url", "image_url": {"url": PICTURE}},
-        ],
+        "content": [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": PICTURE}}],
     },
     {"role": "assistant", "content": "A picture. " * 10_000},
 ]
@@ -146,22 +143,14 @@ class Counting:
         monkeypatch.setattr(store, "blobs", counted)
 
 
-def test_a_page_of_messages_takes_one_look_for_blobs(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_page_of_messages_takes_one_look_for_blobs(opener: Opener, monkeypatch: pytest.MonkeyPatch):
     lp = opener()
     session = lp.sessions.create_session("s")
     session.add_messages([Message("user", f"{n}" * 40_000) for n in range(30)])
     session.add_message(Message("user", "small"))
     counting = Counting(lp.sessions._engine.store, monkeypatch)
     session = lp.sessions.get_session("s")
-    assert [str(message.content)[0] for message in session.messages][:5] == [
-        "0",
-        "1",
-        "2",
-        "3",
-        "4",
-    ]
+    assert [str(message.content)[0] for message in session.messages][:5] == ["0", "1", "2", "3", "4"]
     assert counting.looks == [30]
     assert session.messages[-1].content == "small"
     assert counting.looks == [30], "a message without large texts needs none"
@@ -194,9 +183,7 @@ def vandalised(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "statement",
-    ["UPDATE blobs SET content = content || x'00'", "DELETE FROM blobs"],
-    ids=["damaged", "lost"],
+    "statement", ["UPDATE blobs SET content = content || x'00'", "DELETE FROM blobs"], ids=["damaged", "lost"]
 )
 def test_damage_is_reported_and_never_read(fast_dir: Path, statement: str):
     path = fast_dir / "state.db"
@@ -209,10 +196,7 @@ def test_damage_is_reported_and_never_read(fast_dir: Path, statement: str):
         assert len(report.faults) == 2
         session = lp.sessions.list_sessions()[0]
         assert session["message_count"] == 3
-        for read in (
-            lambda: list(lp.events.feed()),
-            lambda: list(lp.sessions.get_session("s").messages),
-        ):
+        for read in (lambda: list(lp.events.feed()), lambda: list(lp.sessions.get_session("s").messages)):
             with pytest.raises(limpet.Corrupt) as info:
                 read()
             assert "blob" in info.value.facts

@@ -171,8 +171,6 @@ def test_arguments_that_make_no_sense_are_refused(five: Limpet, wrong: dict[str,
     ],
     ids=str,
 )  # fmt: skip
-def test_odd_arguments_find_nothing_or_are_refused_but_never_break(
-    five: Limpet, odd: dict[str, Any]
-):
+def test_odd_arguments_find_nothing_or_are_refused_but_never_break(five: Limpet, odd: dict[str, Any]):
     with contextlib.suppress(errors.Refused):
         assert listed(five, **odd) == []

@@ -51,8 +51,7 @@ def test_every_slice_is_the_lists_slice(thirty: Session):
     bounds: list[Any] = [None, *range(-35, 36)]
     tried: list[tuple[Any, Any, Any]] = [(None, None, -1), (None, None, 2), (29, 0, -3), (5, 5, 1)]
     tried += [
-        (rng.choice(bounds), rng.choice(bounds), rng.choice([None, 1, 2, 7, -1, -2, -9, 100]))
-        for _ in range(150)
+        (rng.choice(bounds), rng.choice(bounds), rng.choice([None, 1, 2, 7, -1, -2, -9, 100])) for _ in range(150)
     ]
     messages = thirty.messages
     for part in tried:
@@ -91,9 +90,7 @@ def test_a_view_is_of_the_moment_it_was_asked_for(lp: Limpet):
     assert texts(session) == ["0", "1", "2", "later", "latest"]
 
 
-def test_iterating_while_others_append_gives_each_message_once(
-    lp: Limpet, monkeypatch: pytest.MonkeyPatch
-):
+def test_iterating_while_others_append_gives_each_message_once(lp: Limpet, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "READ_CHUNK", 5)
     session = lp.sessions.create_session("s")
     session.add_messages([user(str(n)) for n in range(100)])
@@ -136,9 +133,7 @@ def test_states_in_memory_are_bounded(opener: Any):
     assert sum(lp.sessions.get_session(f"s{number}").message_count for number in range(50)) == 50
 
 
-def test_a_cold_session_is_read_from_its_snapshot_not_from_its_history(
-    opener: Any, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cold_session_is_read_from_its_snapshot_not_from_its_history(opener: Any, monkeypatch: pytest.MonkeyPatch):
     lp = opener(cached_sessions=1)
     long = lp.sessions.create_session("long")
     for batch in range(20):

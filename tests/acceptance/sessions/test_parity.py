@@ -12,13 +12,7 @@ import pytest
 
 import limpet
 from limpet import AsyncLimpet, AsyncSession, Limpet, Session, SessionManager, errors
-from limpet.admin.async_log import (
-    AsyncAdmin,
-    AsyncBetween,
-    AsyncEvents,
-    AsyncMoment,
-    AsyncPastSession,
-)
+from limpet.admin.async_log import AsyncAdmin, AsyncBetween, AsyncEvents, AsyncMoment, AsyncPastSession
 from limpet.admin.log import Admin, Events
 from limpet.frames.async_state_index import AsyncStateIndex
 from limpet.frames.state_index import StateIndex
@@ -91,9 +85,7 @@ def test_each_verb_takes_the_same_names_kinds_and_defaults(blocking: type, await
         compared += 1
         expected = parameters(twin)
         if name in NO_CURRENT_SESSION:
-            expected = [
-                (n, k, inspect.Parameter.empty if "session" in n else d) for n, k, d in expected
-            ]
+            expected = [(n, k, inspect.Parameter.empty if "session" in n else d) for n, k, d in expected]
         assert parameters(verb) == expected, name
     assert compared >= 2
 
@@ -103,11 +95,7 @@ def test_connecting_takes_the_same_where_it_means_the_same():
     awaited = inspect.signature(limpet.connect_async).parameters
     for name, parameter in awaited.items():
         assert (parameter.kind, parameter.default) == (blocking[name].kind, blocking[name].default)
-    assert blocking.keys() - awaited.keys() <= {
-        "max_sessions_in_memory",
-        "auto_save_interval",
-        "write",
-    }
+    assert blocking.keys() - awaited.keys() <= {"max_sessions_in_memory", "auto_save_interval", "write"}
 
 
 def test_the_manager_adds_only_opening_and_closing():
@@ -116,9 +104,7 @@ def test_the_manager_adds_only_opening_and_closing():
 
 Step = Callable[[Any], Any]
 STEPS: list[Step] = [
-    lambda s: s.create_session(
-        "s", user_id="ada", system="S", title="T", metadata={"k": 1}, key="c"
-    ),
+    lambda s: s.create_session("s", user_id="ada", system="S", title="T", metadata={"k": 1}, key="c"),
     lambda s: s.create_session("s"),
     lambda s: s.add_messages("s", [user("1"), asking("a", "b")]),
     lambda s: s.pending_calls("s"),
@@ -230,10 +216,7 @@ def test_cancelling_undoes_nothing_and_hurts_nobody(backend: str, tmp_path: Path
         url = "volatile:" if backend == "volatile" else tmp_path / "a.db"
         async with limpet.connect_async(url) as lp:
             await lp.sessions.create_session("s")
-            tasks = [
-                asyncio.create_task(lp.sessions.add_messages("s", [user(str(n))]))
-                for n in range(60)
-            ]
+            tasks = [asyncio.create_task(lp.sessions.add_messages("s", [user(str(n))])) for n in range(60)]
             await asyncio.sleep(0)
             for task in tasks[::3]:
                 task.cancel()
@@ -256,9 +239,7 @@ def test_one_engine_serves_two_loops_one_after_the_other_and_side_by_side(tmp_pa
         await opened[0].sessions.create_session("s")
 
     async def add(prefix: str) -> None:
-        await asyncio.gather(
-            *[opened[0].sessions.add_messages("s", [user(f"{prefix}{n}")]) for n in range(30)]
-        )
+        await asyncio.gather(*[opened[0].sessions.add_messages("s", [user(f"{prefix}{n}")]) for n in range(30)])
 
     async def side_by_side() -> None:
         await asyncio.gather(add("c"), asyncio.to_thread(lambda: asyncio.run(add("d"))))

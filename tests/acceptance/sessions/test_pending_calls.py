@@ -98,9 +98,7 @@ def test_until_then_nothing_else_is_taken(stopped: Limpet):
 @pytest.mark.req("A-6")
 def test_generated_call_ids_pair_as_well(lp: Limpet):
     session = lp.sessions.create_session("s")
-    message = Message(
-        "assistant", tool_calls=[ToolCallRequest(name="f"), ToolCallRequest(name="f")]
-    )
+    message = Message("assistant", tool_calls=[ToolCallRequest(name="f"), ToolCallRequest(name="f")])
     session.add_messages([user(), message])
     session.add_message(giving(*[call.id for call in message.tool_calls]))
     assert lp.sessions.pending_calls("s") == []

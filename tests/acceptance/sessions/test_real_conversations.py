@@ -17,10 +17,7 @@ RECORDED = "agent-conversations.jsonl.gz"
 
 
 def generated() -> list[Conversation]:
-    return [
-        *corpus.conversations(seed=11, count=25),
-        *corpus.conversations(seed=12, count=25, parallel=True),
-    ]
+    return [*corpus.conversations(seed=11, count=25), *corpus.conversations(seed=12, count=25, parallel=True)]
 
 
 @pytest.fixture(params=["generated", "recorded"])
@@ -75,9 +72,7 @@ def test_each_conversation_comes_back_equal_also_after_reopening(
 
 @pytest.mark.req("A-1", "A-6")
 @pytest.mark.parametrize("size", [5000, 40])
-def test_laid_end_to_end_they_are_one_conversation(
-    backend: str, opener: Opener, talks: list[Conversation], size: int
-):
+def test_laid_end_to_end_they_are_one_conversation(backend: str, opener: Opener, talks: list[Conversation], size: int):
     lp = opener(max_messages_per_session=size)
     session = lp.sessions.create_session("all")
     for talk in talks:

@@ -34,9 +34,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "conversations"
 
 
-def test_who_interrupts_a_recovery_can_go_on_with_the_store(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_interrupts_a_recovery_can_go_on_with_the_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(folder, "tides")
     damage(folder, "tides")
 
@@ -125,9 +123,7 @@ def left(folder: Path) -> list[str]:
 @pytest.mark.req("B-19")
 @pytest.mark.parametrize("backend", ["sqlite", "files"])
 @pytest.mark.parametrize("lost", ["", "row", "beginning"])
-def test_a_recovery_session_is_its_users_and_goes_with_the_user(
-    tmp_path: Path, backend: str, lost: str
-) -> None:
+def test_a_recovery_session_is_its_users_and_goes_with_the_user(tmp_path: Path, backend: str, lost: str) -> None:
     url = tmp_path / "state.db" if backend == "sqlite" else f"files:{tmp_path / 'state'}"
     index = tmp_path / "state.db" if backend == "sqlite" else tmp_path / "state/.index/state.db"
     told(url, 20, framed=True)
@@ -144,18 +140,14 @@ def test_a_recovery_session_is_its_users_and_goes_with_the_user(
         session = lp.sessions.load_session("tides")
         assert session is not None and session.id == recovery_id("tides")
         assert session.user_id == "ada"
-        assert session.title == (
-            None if (lost, backend) == ("beginning", "sqlite") else "canary of a title"
-        )
+        assert session.title == (None if (lost, backend) == ("beginning", "sqlite") else "canary of a title")
         assert session.id in {row["id"] for row in lp.sessions.list_sessions(user_id="ada")}
 
 
 @pytest.mark.req("B-19")
 @pytest.mark.parametrize("count", [20, 300])
 @pytest.mark.parametrize("verb", ["user", "session", "forget"])
-def test_a_damaged_session_can_be_erased_with_its_recovery_session(
-    tmp_path: Path, count: int, verb: str
-) -> None:
+def test_a_damaged_session_can_be_erased_with_its_recovery_session(tmp_path: Path, count: int, verb: str) -> None:
     path = tmp_path / "state.db"
     told(path, count, framed=True)
     spoil(path, 5)
@@ -174,9 +166,7 @@ def test_a_damaged_session_can_be_erased_with_its_recovery_session(
     assert left(tmp_path) == []
 
 
-def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(
-    folder: Path,
-) -> None:
+def test_what_is_erased_of_a_damaged_journal_stays_pending_until_it_is_put_back(folder: Path) -> None:
     told(f"files:{folder}", 20, framed=False)
     path = folder / "journal" / "000001.jsonl"
     spoil(folder / ".index" / "state.db", 5)
@@ -264,11 +254,7 @@ def test_damage_met_half_way_is_said_once_or_mended_unnoticed(tmp_path: Path, ba
     with limpet.connect(url, auto_save_interval=0) as lp:
         session = lp.sessions.load_session("tides")
         assert session is not None
-        with (
-            pytest.raises(limpet.Corrupt)
-            if backend == "sqlite"
-            else contextlib.nullcontext() as info
-        ):
+        with pytest.raises(limpet.Corrupt) if backend == "sqlite" else contextlib.nullcontext() as info:
             seen += (m.content for m in session.messages if m.role == "user")
         if backend == "sqlite":
             whole.remove("tides 499")
@@ -277,9 +263,7 @@ def test_damage_met_half_way_is_said_once_or_mended_unnoticed(tmp_path: Path, ba
 
 
 @pytest.mark.req("B-19")
-def test_loading_a_long_session_does_not_read_its_history(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loading_a_long_session_does_not_read_its_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, read = tmp_path / "state.db", list[int]()
     long(path, 700)
     sound = SQLiteStore.read
@@ -314,9 +298,7 @@ def test_damage_elsewhere_makes_no_recovery_session(tmp_path: Path) -> None:
 
 
 @pytest.mark.req("B-19")
-def test_a_long_session_is_recovered_from_its_file_if_the_log_has_no_other_copy(
-    folder: Path,
-) -> None:
+def test_a_long_session_is_recovered_from_its_file_if_the_log_has_no_other_copy(folder: Path) -> None:
     filled(folder, "tides", count=300)
     damage(folder, "tides")
     for _ in range(2):

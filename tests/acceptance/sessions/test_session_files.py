@@ -55,8 +55,7 @@ def damage(folder: Path, session_id: str) -> None:
     index = folder / ".index" / "state.db"
     with contextlib.closing(database.connect(index, write=True)) as vandal:
         vandal.execute(
-            "UPDATE events SET payload = CAST(replace(payload, ?, 'damaged') AS BLOB)"
-            " WHERE instr(payload, ?)",
+            "UPDATE events SET payload = CAST(replace(payload, ?, 'damaged') AS BLOB) WHERE instr(payload, ?)",
             (f"{session_id} 1", said),
         )
 
@@ -81,9 +80,7 @@ def test_a_save_writes_the_new_file_whole_keeps_the_one_before_and_lists_it(fold
 
 
 @pytest.mark.req("B-18")
-def test_what_is_new_is_on_the_disk_before_it_has_its_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_new_is_on_the_disk_before_it_has_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[str] = []
     for verb in ("sync", "rename"):
         monkeypatch.setattr(StoreFiles, verb, _noting(done, verb, getattr(StoreFiles, verb)))
@@ -141,9 +138,7 @@ def test_a_damaged_session_is_restored_from_its_file_or_the_backup(folder: Path,
 
 
 @pytest.mark.req("B-19")
-def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_not_believed(
-    folder: Path,
-) -> None:
+def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_not_believed(folder: Path) -> None:
     filled(folder, "tides")
     path = folder / "sessions" / "tides.json"
     path.write_text(path.read_text().replace("tides 0", "forged 0"))
@@ -154,10 +149,7 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
         session = lp.sessions.load_session("tides")
         assert session is not None and texts(session)[0] == "tides 0"
         session.add_message(say("tides 5"))
-    assert (
-        session_documents.decode_document((folder / "sessions" / "tides.json.bak").read_bytes())
-        is not None
-    )
+    assert session_documents.decode_document((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
     (folder / "sessions" / "tides.json").write_bytes(path.read_bytes()[:-40])
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
@@ -166,9 +158,7 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
 
 
 @pytest.mark.req("B-19")
-def test_each_damaged_session_has_one_recovery_session_however_often_it_is_loaded(
-    folder: Path,
-) -> None:
+def test_each_damaged_session_has_one_recovery_session_however_often_it_is_loaded(folder: Path) -> None:
     filled(folder, "ebb", "flow")
     for each in ("ebb", "flow"):
         damage(folder, each)
@@ -271,9 +261,7 @@ def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(fold
 
 
 @pytest.mark.req("B-23")
-def test_few_sessions_are_in_memory_and_a_held_one_loses_nothing(
-    folder: Path,
-) -> None:
+def test_few_sessions_are_in_memory_and_a_held_one_loses_nothing(folder: Path) -> None:
     with SessionManager(base_path=folder, max_sessions_in_memory=5) as manager:
         held = manager.create_session("held")
         for at in range(30):
@@ -362,23 +350,7 @@ def test_a_deleted_session_is_not_written_back_by_who_still_holds_it(folder: Pat
 def test_ten_thousand_hostile_ids_write_nothing_outside(tmp_path: Path) -> None:
     from limpet.stores.files import safe_name
 
-    parts = (
-        "..",
-        "/",
-        "\\",
-        "\0",
-        "a",
-        "A",
-        ".",
-        "~",
-        "con",
-        " ",
-        "é",
-        "%2e%2e",
-        "index",
-        "-",
-        "!",
-    )
+    parts = ("..", "/", "\\", "\0", "a", "A", ".", "~", "con", " ", "é", "%2e%2e", "index", "-", "!")
     rng, seen = random.Random(3), dict[str, str]()
     for _ in range(10_000):
         text = "".join(rng.choices(parts, k=rng.randint(1, 40)))
@@ -404,9 +376,7 @@ def test_a_damaged_session_of_a_sqlite_store_has_its_recovery_session(tmp_path: 
             lp.sessions.get_session("tides")
 
 
-def test_a_full_disk_is_said_and_the_message_is_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_and_the_message_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: StoreFiles, path: Path, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
@@ -421,9 +391,7 @@ def test_a_full_disk_is_said_and_the_message_is_kept(
     assert "kept" in (folder / "sessions" / "tides.json").read_text()
 
 
-def test_penguins_own_files_in_the_same_folder_are_imported_and_left_as_they_are(
-    folder: Path,
-) -> None:
+def test_penguins_own_files_in_the_same_folder_are_imported_and_left_as_they_are(folder: Path) -> None:
     folder.mkdir()
     theirs = folder / "session_1.json"
     said = {"role": "user", "content": "hello", "category": "DIALOG", "id": "m1", "metadata": {}}

@@ -102,9 +102,7 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
     assert "kept" in (folder / "sessions" / "tides.json").read_text()
 
 
-def test_a_process_that_does_not_pass_the_files_on_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_does_not_pass_the_files_on_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WRITE_LOCK_WAIT_S", 0.2)
     with SessionManager(base_path=folder) as manager:
         session = manager.create_session("tides")
@@ -117,9 +115,7 @@ def test_a_process_that_does_not_pass_the_files_on_is_named(
 
 
 @pytest.mark.parametrize("name", ["one.json", "index.json", "notes.txt"])
-def test_a_folder_with_somebody_elses_sessions_does_not_become_a_store(
-    folder: Path, name: str
-) -> None:
+def test_a_folder_with_somebody_elses_sessions_does_not_become_a_store(folder: Path, name: str) -> None:
     theirs = folder / "sessions" / name
     theirs.parent.mkdir(parents=True)
     theirs.write_text('{"mine": 1}')
@@ -239,9 +235,7 @@ def test_an_erasure_touches_nothing_that_is_somebody_elses(tmp_path: Path, folde
 
 
 @pytest.mark.req("B-18")
-def test_an_edited_copy_of_what_was_erased_goes_and_that_of_another_session_stays(
-    folder: Path,
-) -> None:
+def test_an_edited_copy_of_what_was_erased_goes_and_that_of_another_session_stays(folder: Path) -> None:
     sessions = told(folder)
     for user in ("ada", "bob"):
         document = json.loads((sessions / f"of-{user}.json").read_text())
@@ -316,20 +310,12 @@ def forged(text: str) -> bytes:
         ("index", '"positions": {}, "sessions": {"a": 1}'),
         ("index", '"positions": {}, "sessions": null'),
         ("index", f'"positions": {"[" * 5_000}{"]" * 5_000}'),
-        (
-            "a",
-            f'"tenant": "default", "id": "a", "stream": "session/a", "version": {2**70}, "link": ""',
-        ),
-        (
-            "a",
-            '"tenant": "default", "id": "a", "stream": "session/a", "version": 2, "link": "", "messages": 5',
-        ),
+        ("a", f'"tenant": "default", "id": "a", "stream": "session/a", "version": {2**70}, "link": ""'),
+        ("a", '"tenant": "default", "id": "a", "stream": "session/a", "version": 2, "link": "", "messages": 5'),
         ("a", f'"tenant": "default", "x": {"[" * 5_000}{"]" * 5_000}'),
     ],
 )
-def test_a_forged_file_is_written_over_and_hinders_nobody(
-    folder: Path, name: str, text: str
-) -> None:
+def test_a_forged_file_is_written_over_and_hinders_nobody(folder: Path, name: str, text: str) -> None:
     url, path = f"files:{folder}", folder / "sessions" / f"{name}.json"
     with limpet.connect(url) as lp:
         lp.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
@@ -344,6 +330,4 @@ def test_a_forged_file_is_written_over_and_hinders_nobody(
     path.write_bytes(forged(text))
     with limpet.connect(url) as lp:
         assert not lp.memory.forget("ada").pending
-    assert "hello" not in "".join(
-        each.read_text() for each in (folder / "sessions").glob("*.json*")
-    )
+    assert "hello" not in "".join(each.read_text() for each in (folder / "sessions").glob("*.json*"))

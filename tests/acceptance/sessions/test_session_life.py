@@ -12,35 +12,19 @@ from limpet import Limpet, Message, MessageCategory, errors
 from limpet.core.values import ids
 from limpet.core.values.session_state import EndReason
 from limpet.sessions import SessionStatus
-from tests.acceptance.conversation_steps import (
-    Opener,
-    answer,
-    asking,
-    feed,
-    giving,
-    said,
-    set_clock,
-    texts,
-    user,
-)
+from tests.acceptance.conversation_steps import Opener, answer, asking, feed, giving, said, set_clock, texts, user
 
 DAY_US = 86_400_000_000
 
 
 @pytest.mark.req("B-10", "A-20", "B-6")
 def test_a_created_session_is_there_at_once_and_current(lp: Limpet):
-    made = lp.sessions.create_session(
-        user_id="ada", system="Be brief.", title="Trip", metadata={"k": 1}
-    )
+    made = lp.sessions.create_session(user_id="ada", system="Be brief.", title="Trip", metadata={"k": 1})
     assert re.fullmatch(r"session_\d{8}_\d{6}_[0-9a-f]{8,}", made.id)
     assert lp.sessions.current_session is made
     assert texts(made) == ["Be brief."]
     found = lp.sessions.get_session(made.id)
-    assert (found.user_id, found.title, found.metadata) == (
-        "ada",
-        "Trip",
-        {"k": 1, "message_count": 1},
-    )
+    assert (found.user_id, found.title, found.metadata) == ("ada", "Trip", {"k": 1, "message_count": 1})
     assert found.state == made.state
     assert made.created_at == made.last_active
     assert datetime.fromisoformat(made.created_at).utcoffset() == timedelta(0)
@@ -48,9 +32,7 @@ def test_a_created_session_is_there_at_once_and_current(lp: Limpet):
 
 
 @pytest.mark.req("B-6", "A-20")
-@pytest.mark.parametrize(
-    "id_", ["session_20230401_123456", "a/b\\c", "日本語", "x" * 256, "a b", "'; --"]
-)
+@pytest.mark.parametrize("id_", ["session_20230401_123456", "a/b\\c", "日本語", "x" * 256, "a b", "'; --"])
 def test_any_safe_text_is_an_id(lp: Limpet, id_: str):
     lp.sessions.create_session(id_).add_message(user())
     assert lp.sessions.get_session(id_).message_count == 1
@@ -291,9 +273,7 @@ def test_expire_takes_moments_in_each_form_and_its_own_idle_time(lp: Limpet):
         assert lp.sessions.expire(now, idle_s=3_600) == [f"s{number}"]
 
 
-def test_expire_goes_through_more_sessions_than_a_page_holds(
-    lp: Limpet, monkeypatch: pytest.MonkeyPatch
-):
+def test_expire_goes_through_more_sessions_than_a_page_holds(lp: Limpet, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("limpet.limits.PAGE_SIZE_MAX", 7)
     set_clock(lp, 1_000)
     for number in range(30):

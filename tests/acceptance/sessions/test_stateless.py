@@ -95,8 +95,7 @@ def test_dicts_and_reserves():
 
 @pytest.mark.req("A-13", "A-19")
 @pytest.mark.parametrize(
-    ("language", "prefix"),
-    [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")],
+    ("language", "prefix"), [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")]
 )
 def test_earlier_rounds_become_one_summary(language: str, prefix: str):
     manager, said = StateManager(400, counter=COUNTER), history(30)

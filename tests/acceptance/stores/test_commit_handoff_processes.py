@@ -83,9 +83,7 @@ def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
 ):
     session.add_message(user("before"))
     with subprocess.Popen(
-        [sys.executable, "-c", HOLDER, tmp_path / "state.db", fate],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", HOLDER, tmp_path / "state.db", fate], stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "collecting\n"
@@ -115,10 +113,7 @@ def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_p
             time.sleep(0.001)
         return parcels
 
-    with (
-        limpet.connect(tmp_path / "state.db") as theirs,
-        pytest.MonkeyPatch.context() as patched,
-    ):
+    with limpet.connect(tmp_path / "state.db") as theirs, pytest.MonkeyPatch.context() as patched:
         same = theirs.sessions.get_session("s")
         patched.setattr(store._handoff, "collect", wait_for_parcels)
         holder = threading.Thread(target=other.add_message, args=(user("own"),))
@@ -171,9 +166,7 @@ def test_messages_for_several_sessions_are_decided_before_the_turn(lp: Limpet, s
     assert early(lp, adding(lp), adding(lp, "t")) == 2
 
 
-def test_where_another_process_was_faster_deciding_waits_for_the_turn(
-    lp: Limpet, session: Session, tmp_path: Path
-):
+def test_where_another_process_was_faster_deciding_waits_for_the_turn(lp: Limpet, session: Session, tmp_path: Path):
     with limpet.connect(tmp_path / "state.db") as theirs:
         theirs.sessions.add_messages("s", [user("theirs")])
     assert early(lp, adding(lp)) == 1
@@ -201,9 +194,7 @@ def test_what_depends_on_more_than_one_version_is_decided_under_the_turn(
     assert early(lp, adding(lp)) == 0
 
 
-def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(
-    lp: Limpet, session: Session
-):
+def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(lp: Limpet, session: Session):
     naming = lp.sessions._requests.update(
         "s", title="t", metadata=None, drop_metadata=(), key=None, expected_version=None
     )
@@ -217,9 +208,7 @@ def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(lp: Limpet, 
     requests = lp.sessions._requests
     call = Message("assistant", tool_calls=[ToolCallRequest("c", "look")])
     result = Message("tool", tool_results=[limpet.ToolCallResult("c", "seen")])
-    batch = [
-        requests.add("s", [message], key=None, expected_version=None) for message in (call, result)
-    ]
+    batch = [requests.add("s", [message], key=None, expected_version=None) for message in (call, result)]
     assert early(lp, *batch) == 0
 
 

@@ -48,9 +48,7 @@ class Full:
 
 
 @pytest.mark.parametrize("at", ["COMMIT", "INSERT INTO store (name, value) VALUES ('journal'"])
-def test_a_disk_that_is_full_when_the_journal_has_the_line_is_not_said_to_have_nothing(
-    url: str, at: str
-) -> None:
+def test_a_disk_that_is_full_when_the_journal_has_the_line_is_not_said_to_have_nothing(url: str, at: str) -> None:
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         full, message = Full(at), say("pay 5")
@@ -124,9 +122,7 @@ with limpet.connect(sys.argv[1]) as lp:
 """
 
 
-def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_later(
-    folder: Path, url: str
-) -> None:
+def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_later(folder: Path, url: str) -> None:
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         session.add_message(say("one"))
@@ -190,9 +186,7 @@ def test_damage_is_still_damage_to_a_rebuild_and_nothing_is_changed(folder: Path
         assert texts(lp, "tides") == [f"message {at}" for at in range(6)]
 
 
-def test_in_a_turn_verify_reads_only_what_came_since_it_began(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_turn_verify_reads_only_what_came_since_it_began(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def large(text: str) -> Message:
         return say(text * limits.BLOB_BYTES_MIN * 2)
 
@@ -226,9 +220,7 @@ class Holding:
             self._recordings.append(recording)
             attach(recording, connection)
 
-        def applied(
-            connection: apsw.Connection, change: CommitLine, fetch: journal_index.BlobFileLoader
-        ) -> None:
+        def applied(connection: apsw.Connection, change: CommitLine, fetch: journal_index.BlobFileLoader) -> None:
             apply(connection, change, fetch)
             self.lines += 1
             every = (rows for each in self._recordings for rows in each._rows.values())

@@ -22,12 +22,8 @@ def url(folder: Path) -> str:
     return f"files:{folder}"
 
 
-@pytest.mark.parametrize(
-    "name", [".index/state.db-anchor", "journal/.lock", "journal/rewriting", "erased.list"]
-)
-def test_a_link_in_the_place_of_a_file_leads_nowhere(
-    tmp_path: Path, folder: Path, url: str, name: str
-) -> None:
+@pytest.mark.parametrize("name", [".index/state.db-anchor", "journal/.lock", "journal/rewriting", "erased.list"])
+def test_a_link_in_the_place_of_a_file_leads_nowhere(tmp_path: Path, folder: Path, url: str, name: str) -> None:
     filled(url)
     victim = tmp_path / "victim"
     victim.write_text("nobody's business\n")
@@ -42,12 +38,8 @@ def test_a_link_in_the_place_of_a_file_leads_nowhere(
         assert len(texts(lp, "tides")) == 6
 
 
-@pytest.mark.parametrize(
-    "name", ["journal/000001.jsonl", "journal/000002.jsonl", "journal/rewriting", "erased.list"]
-)
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(
-    folder: Path, url: str, name: str
-) -> None:
+@pytest.mark.parametrize("name", ["journal/000001.jsonl", "journal/000002.jsonl", "journal/rewriting", "erased.list"])
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(folder: Path, url: str, name: str) -> None:
     filled(url)
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
@@ -55,9 +47,7 @@ def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(
         limpet.connect(url).close()
 
 
-def test_a_pipe_in_the_place_of_a_blob_is_found_and_never_waited_for(
-    folder: Path, url: str
-) -> None:
+def test_a_pipe_in_the_place_of_a_blob_is_found_and_never_waited_for(folder: Path, url: str) -> None:
     with limpet.connect(url) as lp:
         lp.sessions.create_session("tides").add_message(say("long " * 20_000))
         (blob,) = (folder / "blobs").iterdir()

@@ -32,9 +32,7 @@ def segment(folder: Path, number: int = 1) -> Path:
     return folder / "journal" / f"{number:06d}.jsonl"
 
 
-def test_there_is_room_while_a_store_is_open_and_none_once_it_is_closed(
-    folder: Path, url: str
-) -> None:
+def test_there_is_room_while_a_store_is_open_and_none_once_it_is_closed(folder: Path, url: str) -> None:
     journal = segment(folder)
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
@@ -62,9 +60,7 @@ def test_a_line_longer_than_the_room_is_kept_and_has_room_behind_it(folder: Path
         assert texts(lp, "tides") == said and lp.admin.verify().ok
 
 
-def test_a_writer_that_dies_leaves_room_and_nothing_is_said_of_it(
-    folder: Path, url: str, tmp_path: Path
-) -> None:
+def test_a_writer_that_dies_leaves_room_and_nothing_is_said_of_it(folder: Path, url: str, tmp_path: Path) -> None:
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         session.add_message(say("pay 5"))
@@ -114,9 +110,7 @@ def test_a_line_that_only_part_of_reached_the_disk_is_cut_off(
     assert b"\0" not in segment(tmp_path / "copy").read_bytes()
 
 
-def test_damage_before_other_lines_is_damage_with_room_behind_them(
-    folder: Path, url: str, tmp_path: Path
-) -> None:
+def test_damage_before_other_lines_is_damage_with_room_behind_them(folder: Path, url: str, tmp_path: Path) -> None:
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")
         session.add_message(say("pay 5"))
@@ -145,9 +139,7 @@ def test_an_older_journal_put_over_the_file_in_use_is_found_out_though_its_room_
         lp.close()
 
 
-def test_a_full_segment_keeps_no_room(
-    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_segment_keeps_no_room(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 4_000)
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session("tides")

@@ -40,11 +40,7 @@ def url(folder: Path) -> str:
 
 
 def words(folder: Path) -> dict[str, int]:
-    every = (
-        (p, len(set(WORDS.findall(p.read_bytes().lower()))))
-        for p in folder.rglob("*")
-        if p.is_file()
-    )
+    every = ((p, len(set(WORDS.findall(p.read_bytes().lower())))) for p in folder.rglob("*") if p.is_file())
     return {str(path.relative_to(folder)): count for path, count in every if count}
 
 
@@ -112,9 +108,7 @@ def test_an_index_that_is_behind_is_brought_up(folder: Path, url: str, tmp_path:
         lp.sessions.get_session("tides").add_message(say("and on"))
 
 
-def test_what_one_process_left_between_journal_and_index_another_that_is_open_takes_up(
-    url: str, folder: Path
-) -> None:
+def test_what_one_process_left_between_journal_and_index_another_that_is_open_takes_up(url: str, folder: Path) -> None:
     filled(url, 2)
     with limpet.connect(url) as open_one:
         # From its own commit it knows where the journal ends, as long as nobody else writes.
@@ -141,9 +135,7 @@ def _die_before_the_index_has_it(url: str) -> None:
         lp.sessions.get_session("tides").add_message(say("half way"))
 
 
-def test_a_journal_that_was_cut_off_is_refused_until_it_is_taken_as_it_is(
-    folder: Path, url: str
-) -> None:
+def test_a_journal_that_was_cut_off_is_refused_until_it_is_taken_as_it_is(folder: Path, url: str) -> None:
     filled(url)
     path = folder / "journal" / "000001.jsonl"
     whole = path.read_bytes()
@@ -180,9 +172,7 @@ def test_a_torn_end_is_cut_off_and_a_damaged_middle_is_named(folder: Path, url: 
         limpet.connect(url).close()
 
 
-def test_segments_follow_from_one_another(
-    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_follow_from_one_another(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 2_000)
     filled(url, 20)
     assert len(list((folder / "journal").glob("*.jsonl"))) > 3
@@ -197,9 +187,7 @@ def test_segments_follow_from_one_another(
         limpet.connect(url).close()
 
 
-def test_what_is_erased_is_in_no_byte_of_the_folder(
-    folder: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_erased_is_in_no_byte_of_the_folder(folder: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "JOURNAL_SEGMENT_BYTES", 20_000)
     monkeypatch.setattr(limits, "BLOB_BYTES_MIN", 200)
     monkeypatch.setattr(limits, "BLOB_INLINE_BYTES", 300)
@@ -257,9 +245,7 @@ def test_an_erasure_that_dies_half_way_is_finished_by_whoever_comes(
         assert texts(lp, "kept") == ["stays"] and lp.admin.verify().ok
 
 
-def test_links_in_the_folder_are_refused_and_not_followed(
-    tmp_path: Path, folder: Path, url: str
-) -> None:
+def test_links_in_the_folder_are_refused_and_not_followed(tmp_path: Path, folder: Path, url: str) -> None:
     filled(url)
     elsewhere = tmp_path / "elsewhere"
     shutil.move(folder / "journal", elsewhere)
@@ -274,18 +260,14 @@ def test_links_in_the_folder_are_refused_and_not_followed(
         limpet.connect(url).sessions.create_session("x")
 
 
-def test_everything_is_for_its_owner_only_and_git_is_told_what_to_leave_out(
-    folder: Path, url: str
-) -> None:
+def test_everything_is_for_its_owner_only_and_git_is_told_what_to_leave_out(folder: Path, url: str) -> None:
     filled(url)
     assert all(path.stat().st_mode & 0o077 == 0 for path in (folder, *folder.rglob("*")))
     assert "/.index/" in (folder / ".gitignore").read_text()
     assert "-text" in (folder / ".gitattributes").read_text()
 
 
-def test_a_folder_is_known_by_its_path_too_and_looking_creates_nothing(
-    folder: Path, url: str, tmp_path: Path
-) -> None:
+def test_a_folder_is_known_by_its_path_too_and_looking_creates_nothing(folder: Path, url: str, tmp_path: Path) -> None:
     filled(url)
     with limpet.connect(folder) as lp:
         assert len(texts(lp, "tides")) == 6
@@ -294,9 +276,7 @@ def test_a_folder_is_known_by_its_path_too_and_looking_creates_nothing(
     assert not (tmp_path / "nothing").exists()
 
 
-def test_an_anchor_that_knows_of_more_than_a_journal_without_index_has_is_believed(
-    folder: Path, url: str
-) -> None:
+def test_an_anchor_that_knows_of_more_than_a_journal_without_index_has_is_believed(folder: Path, url: str) -> None:
     filled(url)
     path = folder / "journal" / "000001.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-2]))
@@ -316,12 +296,9 @@ def test_an_index_of_a_newer_version_is_not_thrown_away(folder: Path, url: str) 
 
 
 @pytest.mark.parametrize(
-    "moves",
-    ['[["../../evil","../../victim"]]', '[["000001.jsonl","../victim"]]', "[[1]]", "\xff", "{"],
+    "moves", ['[["../../evil","../../victim"]]', '[["000001.jsonl","../victim"]]', "[[1]]", "\xff", "{"]
 )
-def test_a_list_of_segments_moves_nothing_but_segments(
-    folder: Path, url: str, tmp_path: Path, moves: str
-) -> None:
+def test_a_list_of_segments_moves_nothing_but_segments(folder: Path, url: str, tmp_path: Path, moves: str) -> None:
     with limpet.connect(url) as lp:
         lp.sessions.create_session("trip").add_message(Message("user", "hello"))
     for path in (tmp_path / "evil", tmp_path / "victim", folder / "victim"):
@@ -352,9 +329,7 @@ def test_a_folder_that_lost_its_journal_is_damaged_and_no_new_store(
     assert sorted(folder.rglob("*")) == before
 
 
-def test_git_leaves_the_index_out_even_where_its_owner_has_a_gitignore(
-    folder: Path, url: str
-) -> None:
+def test_git_leaves_the_index_out_even_where_its_owner_has_a_gitignore(folder: Path, url: str) -> None:
     folder.mkdir()
     (folder / ".gitignore").write_text("*.log\n")
     filled(url)
@@ -401,9 +376,7 @@ def test_what_is_left_of_a_store_without_its_journal_is_damage_and_stays(
             assert len(texts(lp, "tides")) == 6
 
 
-def test_what_verify_says_of_a_folder_is_about_folders(
-    folder: Path, url: str, tmp_path: Path
-) -> None:
+def test_what_verify_says_of_a_folder_is_about_folders(folder: Path, url: str, tmp_path: Path) -> None:
     filled(url)
     (folder / ".index" / "state.db-anchor").unlink()
     done = run("verify", url, cwd=tmp_path)

@@ -65,9 +65,7 @@ def test_eight_processes_of_eight_threads_append_to_the_same_sessions(tmp_path: 
     with limpet.connect(path) as lp:
         for number in range(SESSIONS):
             lp.sessions.create_session(f"s{number}")
-    workers = [
-        start(WORKER, path, number, THREADS, MESSAGES, SESSIONS) for number in range(PROCESSES)
-    ]
+    workers = [start(WORKER, path, number, THREADS, MESSAGES, SESSIONS) for number in range(PROCESSES)]
     for worker in workers:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
@@ -117,9 +115,7 @@ print("done", flush=True)
 
 
 @pytest.mark.req("A-20")
-def test_a_stopped_holder_is_named_and_all_goes_on_when_it_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_stopped_holder_is_named_and_all_goes_on_when_it_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "state.db"
     with limpet.connect(path) as lp:
         session = lp.sessions.create_session("s")

@@ -114,9 +114,7 @@ def test_what_can_be_derived_is_made_anew(tmp_path: Path, statement: str):
     assert uses[0][1] == hashlib.sha256(large.encode()).digest()
 
 
-def test_a_store_of_the_first_version_is_mended_and_lifted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_store_of_the_first_version_is_mended_and_lifted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "state.db"
     with monkeypatch.context() as patch:
         patch.setattr(limits, "BLOB_BYTES_MIN", limits.MESSAGE_BYTES_MAX)

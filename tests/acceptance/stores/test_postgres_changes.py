@@ -26,13 +26,7 @@ from limpet.stores.server.driver import (
 from limpet.stores.server.postgres import PostgresDriver, connections, schema, serialization
 from limpet.stores.server.postgres import open_store as open_
 from limpet.stores.server.store import ServerStore
-from limpet.testing.store_contract.harness import (
-    commit,
-    commit_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import commit, commit_all, make_append, verify_store, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -65,9 +59,7 @@ def held(driver: PostgresDriver) -> list[object]:
 
 def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes_nothing(url: str):
     with closing(PostgresDriver(connections.parse_url(url))) as driver:
-        assert driver.apply([usual(driver, "red", "c", payload=b"")]) == [None], (
-            "it has no head yet"
-        )
+        assert driver.apply([usual(driver, "red", "c", payload=b"")]) == [None], "it has no head yet"
         now, before = driver.head("red"), held(driver)
         change = usual(driver, "red", "d")
         for other in (FeedHead(0), FeedHead(1, bytes(32)), FeedHead(1, now.link, 1)):
@@ -85,12 +77,8 @@ def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes
 
 
 def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_free(url: str):
-    with closing(
-        PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=5"))
-    ) as driver:
-        large = [
-            usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")
-        ]
+    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=5"))) as driver:
+        large = [usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")]
         assert driver.apply(large) == [None, None, None]
         assert [driver.head(change.tenant) for change in large] == [c.after for c in large]
         assert driver.apply([large[0], usual(driver, "blue")]) == [HeadMoved(large[0].after), None]
@@ -118,9 +106,7 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
                 connection.close()
         raise KeyboardInterrupt
 
-    with closing(
-        PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=1"))
-    ) as driver:
+    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=1"))) as driver:
         pool, kept = driver._connections, list[BaseException]()
         for _ in range(3):
             # Where one is taken, where one that failed is put away, and right after there was room.
@@ -157,21 +143,14 @@ def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str
     ):
         rare = (KeyRow("k", b"hash", 1, 1, 0),)
         assert two.acquire_advisory_lock("red", 1.0)
-        assert one.apply([usual(one, "red"), usual(one, "blue")]) == [
-            AppliedUnderContention(),
-            None,
-        ]
-        assert one.apply([msgspec.structs.replace(usual(one, "red"), keys=rare)]) == [
-            AppliedUnderContention()
-        ]
+        assert one.apply([usual(one, "red"), usual(one, "blue")]) == [AppliedUnderContention(), None]
+        assert one.apply([msgspec.structs.replace(usual(one, "red"), keys=rare)]) == [AppliedUnderContention()]
         assert two.apply([usual(two, "red")]) == [None], "it has it itself"
         two.release_advisory_lock("red")
         assert one.apply([usual(one, "red")]) == [None]
 
 
-def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(monkeypatch: pytest.MonkeyPatch):
     with postgres.database() as url:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(schema, "MIGRATIONS", ("schema-1.sql",))
@@ -181,9 +160,7 @@ def test_a_store_of_version_1_is_lifted_and_whoever_has_it_open_goes_on(
         apply = before._sql["apply"].replace("is_wanted($1, $4)", "false")
         monkeypatch.setattr(before, "_sql", {**before._sql, "apply": apply})
         usual, late = serialization.is_plain_append, threading.Event()
-        monkeypatch.setattr(
-            serialization, "is_plain_append", lambda change: late.is_set() and usual(change)
-        )
+        monkeypatch.setattr(serialization, "is_plain_append", lambda change: late.is_set() and usual(change))
         with closing(ServerStore(before)) as old:
             commit_all(old, make_append(write("a", 0, b"1", claims=(("c", 0),))))
             with closing(open_(url)) as store:
@@ -207,25 +184,15 @@ def test_a_store_of_version_2_is_lifted_and_whoever_has_it_open_goes_on():
             old = open_(url)
         with closing(old):
             commit_all(old, make_append(write("a", 0, b"1")))
-            commit_all(
-                old, make_append(write("a", 1, b"2", claims=(("c", 0),)), projections=(row,))
-            )
+            commit_all(old, make_append(write("a", 1, b"2", claims=(("c", 0),)), projections=(row,)))
             assert _schema(url) == b"2"
             with closing(open_(url)) as store:
                 assert _schema(url) == b"3"
-                commit_all(
-                    old, make_append(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,))
-                )
-                commit_all(
-                    store,
-                    make_append(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)),
-                )
+                commit_all(old, make_append(write("a", 2, b"3", claims=(("d", 0),)), projections=(row,)))
+                commit_all(store, make_append(write("a", 3, b"4", claims=(("e", 0),)), projections=(other,)))
                 taken = make_append(write("a", 4, b"5", claims=(("c", 0),)))
                 assert isinstance(commit(old, taken)[0], ClaimTaken)
-                found = [
-                    old.query_projections("acme", Query(kind="row", terms=(t,)))
-                    for t in ("red", "blue")
-                ]
+                found = [old.query_projections("acme", Query(kind="row", terms=(t,))) for t in ("red", "blue")]
                 assert found == [[], [other]] and verify_store(old).ok
 
 

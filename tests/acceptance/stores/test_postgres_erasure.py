@@ -40,12 +40,7 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Serv
     canary = "canary-7f3a9"
     with limpet.connect(url) as lp:
         session = lp.sessions.create_session(f"{canary}-trip", user_id=f"{canary}-ada")
-        session.add_messages(
-            [
-                Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10))
-                for n in range(80)
-            ]
-        )
+        session.add_messages([Message(role="user", content=f"{canary}-{n}-" + "x" * 90 * (n % 10)) for n in range(80)])
         kept = lp.sessions.create_session(user_id="bob")
         kept.add_message(Message(role="user", content="stays"))
         for statement in ("ANALYZE", "CHECKPOINT"):
@@ -59,10 +54,7 @@ def test_after_a_scrub_what_was_erased_is_in_no_table_file(server: postgres.Serv
 
 
 def test_notes_that_were_dropped_are_in_no_table_file(server: postgres.Server, url: str):
-    with (
-        closing(open_(url)) as store,
-        closing(PostgresDriver(connections.parse_url(url))) as driver,
-    ):
+    with closing(open_(url)) as store, closing(PostgresDriver(connections.parse_url(url))) as driver:
         commit_all(store, make_append(write("a", 0, b"x", b"y"), tenant="red"))
         for position, canary in ((1, "one-d20f1"), (2, "two-d20f1")):
             assert store.put_note("red", canary, canary.encode(), expected=0)
@@ -90,9 +82,7 @@ def test_of_every_table_it_is_known_whether_an_erasure_leaves_something_in_it(ur
     )
     alone = {"store", "shelf"}
     numbers_and_tenants = {"heads", "bases", "erasures"}
-    assert {name for (name,) in tables} == (
-        {*schema.ERASED_TABLES, schema.NOTES_TABLE} | alone | numbers_and_tenants
-    )
+    assert {name for (name,) in tables} == ({*schema.ERASED_TABLES, schema.NOTES_TABLE} | alone | numbers_and_tenants)
 
 
 def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
@@ -104,9 +94,7 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
         blank(driver, "red", 1)
         rewrite, left = schema._rewrite_table, [2]
 
-        def meanwhile(
-            owner: connections.PostgresConnection, at: connections.PostgresDsn, part: str
-        ) -> None:
+        def meanwhile(owner: connections.PostgresConnection, at: connections.PostgresDsn, part: str) -> None:
             rewrite(owner, at, part)
             if part.startswith("events_") and left:
                 blank(driver, "red", left.pop())
@@ -159,19 +147,11 @@ def test_a_server_may_have_had_more_transactions_than_32_bits_tell():
         assert not found(server, "canary-91c7e")
 
 
-def test_a_statement_of_the_upkeep_that_fails_is_no_damage(
-    url: str, monkeypatch: pytest.MonkeyPatch
-):
-    with (
-        closing(open_(url)) as store,
-        closing(PostgresDriver(connections.parse_url(url))) as driver,
-    ):
+def test_a_statement_of_the_upkeep_that_fails_is_no_damage(url: str, monkeypatch: pytest.MonkeyPatch):
+    with closing(open_(url)) as store, closing(PostgresDriver(connections.parse_url(url))) as driver:
         commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
-        broken = {
-            **sql_files.sql_statements("scrub.sql"),
-            "now": "SELECT '4294968000'::xid::text",
-        }
+        broken = {**sql_files.sql_statements("scrub.sql"), "now": "SELECT '4294968000'::xid::text"}
         with monkeypatch.context() as patch:
             patch.setattr(sql_files, "sql_statements", lambda _: broken)
             with pytest.raises(errors.Unavailable, match="out of range"):
@@ -237,14 +217,9 @@ def test_of_prepared_transactions_only_older_ones_are_waited_for(monkeypatch: py
         assert driver.pending_erasures() is None
 
 
-def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(
-    url: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_table_that_is_never_given_up_leaves_the_scrub_pending(url: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "SCRUB_WAIT_S", 0.3)
-    with (
-        closing(open_(url)) as store,
-        closing(PostgresDriver(connections.parse_url(url))) as driver,
-    ):
+    with closing(open_(url)) as store, closing(PostgresDriver(connections.parse_url(url))) as driver:
         commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
         with psycopg.connect(url) as user:
@@ -281,11 +256,7 @@ def blank(driver: PostgresDriver, tenant: str, position: int) -> None:
     now = driver.head(tenant)
     after = FeedHead(now.position, now.link, now.epoch + 1)
     erased = TenantChange(
-        tenant=tenant,
-        before=now,
-        after=after,
-        erasures=((position, EventErasure(1, 1)),),
-        pending_work=b"todo\n",
+        tenant=tenant, before=now, after=after, erasures=((position, EventErasure(1, 1)),), pending_work=b"todo\n"
     )
     assert driver.apply([erased]) == [None]
 

@@ -91,10 +91,7 @@ def test_too_many_connections(url: str):
     postgres.run(url, "DROP ROLE IF EXISTS few")
     postgres.run(url, "CREATE ROLE few LOGIN CONNECTION LIMIT 1; GRANT limpet_app TO few")
     theirs = re.sub(r"//\w+@", "//few@", url)
-    with (
-        psycopg.connect(theirs),
-        pytest.raises(errors.StoreBusy, match="no connection left") as caught,
-    ):
+    with psycopg.connect(theirs), pytest.raises(errors.StoreBusy, match="no connection left") as caught:
         open_(theirs)
     assert "max_connections" in caught.value.hint and name
 
@@ -173,10 +170,7 @@ def test_a_read_only_database_and_a_replica(server: postgres.Server, url: str):
         cut(url)
         with pytest.raises(errors.StoreReadOnly, match="read-only"):
             commit_all(store, make_append(write("a", 1, b"2")))
-    postgres.run(
-        url,
-        f"SET transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only",
-    )
+    postgres.run(url, f"SET transaction_read_only = off; ALTER DATABASE {name} RESET default_transaction_read_only")
     server.stop()
     (server.folder / "standby.signal").touch()
     server.start()
@@ -231,9 +225,7 @@ def failing(url: str, code: str) -> Iterator[None]:
         ("XX001", errors.Corrupt), ("42P01", errors.Corrupt), ("55P03", errors.StoreBusy),
     ],
 )  # fmt: skip
-def test_what_the_server_fails_with_is_told_and_leaves_nothing(
-    url: str, code: str, kind: type[errors.Error]
-):
+def test_what_the_server_fails_with_is_told_and_leaves_nothing(url: str, code: str, kind: type[errors.Error]):
     with closing(open_(url)) as store:
         with failing(url, code), pytest.raises(kind) as caught:
             once(store, "k")
@@ -243,9 +235,7 @@ def test_what_the_server_fails_with_is_told_and_leaves_nothing(
         assert once(store, "k") == KeyRecord(b"hash", 1, 1)
 
 
-def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(
-    server: postgres.Server, url: str
-):
+def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(server: postgres.Server, url: str):
     with closing(open_(f"{url}?timeout_s=0.5")) as store:
         commit_all(store, make_append(write("a", 0, b"1")))
         with psycopg.connect(url) as holder:
@@ -316,19 +306,7 @@ def test_a_listener_that_is_cut_off_says_so(url: str, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        "x",
-        "",
-        "-1 acme",
-        "１ acme",
-        "1",
-        "1 ",
-        "00 acme",
-        "1" * 5_000,
-        "1" * 20 + " acme",
-        "1\nacme",
-    ],
+    "said", ["x", "", "-1 acme", "１ acme", "1", "1 ", "00 acme", "1" * 5_000, "1" * 20 + " acme", "1\nacme"]
 )
 def test_anybody_may_speak_on_the_channel_of_news(url: str, said: str):
     with closing(PostgresDriver(connections.parse_url(url))) as driver:
@@ -400,11 +378,7 @@ def test_kills_of_the_server_lose_nothing_and_double_nothing(server: postgres.Se
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch):
     import sys
 
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith(("limpet.stores.server.postgres", "psycopg"))
-    ]:
+    for name in [name for name in sys.modules if name.startswith(("limpet.stores.server.postgres", "psycopg"))]:
         monkeypatch.delitem(sys.modules, name)
     from limpet.stores import server as room
 

@@ -20,14 +20,7 @@ from limpet.stores.server.driver import FeedHead, HeadMoved, KeyRow, TenantChang
 from limpet.stores.server.postgres import PostgresDriver, connections, schema
 from limpet.stores.server.postgres import open_store as open_
 from limpet.stores.server.store import ServerStore
-from limpet.testing.store_contract.harness import (
-    commit,
-    commit_all,
-    feed_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import commit, commit_all, feed_all, make_append, verify_store, write
 from tests.servers import postgres
 
 pytestmark = pytest.mark.req("A-20")
@@ -56,9 +49,7 @@ def test_a_tenant_with_streams_has_a_head_and_one_that_says_nothing_is_damage(ow
         lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
     with pytest.raises(psycopg.errors.ForeignKeyViolation):
         postgres.run(own, "DELETE FROM limpet.heads")
-    postgres.run(
-        own, "UPDATE limpet.heads SET position = 0, link = decode(repeat('00', 32), 'hex')"
-    )
+    postgres.run(own, "UPDATE limpet.heads SET position = 0, link = decode(repeat('00', 32), 'hex')")
     with limpet.connect(own) as lp:
         faults = lp.admin.verify().faults
         assert any("is in no list" in fault for fault in faults)
@@ -107,8 +98,7 @@ def test_what_is_kept_can_be_asked_for_in_plain_sql(url: str):
         rows = connection.execute("SELECT id, user_id, message_count FROM sessions").fetchall()
         assert rows == [(session.id, "ada", 2)]
         said = connection.execute(
-            "SELECT role, content FROM messages WHERE session_id = %s ORDER BY version",
-            [session.id],
+            "SELECT role, content FROM messages WHERE session_id = %s ORDER BY version", [session.id]
         ).fetchall()
         assert said == [("user", "Find me a flight."), ("assistant", "x" * 40_000)]
         frames = connection.execute("SELECT frame_id, goal, total, status FROM frames").fetchall()
@@ -146,10 +136,7 @@ def test_a_lost_race_is_one_whatever_isolation_is_the_default(own: str, level: s
         f" default_transaction_isolation = %L', current_database(), '{level}'); END $$",
     )
     assert postgres.run(own, "SHOW transaction_isolation") == [(level,)]
-    with (
-        closing(PostgresDriver(connections.parse_url(own))) as driver,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with closing(PostgresDriver(connections.parse_url(own))) as driver, ThreadPoolExecutor(1) as pool:
         now = FeedHead(1, b"l" * 32)
         assert driver.apply([TenantChange(tenant="red", before=FeedHead(), after=now)]) == [None]
         with psycopg.connect(own) as other:
@@ -202,8 +189,7 @@ class Careless(PostgresDriver):
     def __init__(self, at: connections.PostgresDsn) -> None:
         super().__init__(at)
         self._sql: Mapping[str, str] = {
-            name: re.sub(r"\b(\w+\.)?tenant = %\(tenant\)s", "true", text)
-            for name, text in self._sql.items()
+            name: re.sub(r"\b(\w+\.)?tenant = %\(tenant\)s", "true", text) for name, text in self._sql.items()
         }
 
 
@@ -237,8 +223,7 @@ def everything(driver: PostgresDriver, tenant: str) -> str:
 def careless_functions(url: str) -> None:
     """Leave the conditions out of the functions on the server, too."""
     for (text,) in postgres.run(
-        url,
-        "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'limpet'::regnamespace",
+        url, "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'limpet'::regnamespace"
     ):
         changed = re.sub(r"\b(\w+\.)?tenant = (p_tenant|one)\b", "true", text)
         if changed != text:
@@ -314,10 +299,7 @@ def test_a_thousand_looks_and_writes_on_few_connections_never_mix_tenants(url: s
             for number in range(125):
                 tenant = rng.choice(tenants)
                 if rng.random() < 0.1:
-                    commit(
-                        store,
-                        make_append(write(f"{seed}/{number}", 0, tenant.encode()), tenant=tenant),
-                    )
+                    commit(store, make_append(write(f"{seed}/{number}", 0, tenant.encode()), tenant=tenant))
                 events = store.feed(tenant, limit=50)
                 assert all((event.payload or b"").startswith(tenant.encode()) for event in events)
                 assert [n for n, _ in store.notes(tenant)] == [f"note-{tenant}"]
@@ -360,19 +342,13 @@ def test_one_who_may_not_make_roles_is_told_what_an_administrator_has_to_run():
             postgres.run(url, f"DROP ROLE IF EXISTS {role}")
         postgres.run(url, "CREATE ROLE plain LOGIN")
         name = url.rpartition("/")[2]
-        theirs = with_options(
-            re.sub(r"//[^@]*@", "//plain@", url), role="plain_app", schema="theirs"
-        )
-        with pytest.raises(
-            errors.UnsafeStore, match=r"role plain_app .* and a schema theirs"
-        ) as caught:
+        theirs = with_options(re.sub(r"//[^@]*@", "//plain@", url), role="plain_app", schema="theirs")
+        with pytest.raises(errors.UnsafeStore, match=r"role plain_app .* and a schema theirs") as caught:
             open_(theirs)
         whole = "CREATE ROLE plain_app NOLOGIN; GRANT plain_app TO plain; CREATE SCHEMA theirs AUTHORIZATION plain"
         assert caught.value.hint.endswith(whole)
         postgres.run(url, "CREATE SCHEMA theirs AUTHORIZATION plain")
-        with pytest.raises(
-            errors.UnsafeStore, match="role plain_app that plain may take"
-        ) as refused:
+        with pytest.raises(errors.UnsafeStore, match="role plain_app that plain may take") as refused:
             open_(theirs)
         assert refused.value.hint.endswith(whole.rpartition("; ")[0])
         postgres.run(url, "CREATE ROLE plain_app NOLOGIN; GRANT plain_app TO plain")
@@ -417,10 +393,7 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
             jobs = [pool.submit(work, writer) for writer in range(3)]
             long = psycopg.connect(own)
             long.execute("SELECT count(*) FROM limpet.heads")
-            with (
-                closing(connections.connect(at, role=False)) as owner,
-                pytest.raises(errors.StoreBusy),
-            ):
+            with closing(connections.connect(at, role=False)) as owner, pytest.raises(errors.StoreBusy):
                 patient(owner, at, steps)
             long.close()
             with closing(connections.connect(at, role=False)) as owner:
@@ -433,9 +406,7 @@ def test_a_migration_under_load_hinders_nobody_for_long(own: str):
         open_(own)
 
 
-def patient(
-    owner: connections.PostgresConnection, at: connections.PostgresDsn, steps: dict[int, str]
-) -> None:
+def patient(owner: connections.PostgresConnection, at: connections.PostgresDsn, steps: dict[int, str]) -> None:
     from limpet.stores.server.postgres import error_mapping
 
     with pytest.MonkeyPatch.context() as patch, error_mapping.translate_errors(at.shown):

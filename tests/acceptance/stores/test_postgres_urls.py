@@ -40,9 +40,7 @@ def test_a_url_that_names_nothing():
     assert "s3cret" not in repr(connections.parse_url("postgresql://ada:s3cret@h/d"))
 
 
-def test_every_form_of_a_url_that_libpq_takes(
-    server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_form_of_a_url_that_libpq_takes(server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch):
     """With a socket, and with all or nothing from PG… variables."""
     name, folder, port = url.rpartition("/")[2], server.folder, server.port
     server.restart(f"unix_socket_directories={folder}")
@@ -86,9 +84,7 @@ def test_a_server_that_is_away():
         ("?host=127.0.0.1&dbname=none%20of%20it", errors.InvalidRequest, "createdb 'none of it'"),
     ],
 )  # fmt: skip
-def test_a_url_with_a_wrong_part(
-    server: postgres.Server, url: str, wrong: str, kind: type[errors.Error], words: str
-):
+def test_a_url_with_a_wrong_part(server: postgres.Server, url: str, wrong: str, kind: type[errors.Error], words: str):
     given = url.replace(f":{server.port}/", wrong) if wrong[0] == ":" else url + wrong
     with pytest.raises(kind, match=words) as caught:
         open_(given)
@@ -100,9 +96,7 @@ def test_a_url_with_a_wrong_part(
     [("nobody_here", "", "does not let this user in"), ("", "not_there", "has no such database")],
 )
 def test_wrong_names(url: str, user: str, database: str, words: str):
-    wrong = (
-        re.sub(r"//\w+@", f"//{user}@", url) if user else url.rpartition("/")[0] + f"/{database}"
-    )
+    wrong = re.sub(r"//\w+@", f"//{user}@", url) if user else url.rpartition("/")[0] + f"/{database}"
     with pytest.raises(errors.InvalidRequest, match=words):
         open_(wrong)
 
@@ -122,9 +116,7 @@ def test_one_without_the_grant_is_told_that_there_is_a_store(url: str):
         postgres.run(url, "DROP ROLE bob")
 
 
-@pytest.mark.parametrize(
-    "columns", ["id int, name text", "name text, value text", "name text, value bytea, more int"]
-)
+@pytest.mark.parametrize("columns", ["id int, name text", "name text, value text", "name text, value bytea, more int"])
 def test_a_table_of_somebody_else_by_the_name_of_ours(server: postgres.Server, columns: str):
     with postgres.database(server) as url:
         postgres.run(url, f"CREATE TABLE public.store ({columns})")

@@ -14,13 +14,7 @@ from limpet.stores.server.driver import FeedHead, TenantChange
 from limpet.stores.server.redis import serialization, settings
 from limpet.stores.server.redis.driver import RedisRebuild
 from limpet.testing.store_contract import erasure_contract
-from limpet.testing.store_contract.harness import (
-    TENANT,
-    commit_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import TENANT, commit_all, make_append, verify_store, write
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -53,9 +47,7 @@ def test_what_was_erased_is_in_no_file_of_the_server():
 def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
     with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
         erasure_contract.append_events(
-            store,
-            "a",
-            erasure_contract.claim_event("canary-claim", "canary-word", (b"canary-blob",)),
+            store, "a", erasure_contract.claim_event("canary-claim", "canary-word", (b"canary-blob",))
         )
         erasure_contract.append_events(store, "b", erasure_contract.claim_event("c1", "stays"))
         erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "a", todo=b"todo"))
@@ -69,9 +61,7 @@ def test_what_the_store_has_scrubbed_is_in_no_file_of_the_server():
 def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.MonkeyPatch):
     with contextlib.closing(ours.open_store(valkey.fresh())) as store:
         erasure_contract.append_events(store, "a", erasure_contract.claim_event("c1", "one"))
-        erasure_contract.erase_all(
-            store, erasure_contract.stream_erasure(store, "a", todo=b"first\n")
-        )
+        erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "a", todo=b"first\n"))
 
         def busy(_: settings.RedisSettings) -> None:
             raise errors.StoreBusy("it takes long.")
@@ -85,9 +75,7 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
         erasure_contract.append_events(store, "b", erasure_contract.claim_event("c2", "two"))
         done = store.pending_erasures()
         assert done is not None
-        erasure_contract.erase_all(
-            store, erasure_contract.stream_erasure(store, "b", todo=b"second\n")
-        )
+        erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "b", todo=b"second\n"))
         store.scrub(done, b"left\n")
         assert store.pending_erasures() == b"left\nsecond\n", "what came since stays"
         store.scrub(store.pending_erasures() or b"")
@@ -97,9 +85,7 @@ def test_a_scrub_that_was_broken_off_is_done_by_the_next(monkeypatch: pytest.Mon
 def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pytest.MonkeyPatch):
     """Neither what one has replaced, nor what another, still under way, has made by now."""
     with valkey.server() as server, contextlib.closing(ours.open_store(server.url)) as store:
-        erasure_contract.append_events(
-            store, "a", erasure_contract.claim_event("canary-claim", "canary-word")
-        )
+        erasure_contract.append_events(store, "a", erasure_contract.claim_event("canary-claim", "canary-word"))
         erasure_contract.append_events(store, "b", erasure_contract.claim_event("c1", "stays"))
         # A process that died cleans nothing away.
         monkeypatch.setattr(RedisRebuild, "_clean", lambda *_: None)
@@ -113,9 +99,7 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
             part = TenantChange(tenant=TENANT, before=begun, after=begun, projections=derived)
             yield part
             assert len(derived_keys(at)) == 3
-            erasure_contract.erase_all(
-                store, erasure_contract.stream_erasure(store, "a", todo=b"todo")
-            )
+            erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "a", todo=b"todo"))
             store.scrub(b"todo")
             assert b"canary" not in server.files()
             assert len(derived_keys(at)) == 1
@@ -136,14 +120,10 @@ def test_where_settings_may_not_be_asked_the_snapshot_is_written_anew_too():
                 client.acl_setuser(name, enabled=True, passwords=["+right"], categories=["+@all"], commands=less, keys=["*"], channels=["*"])  # fmt: skip
         host = server.url.removeprefix("redis://")
         with contextlib.closing(ours.open_store(f"redis://meek:right@{host}")) as store:
-            erasure_contract.append_events(
-                store, "a", erasure_contract.claim_event("c1", "canary-word")
-            )
+            erasure_contract.append_events(store, "a", erasure_contract.claim_event("c1", "canary-word"))
             with server.client() as client:
                 client.save()
-            erasure_contract.erase_all(
-                store, erasure_contract.stream_erasure(store, "a", todo=b"todo")
-            )
+            erasure_contract.erase_all(store, erasure_contract.stream_erasure(store, "a", todo=b"todo"))
             with pytest.raises(errors.StoreReadOnly, match="bgsave"):
                 store.scrub(b"todo")
             assert store.pending_erasures() is not None
@@ -176,9 +156,7 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         head = driver.head(TENANT)
 
         def some() -> Iterator[TenantChange]:
-            yield TenantChange(
-                tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "c", 1),)
-            )
+            yield TenantChange(tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "c", 1),))
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -187,21 +165,15 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
         number = driver._servers.script("begin_rebuild", key, head.position, head.link, head.epoch)
-        part = TenantChange(
-            tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "left", 1),)
-        )
-        assert (
-            driver._servers.script("build", key, str(number), serialization.pack_derived(part)) == 1
-        )
+        part = TenantChange(tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "left", 1),))
+        assert driver._servers.script("build", key, str(number), serialization.pack_derived(part)) == 1
         assert len(derived_keys(url)) == 2
         builds = driver._names.tenant_prefix(TENANT) + b"builds"
         driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)
         assert driver.replace_derived({TENANT: head}, iter([part]))
         assert len(derived_keys(url)) == 1
         assert driver.claims(TENANT, ["c", "left"], [1]) == [(1, "left", 1)]
-        assert not driver.replace_derived({TENANT: head}, iter([part])), (
-            "the head has another epoch by now"
-        )
+        assert not driver.replace_derived({TENANT: head}, iter([part])), "the head has another epoch by now"
 
 
 def derived_keys(url: str) -> set[bytes]:

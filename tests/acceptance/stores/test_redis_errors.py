@@ -19,15 +19,7 @@ from limpet import Message, errors
 from limpet.stores.port import DURABILITY_LEVELS, KeyRecord, KeyUse, Store
 from limpet.stores.server import redis as ours
 from limpet.stores.server.redis import settings
-from limpet.testing.store_contract.harness import (
-    TENANT,
-    commit,
-    commit_all,
-    feed_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import TENANT, commit, commit_all, feed_all, make_append, verify_store, write
 from tests.servers import valkey
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -114,10 +106,7 @@ class Relay:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                near, far = (
-                    self._listener.accept()[0],
-                    socket.create_connection(("127.0.0.1", self._to)),
-                )
+                near, far = (self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._to)))
                 for ends in ((near, far, False), (far, near, True)):
                     self._threads.append(threading.Thread(target=self._pass, args=ends))
                     self._threads[-1].start()
@@ -141,11 +130,7 @@ class Relay:
 
 @pytest.mark.req("A-20")
 def test_a_write_whose_answer_was_cut_off_is_not_sent_again(own: valkey.Server):
-    with (
-        contextlib.closing(Relay(own.port)) as relay,
-        opened(valkey.fresh(relay.url)) as store,
-        own.client() as client,
-    ):
+    with contextlib.closing(Relay(own.port)) as relay, opened(valkey.fresh(relay.url)) as store, own.client() as client:
         commit_all(store, make_append(write("a", 0, b"1")))
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
         relay.cuts.set()
@@ -170,9 +155,7 @@ def test_a_server_that_is_slow():
 
 
 def test_a_server_that_is_reading_its_files():
-    with valkey.server(
-        key_load_delay="5000", loading_process_events_interval_bytes="1024"
-    ) as server:
+    with valkey.server(key_load_delay="5000", loading_process_events_interval_bytes="1024") as server:
         with opened(server.url) as store:
             commit_all(store, *(make_append(write(f"s{n}", 0, b"x")) for n in range(400)))
         with server.client() as client:
@@ -315,9 +298,7 @@ def test_a_store_of_a_newer_limpet(own: valkey.Server):
         ("no", "always", "none"),
     ],
 )
-def test_the_level_is_what_the_settings_hold(
-    own: valkey.Server, appendonly: str, appendfsync: str, level: str
-):
+def test_the_level_is_what_the_settings_hold(own: valkey.Server, appendonly: str, appendfsync: str, level: str):
     with setting(own, appendfsync=appendfsync, appendonly=appendonly):
         with opened(own.url) as store:
             assert store.durability == store.status()["durability"] == level
@@ -339,9 +320,9 @@ def test_a_server_that_does_not_sync_while_it_writes_its_files_anew(own: valkey.
         refused(url, errors.UnsafeStore, "process-crash", "no-appendfsync-on-rewrite no")
         with opened(f"{url}&waitaof=1") as store:
             assert store.durability == "power-loss"
-    assert settings.durability_of({"appendonly": "yes", "appendfsync": "always"}, synced=False) == (
-        "process-crash"
-    ), "what is not known is not claimed"
+    assert settings.durability_of({"appendonly": "yes", "appendfsync": "always"}, synced=False) == ("process-crash"), (
+        "what is not known is not claimed"
+    )
 
 
 @pytest.mark.req("A-20")
@@ -390,9 +371,7 @@ def test_slots_that_move_are_followed():
             for server in cluster.servers[1:]:
                 server.kill()
             with pytest.raises(errors.Unavailable):
-                commit_all(
-                    other, *(make_append(write("a", 2, b"3"), tenant=tenant) for tenant in tenants)
-                )
+                commit_all(other, *(make_append(write("a", 2, b"3"), tenant=tenant) for tenant in tenants))
 
 
 @pytest.mark.req("A-20")
@@ -409,9 +388,7 @@ def test_a_primary_that_vanishes_without_a_word_is_left():
         with cluster.servers[0].frozen():
             for store in stores:
                 with pytest.raises(errors.Unavailable):
-                    commit_all(
-                        store, *(make_append(write("a", 1, b"2"), tenant=f"t{n}") for n in range(9))
-                    )
+                    commit_all(store, *(make_append(write("a", 1, b"2"), tenant=f"t{n}") for n in range(9)))
             until = time.monotonic() + valkey.READY_S
             for store in stores:
                 for tenant in (f"t{n}" for n in range(9)):

@@ -41,10 +41,7 @@ def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
 
 
 def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: pytest.MonkeyPatch):
-    with (
-        valkey.server() as server,
-        contextlib.closing(RedisServers(dsn.parse_url(server.url))) as servers,
-    ):
+    with valkey.server() as server, contextlib.closing(RedisServers(dsn.parse_url(server.url))) as servers:
         run = settings.RedisSettings._run
 
         def busy(self: settings.RedisSettings, link: Any, *commands: Any) -> list[object]:

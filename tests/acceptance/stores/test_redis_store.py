@@ -18,14 +18,7 @@ from limpet import Message, Scope, TokenBudget, errors
 from limpet.stores.server import redis as ours
 from limpet.stores.server.redis import settings
 from limpet.testing.store_contract import erasure_contract
-from limpet.testing.store_contract.harness import (
-    TENANT,
-    commit_all,
-    feed_all,
-    make_append,
-    verify_store,
-    write,
-)
+from limpet.testing.store_contract.harness import TENANT, commit_all, feed_all, make_append, verify_store, write
 from tests.contract.test_redis import client_of, driver_of
 from tests.servers import valkey
 
@@ -76,9 +69,7 @@ def test_writers_of_one_session_in_two_processes_lose_nothing(url: str):
             for number in range(15):
                 session.add_message(Message(role="user", content=f"{name}{number}"))
 
-        threads = [
-            threading.Thread(target=write_some, args=each) for each in ((one, "a"), (two, "b"))
-        ]
+        threads = [threading.Thread(target=write_some, args=each) for each in ((one, "a"), (two, "b"))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -86,16 +77,11 @@ def test_writers_of_one_session_in_two_processes_lose_nothing(url: str):
         said = texts(one.sessions.get_session(id_))
         assert sorted(map(str, said)) == sorted(f"{name}{n}" for name in "ab" for n in range(15))
         for name in "ab":
-            assert [each for each in said if str(each)[0] == name] == [
-                f"{name}{n}" for n in range(15)
-            ]
+            assert [each for each in said if str(each)[0] == name] == [f"{name}{n}" for n in range(15)]
 
 
 def test_whoever_listens_hears_of_others_and_is_told_when_news_may_have_been_missed(url: str):
-    with (
-        contextlib.closing(ours.open_store(url)) as store,
-        contextlib.closing(ours.open_driver(url)) as driver,
-    ):
+    with contextlib.closing(ours.open_store(url)) as store, contextlib.closing(ours.open_driver(url)) as driver:
         heard = driver.listen()
         assert next(heard) == ("", 0)
         commit_all(store, make_append(write("a", 0, b"1")))
@@ -130,10 +116,7 @@ def test_who_may_not_listen_says_so_once_and_looks(caplog: pytest.LogCaptureFixt
             commit_all(other, make_append(write("a", 0, b"1")))
             assert store.wait(TENANT, 0, 5.0)
     (told,) = [each for each in caplog.records if each.name == "limpet.store"]
-    assert (told.__dict__["action"], told.__dict__["error"]) == (
-        "store.not_heard",
-        "store_read_only",
-    )
+    assert (told.__dict__["action"], told.__dict__["error"]) == ("store.not_heard", "store_read_only")
 
 
 def test_a_store_that_writes_alone_asks_nothing_before_it_writes(url: str):
@@ -178,10 +161,7 @@ def test_nothing_acknowledged_is_lost_when_the_server_is_killed():
 @pytest.mark.parametrize("since", [0, 3, 6])
 def test_a_server_that_lost_what_it_acknowledged_is_noticed_once(since: int):
     """However many messages others have added to what it had left: fewer, as many, or more."""
-    with (
-        valkey.server(appendonly="no") as server,
-        limpet.connect(server.url) as lp,
-    ):
+    with valkey.server(appendonly="no") as server, limpet.connect(server.url) as lp:
         session = lp.sessions.create_session("s", user_id="ada")
         for number in range(3):
             session.add_message(Message(role="user", content=f"kept {number}"))
@@ -193,9 +173,7 @@ def test_a_server_that_lost_what_it_acknowledged_is_noticed_once(since: int):
         server.start()
         with limpet.connect(server.url) as other:
             for number in range(since):
-                other.sessions.get_session("s").add_message(
-                    Message(role="user", content=f"new {number}")
-                )
+                other.sessions.get_session("s").add_message(Message(role="user", content=f"new {number}"))
         if since % 2:
             with pytest.raises(errors.EventsLost):
                 lp.sessions.load_session("s")
@@ -240,9 +218,7 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: st
             with client_of(url) as client:
                 client.script_flush()
             commit_all(
-                store,
-                make_append(write("a", number, b"x")),
-                make_append(write("b", number, b"y"), tenant="globex"),
+                store, make_append(write("a", number, b"x")), make_append(write("b", number, b"y"), tenant="globex")
             )
         assert len(feed_all(store)) == len(feed_all(store, "globex")) == 5
         assert verify_store(store).ok
@@ -250,9 +226,7 @@ def test_scripts_that_a_server_has_forgotten_are_sent_again_and_run_once(url: st
 
 def test_awkward_names_come_back_as_they_were(url: str):
     with limpet.connect(url, tenant="t" + AWKWARD[:3]) as lp:
-        session = lp.sessions.create_session(
-            session_id="s*?[]{}:", user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD}
-        )
+        session = lp.sessions.create_session(session_id="s*?[]{}:", user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD})
         session.add_message(Message(role="user", content=AWKWARD, id="m{}*"))
         (row,) = lp.sessions.list_sessions(user_id="u" + VISIBLE, metadata={AWKWARD: AWKWARD})
         assert row["id"] == "s*?[]{}:"
@@ -261,10 +235,7 @@ def test_awkward_names_come_back_as_they_were(url: str):
         tenants = ["a", "a*", "*", "{a}", "a}", "{", "a\r\n", "a\0", ":a", "?", "[a-z]", AWKWARD]
         for tenant in tenants:
             name = f"{AWKWARD}{tenant}"
-            commit_all(
-                store,
-                make_append(write(name, 0, tenant.encode(), claims=((AWKWARD, 0),)), tenant=tenant),
-            )
+            commit_all(store, make_append(write(name, 0, tenant.encode(), claims=((AWKWARD, 0),)), tenant=tenant))
             assert store.put_note(tenant, name, tenant.encode(), expected=0)
         for tenant in tenants:
             name = f"{AWKWARD}{tenant}"
@@ -277,9 +248,7 @@ def test_awkward_names_come_back_as_they_were(url: str):
 
 def test_stores_with_other_prefixes_are_other_stores():
     at = valkey.url()
-    urls = [
-        f"{at}?prefix={valkey.fresh(at).partition('prefix=')[2]}{end}" for end in ("", "-b", "b")
-    ]
+    urls = [f"{at}?prefix={valkey.fresh(at).partition('prefix=')[2]}{end}" for end in ("", "-b", "b")]
     stores = [ours.open_store(url) for url in urls]
     for number, store in enumerate(stores):
         commit_all(store, make_append(write("a", 0, b"%d" % number)))
@@ -295,9 +264,7 @@ def test_no_key_lies_outside_the_prefix_and_none_is_set_to_expire():
     with valkey.server() as server:
         with limpet.connect(f"{server.url}?prefix=mine") as lp:
             session = lp.sessions.create_session(user_id="ada")
-            session.add_messages(
-                [Message(role="user", content="x" * 40_000), Message(role="user", content="y")]
-            )
+            session.add_messages([Message(role="user", content="x" * 40_000), Message(role="user", content="y")])
             lp.sessions.end_session(session.id)
             lp.admin.rebuild()
         with server.client() as client:
@@ -317,9 +284,7 @@ def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patch:
             patch.setattr(settings, "RECHECK_S", 0.0)
             with pytest.raises(errors.UnsafeStore, match="power-loss"):
-                erasure_contract.append_events(
-                    store, "a", erasure_contract.claim_event("c2", "two")
-                )
+                erasure_contract.append_events(store, "a", erasure_contract.claim_event("c2", "two"))
             with pytest.raises(errors.UnsafeStore, match="power-loss"):
                 store.put_note("acme", "n", b"x", expected=0)
         client.config_set("appendfsync", "always")
@@ -330,9 +295,7 @@ def test_a_durability_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPat
             erasure_contract.append_events(store, "a", erasure_contract.claim_event("c3", "three"))
 
 
-def test_what_was_done_is_not_refused_when_its_durability_is_missed(
-    monkeypatch: pytest.MonkeyPatch,
-):
+def test_what_was_done_is_not_refused_when_its_durability_is_missed(monkeypatch: pytest.MonkeyPatch):
     with (
         valkey.server() as server,
         server.client() as client,
@@ -361,9 +324,7 @@ def test_without_the_extra_the_error_says_what_to_install():
         except limpet.errors.NotInstalled as error:
             print(error)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
     assert 'pip install "redis[hiredis]"' in done.stdout
 
 
@@ -375,9 +336,7 @@ def test_tasks_that_share_the_only_connection_wait_for_nobody_but_the_server():
             # What a fork has said before is looked for elsewhere in its log, while others are on their way.
             forks = [await lp.sessions.fork_session("base") for _ in range(24)]
             for _ in range(3):
-                await asyncio.gather(
-                    *(f.add_message({"role": "user", "content": "x"}) for f in forks)
-                )
+                await asyncio.gather(*(f.add_message({"role": "user", "content": "x"}) for f in forks))
             return [fork.state.message_count for fork in forks]
 
     with valkey.server() as server:

@@ -130,9 +130,9 @@ def test_local_file_systems_are_accepted(tmp_path: Path, kind: str):
 def test_the_kind_of_file_system_is_read_from_the_machine():
     assert store_files.StoreFiles().file_system_type(Path("/proc")) == "proc"
     assert store_files.StoreFiles().file_system_type(Path("/")) != ""
-    assert store_files.StoreFiles().file_system_type(
-        Path("/procession")
-    ) == store_files.StoreFiles().file_system_type(Path("/"))
+    assert store_files.StoreFiles().file_system_type(Path("/procession")) == store_files.StoreFiles().file_system_type(
+        Path("/")
+    )
 
 
 @pytest.mark.parametrize("version", ["3.7.0", "3.40.1", "3.51.0", "3.51.2"])
@@ -141,9 +141,7 @@ def test_an_sqlite_with_the_wal_reset_bug_is_refused(version: str):
         database.check_sqlite_version(version)
 
 
-@pytest.mark.parametrize(
-    "version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0", apsw.sqlite_lib_version()]
-)
+@pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "3.100.0", "4.0.0", apsw.sqlite_lib_version()])
 def test_an_sqlite_without_it_is_accepted(version: str):
     database.check_sqlite_version(version)
 
@@ -290,9 +288,7 @@ def test_a_store_without_one_of_its_side_files_opens(path: Path, part: str):
 def test_a_backup_that_fails_leaves_nothing_behind(path: Path, tmp_path: Path):
     with limpet.connect(path) as lp:
         for number in range(50):
-            lp.sessions.get_or_create_session("s").add_message(
-                {"role": "user", "content": "x" * 500 + str(number)}
-            )
+            lp.sessions.get_or_create_session("s").add_message({"role": "user", "content": "x" * 500 + str(number)})
     data = bytearray(path.read_bytes())
     data[data.index(b"x" * 100 + b"25")] ^= 1
     path.write_bytes(data)

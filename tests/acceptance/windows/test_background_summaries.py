@@ -51,8 +51,7 @@ def work(lp: Limpet, writer: Writer) -> Worker:
 
 @pytest.mark.req("A-13")
 @pytest.mark.parametrize(
-    ("language", "prefix"),
-    [("en", "Summary of previous context:"), ("ja", "前文の要約："), ("zh", "前文摘要：")],
+    ("language", "prefix"), [("en", "Summary of previous context:"), ("ja", "前文の要約："), ("zh", "前文摘要：")]
 )
 def test_what_cuts_took_out_is_summarised_in_the_background(lp: Limpet, language: str, prefix: str):
     policy = WindowPolicy(budget=400, summary=language)
@@ -97,9 +96,7 @@ def test_without_a_policy_a_cut_on_demand_is_summarised_too(lp: Limpet):
     assert session.reload().state.written is not None
 
 
-def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays(
-    caplog: pytest.LogCaptureFixture,
-):
+def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays(caplog: pytest.LogCaptureFixture):
     clock = Clock()
     engine = engine_over(clock=clock)
     sessions = Sessions(engine, Settings(), engine.factory)
@@ -160,9 +157,7 @@ def test_whoever_is_second_changes_nothing_and_is_not_punished(lp: Limpet):
 
 
 @pytest.mark.req("A-13")
-@pytest.mark.parametrize(
-    "failure", [errors.Unavailable("down"), ValueError("x"), errors.Refused("no")]
-)
+@pytest.mark.parametrize("failure", [errors.Unavailable("down"), ValueError("x"), errors.Refused("no")])
 def test_a_failing_model_leaves_the_stand_in_and_is_asked_again_later(failure: Exception):
     clock = Clock()
     engine = engine_over(clock=clock)

@@ -148,10 +148,7 @@ def test_what_was_deleted_is_not_found_under_the_same_id(opener: Opener):
             else:
                 with pytest.raises(errors.WindowNotFound) as caught:
                     session.recorded_window(version)
-                assert {caught.value.facts["before"], caught.value.facts["after"]} == {
-                    None,
-                    one.version,
-                }
+                assert {caught.value.facts["before"], caught.value.facts["after"]} == {None, one.version}
 
 
 def test_async_callers_find_them_too(tmp_path: Path):

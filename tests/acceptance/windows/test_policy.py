@@ -121,8 +121,7 @@ def test_a_larger_budget_looks_behind_the_cut_and_a_smaller_one_does_not(opener:
 
 @pytest.mark.req("A-13")
 @pytest.mark.parametrize(
-    ("language", "prefix"),
-    [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")],
+    ("language", "prefix"), [("en", "Summary of previous context: "), ("ja", "前文の要約："), ("zh", "前文摘要：")]
 )
 def test_one_rolling_summary_stands_for_what_was_cut(opener: Opener, language: str, prefix: str):
     with opener() as lp:
@@ -247,9 +246,7 @@ def test_trimming_returns_a_new_session(opener: Opener):
         assert small.tokens <= 500
         assert small.ledger.messages(Fate.SUMMARISED) > 0
         assert small.ledger.messages() == session.message_count
-        assert [m.id for m in trimmed.messages] == [m.id for m in session.messages], (
-            "nothing is lost"
-        )
+        assert [m.id for m in trimmed.messages] == [m.id for m in session.messages], "nothing is lost"
         with pytest.raises(errors.InvalidRequest, match="takes a budget"):
             session.trimmed()
         with pytest.raises(AttributeError):
@@ -274,9 +271,7 @@ def test_a_turn_that_is_too_long_is_cut_between_its_calls(opener: Opener):
         session = lp.sessions.create_session("s", system="Be brief.", policy=POLICY)
         session.add_message(user("Do all of it."))
         for number in range(60):
-            session.add_messages(
-                [asking(f"c{number}"), giving(f"c{number}"), answer("so far " * 9)]
-            )
+            session.add_messages([asking(f"c{number}"), giving(f"c{number}"), answer("so far " * 9)])
             window = session.window()
             assert window.tokens <= 1_000
             assert "Do all of it." in [m.content for m in window], "the question stays"
@@ -330,15 +325,8 @@ def test_the_least_important_category_shrinks_first(opener: Opener):
         session.add_message(Message("system", "Rules: " + "r " * 40, MessageCategory.CONTEXT))
         for number in range(12):
             session.add_message(user(f"{number} " * 20))
-            session.add_message(
-                Message("assistant", f"log {number} " * 10, MessageCategory.SYSTEM_OUTPUT)
-            )
-        order = [
-            MessageCategory.SYSTEM_OUTPUT,
-            MessageCategory.DIALOG,
-            MessageCategory.CONTEXT,
-            MessageCategory.SYSTEM,
-        ]
+            session.add_message(Message("assistant", f"log {number} " * 10, MessageCategory.SYSTEM_OUTPUT))
+        order = [MessageCategory.SYSTEM_OUTPUT, MessageCategory.DIALOG, MessageCategory.CONTEXT, MessageCategory.SYSTEM]
         gone: set[MessageCategory] = set()
         for budget in range(1_500, 60, -20):
             window = session.window(budget, stable=False)
@@ -362,9 +350,7 @@ def test_categories_may_have_shares(opener: Opener):
         for number in range(30):
             session.add_message(Message("system", f"fact {number} " * 9, MessageCategory.CONTEXT))
             session.add_message(user(f"{number} " * 20))
-            session.add_message(
-                Message("assistant", f"log {number} " * 9, MessageCategory.SYSTEM_OUTPUT)
-            )
+            session.add_message(Message("assistant", f"log {number} " * 9, MessageCategory.SYSTEM_OUTPUT))
         window = session.window(1_000, stable=False)
         assert window.tokens <= 1_000
         used: dict[str, int] = {}
@@ -400,9 +386,7 @@ def test_a_policy_that_nobody_can_keep_to(opener: Opener):
         session = lp.sessions.create_session("s")
         for make in (
             lambda: session.set_policy(WindowPolicy(budget=100, counter="no-such")),
-            lambda: lp.sessions.create_session(
-                "t", policy=WindowPolicy(budget=100, model="no-such")
-            ),
+            lambda: lp.sessions.create_session("t", policy=WindowPolicy(budget=100, model="no-such")),
             lambda: session.set_policy(WindowPolicy(budget=2)),
             lambda: session.set_policy({"budget": 100}),  # pyright: ignore[reportArgumentType]
         ):

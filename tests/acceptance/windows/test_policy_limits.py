@@ -103,9 +103,7 @@ def test_a_summary_names_each_message_once_after_a_larger_window(opener: Opener)
 
 
 @pytest.mark.parametrize("budget", [500, 900])
-def test_a_summary_for_larger_windows_does_not_drive_out_the_conversation(
-    opener: Opener, budget: int
-):
+def test_a_summary_for_larger_windows_does_not_drive_out_the_conversation(opener: Opener, budget: int):
     with opener() as lp:
         session = lp.sessions.create_session("s", system="Be brief.", policy=WindowPolicy(budget=2_000))  # fmt: skip
         talk(session, 60)

@@ -61,11 +61,6 @@ def test_calls_that_wait_can_not_be_sent():
         {"role": "assistant", "content": None, "tool_calls": [
             {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
     ])  # fmt: skip
-    for render in (
-        window.to_openai,
-        window.to_openai_responses,
-        window.to_anthropic,
-        window.to_gemini,
-    ):
+    for render in (window.to_openai, window.to_openai_responses, window.to_anthropic, window.to_gemini):
         with pytest.raises(errors.OpenCalls):
             render()

@@ -53,9 +53,7 @@ def model() -> Iterator[OpenAIModel]:
         try:
             assert server.stdout is not None
             url = server.stdout.readline().strip()
-            made = OpenAIModel(
-                "small", base_url=f"{url}/v1", window=WINDOW, temperature=0.0, timeout_s=300
-            )
+            made = OpenAIModel("small", base_url=f"{url}/v1", window=WINDOW, temperature=0.0, timeout_s=300)
             yield made
             made.close()
         finally:

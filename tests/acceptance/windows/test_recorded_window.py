@@ -18,12 +18,7 @@ COUNTER = "estimate"
 
 
 def rendered(window: limpet.Window) -> list[str]:
-    made = (
-        window.to_openai(),
-        window.to_openai_responses(),
-        window.to_anthropic(),
-        window.to_gemini(),
-    )
+    made = (window.to_openai(), window.to_openai_responses(), window.to_anthropic(), window.to_gemini())
     return [json.dumps(one, sort_keys=True) for one in made]
 
 

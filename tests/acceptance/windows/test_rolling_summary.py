@@ -16,12 +16,8 @@ POLICY = WindowPolicy(budget=1_200, summary="en")
 def talk(session: Session, first: int, count: int) -> None:
     """So many questions with their answers, each with a number of its own."""
     for number in range(first, first + count):
-        session.add_message(
-            {"role": "user", "content": f"Book flight SK{4000 + number} for Ada Lovelace."}
-        )
-        session.add_message(
-            {"role": "assistant", "content": f"Done; the reference is REF-{number:04d}."}
-        )
+        session.add_message({"role": "user", "content": f"Book flight SK{4000 + number} for Ada Lovelace."})
+        session.add_message({"role": "assistant", "content": f"Done; the reference is REF-{number:04d}."})
 
 
 class Writer:
@@ -35,9 +31,7 @@ class Writer:
     def __call__(self, messages: Sequence[Message], before: str | None) -> str:
         self.seen.append(([str(message.content) for message in messages], before))
         first, last = messages[0].content, messages[-1].content
-        return (
-            f"{len(messages)} messages, from {first!r} to {last!r}. Before: {(before or '')[:60]}"
-        )
+        return f"{len(messages)} messages, from {first!r} to {last!r}. Before: {(before or '')[:60]}"
 
 
 def covered(session: Session) -> None:
@@ -46,9 +40,7 @@ def covered(session: Session) -> None:
     numbers = [n for entry in window.ledger for n in range(entry.first, entry.last + 1)]
     assert sorted(numbers) == list(range(1, state.message_count + 1))
     assert all(entry.rule for entry in window.ledger)
-    told = [
-        m for m in window.messages if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))
-    ]
+    told = [m for m in window.messages if str(m.content).startswith(tuple(SUMMARY_PREFIXES.values()))]
     assert len(told) <= 1
     assert window.tokens <= window.budget
 
@@ -100,9 +92,7 @@ def test_what_is_added_while_a_model_writes_stays(lp: Limpet):
     assert planned is not None
 
     def slow(messages: Sequence[Message], before: str | None) -> str:
-        lp.sessions.get_session(session.id).add_message(
-            {"role": "user", "content": "One more, SK9999."}
-        )
+        lp.sessions.get_session(session.id).add_message({"role": "user", "content": "One more, SK9999."})
         return f"{len(messages)} messages about bookings"
 
     session.summarize(slow)
@@ -133,9 +123,7 @@ def test_a_summary_of_a_range_that_has_grown_changes_nothing(lp: Limpet):
 
 
 @pytest.mark.req("A-13")
-@pytest.mark.parametrize(
-    "failure", [RuntimeError("the model is away"), TimeoutError(), errors.Unavailable("no")]
-)
+@pytest.mark.parametrize("failure", [RuntimeError("the model is away"), TimeoutError(), errors.Unavailable("no")])
 def test_a_failing_model_leaves_the_sentences(lp: Limpet, failure: Exception):
     session = lp.sessions.create_session(policy=POLICY)
     talk(session, 0, 60)
@@ -158,15 +146,12 @@ def test_a_summary_that_has_lost_too_much_is_refused(lp: Limpet):
     before = session.state
     with pytest.raises(errors.SummaryRefused) as refused:
         session.summarize(lambda messages, text: "They booked some flights.")
-    assert refused.value.facts["recall"] == 0.0 and "ada lovelace" in str(
-        refused.value.facts["missing"]
-    )
+    assert refused.value.facts["recall"] == 0.0 and "ada lovelace" in str(refused.value.facts["missing"])
     assert lp.sessions.get_session(session.id).state == before
     marks = re.compile(r"SK\d+|REF-\d+")
     session.summarize(
         lambda messages, text: (
-            "For Ada Lovelace: "
-            + ", ".join(mark for m in messages for mark in marks.findall(str(m.content)))
+            "For Ada Lovelace: " + ", ".join(mark for m in messages for mark in marks.findall(str(m.content)))
         )
     )
     assert session.state.summary and (session.state.summary.recall or 0) >= 0.5

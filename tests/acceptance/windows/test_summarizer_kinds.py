@@ -12,11 +12,7 @@ import limpet
 from limpet import InvalidRequest, Message, WindowPolicy
 
 POLICY = WindowPolicy(budget=600)
-TALK = [
-    {"role": role, "content": f"{number} " * 30}
-    for number in range(30)
-    for role in ("user", "assistant")
-]
+TALK = [{"role": role, "content": f"{number} " * 30} for number in range(30) for role in ("user", "assistant")]
 
 
 def nothing(messages: Sequence[Message], before: str | None) -> None:
@@ -41,9 +37,7 @@ def test_what_is_no_summariser_is_refused(wrong: Any):
         assert session.reload().state == before
 
 
-@pytest.mark.parametrize(
-    "wrong", ["en", nothing, nothing_awaited], ids=["a text", "nothing", "awaited"]
-)
+@pytest.mark.parametrize("wrong", ["en", nothing, nothing_awaited], ids=["a text", "nothing", "awaited"])
 def test_what_is_no_summariser_is_refused_when_awaited(wrong: Any):
     async def run() -> None:
         async with limpet.connect_async("volatile:", policy=POLICY) as lp:

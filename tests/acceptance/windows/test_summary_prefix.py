@@ -40,9 +40,7 @@ def test_a_changed_prefix_leaves_nothing_of_the_old_one(lp: Limpet):
     session.set_policy(WindowPolicy(budget=900, summary="zh"))
     session.add_messages(TALK)
     kept = session.state.summary
-    assert (
-        kept is not None and kept.text.startswith(SUMMARY_PREFIXES["zh"]) and MINE not in kept.text
-    )
+    assert kept is not None and kept.text.startswith(SUMMARY_PREFIXES["zh"]) and MINE not in kept.text
 
 
 @pytest.mark.parametrize(("language", "prefix"), SUMMARY_PREFIXES.items())
@@ -58,9 +56,7 @@ def test_lists_have_it_too():
     once = manager.summarize(TALK)
     told = [m for m in once if str(m.content).startswith(MINE)]
     assert len(told) == 1 and told[0].role == "system"
-    again = manager.summarize(
-        [*once, *TALK], lambda messages, before: f"After {len(before or '')}."
-    )
+    again = manager.summarize([*once, *TALK], lambda messages, before: f"After {len(before or '')}.")
     texts = [str(m.content) for m in again if m.role == "system"]
     assert texts == [f"{MINE}After {len(str(told[0].content))}."]
 

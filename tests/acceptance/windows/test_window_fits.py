@@ -10,14 +10,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet import (
-    CompactionLevel,
-    Message,
-    MessageCategory,
-    ToolCallRequest,
-    ToolCallResult,
-    errors,
-)
+from limpet import CompactionLevel, Message, MessageCategory, ToolCallRequest, ToolCallResult, errors
 from limpet.core.values import messages
 from limpet.core.values.context import Fate
 from limpet.runtime import message_cache
@@ -51,9 +44,7 @@ def test_a_window_fits_and_the_history_stays(opener: Opener):
             assert window.ledger.messages() == session.message_count == 201
             assert not [g for g in messages.group_messages(window.messages) if g.fault]
             assert window.messages[-1].content == session.messages[-1].content
-        assert [m.id for m in session.window(10**6, counter=COUNTER)] == [
-            m.id for m in session.messages
-        ]
+        assert [m.id for m in session.window(10**6, counter=COUNTER)] == [m.id for m in session.messages]
         assert session.message_count == 201, "making a window changes nothing"
 
 
@@ -192,9 +183,7 @@ def test_too_little_room_is_said_with_numbers(opener: Opener):
     with opener() as lp:
         session = lp.sessions.create_session("s", system="word " * 400)
         session.add_message(user("and now?"))
-        with pytest.raises(
-            errors.ContextOverflow, match="Largest: #1 initial system prompt"
-        ) as caught:
+        with pytest.raises(errors.ContextOverflow, match="Largest: #1 initial system prompt") as caught:
             session.window(100, counter=COUNTER)
         required = caught.value.facts["required"]
         assert isinstance(required, int)
@@ -238,9 +227,7 @@ def test_windows_follow_appends_resets_and_other_writers(tmp_path: Path):
         assert [entry.first for entry in window.ledger] == [1, 2]
 
 
-def test_windows_are_the_same_whatever_is_in_memory(
-    opener: Opener, monkeypatch: pytest.MonkeyPatch
-):
+def test_windows_are_the_same_whatever_is_in_memory(opener: Opener, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limpet.limits, "MESSAGE_CACHE_MESSAGES_MAX", 30)
     monkeypatch.setattr(message_cache, "BACKWARD_CHUNK", 7)
     with opener() as lp:
@@ -323,10 +310,7 @@ def test_a_pinned_call_or_result_brings_its_group(opener: Opener):
             said = [user("find it"), asking("c1", "c2"), giving("c2"), giving("c1")]
             pinned = said[place]
             said[place] = Message(
-                pinned.role,
-                tool_calls=pinned.tool_calls,
-                tool_results=pinned.tool_results,
-                metadata={"pinned": True},
+                pinned.role, tool_calls=pinned.tool_calls, tool_results=pinned.tool_results, metadata={"pinned": True}
             )
             session.add_messages(said)
             talk(session, 100)
@@ -347,9 +331,7 @@ def test_a_pinned_call_is_followed_until_its_results_are_there(opener: Opener, a
         assert [m.role for m in session.window(500, counter=COUNTER)] == ["system", "assistant"]
         for call in ("c2", "c1"):
             said = Message(
-                "tool",
-                tool_results=[ToolCallResult(call, "found " * 60)],
-                metadata=pin if also_results else {},
+                "tool", tool_results=[ToolCallResult(call, "found " * 60)], metadata=pin if also_results else {}
             )
             session.add_message(said)
             session.window(1_000, counter=COUNTER)

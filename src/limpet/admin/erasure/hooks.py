@@ -129,9 +129,7 @@ class LocalCopies:
 class ExternalMemory:
     """The memory engines that keep their data outside this store: `engine`, and those used before."""
 
-    def __init__(
-        self, engine: MemoryEngine | None, others: Callable[[str], frozenset[str]]
-    ) -> None:
+    def __init__(self, engine: MemoryEngine | None, others: Callable[[str], frozenset[str]]) -> None:
         self._engine = engine
         self._known_engines = others
 
@@ -203,9 +201,7 @@ class HookRunner:
             hooks = self._hooks.texts if call.learnt else self._hooks.all
             here = call.here or self._call_hooks(call, hooks, results)
             results.left.append(msgspec.structs.replace(call, here=here))
-        results.left = [
-            call for call in results.left if not self._is_done_externally(call, results, ask=ask)
-        ]
+        results.left = [call for call in results.left if not self._is_done_externally(call, results, ask=ask)]
         return results
 
     def _is_done_externally(self, call: HookCall, results: HookResults, *, ask: bool) -> bool:
@@ -215,15 +211,9 @@ class HookRunner:
         # An engine that fails to answer may have content: only a clear no ends the call.
         if attempt(lambda: external.may_have_content(call.tenant)) is False:
             return True
-        return (
-            ask
-            and call.tenant == self._tenant
-            and self._call_hooks(call, (external.forget,), results)
-        )
+        return ask and call.tenant == self._tenant and self._call_hooks(call, (external.forget,), results)
 
-    def _call_hooks(
-        self, call: HookCall, hooks: tuple[ErasureHook, ...], results: HookResults
-    ) -> bool:
+    def _call_hooks(self, call: HookCall, hooks: tuple[ErasureHook, ...], results: HookResults) -> bool:
         """Call each hook, also after a failure; return whether all succeeded."""
         who, succeeded = Who(call.tenant, call.user_id), True
         for hook in hooks:

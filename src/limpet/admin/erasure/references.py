@@ -38,12 +38,7 @@ from limpet.runtime import planner, projections, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
-from limpet.runtime.state_cache import (
-    SESSION_STREAM_PREFIX,
-    decode_session_event,
-    referenced_texts,
-    session_stream,
-)
+from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_event, referenced_texts, session_stream
 from limpet.stores import port
 from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
 from limpet.stores.port import BlobLoader, StoredEvent
@@ -63,16 +58,10 @@ def erased_message_id(cause: StoredEvent) -> str:
 
 def notice_kind(stream: str) -> str:
     """Return the kind of the event that records an erasure in a stream."""
-    return (
-        TreeErasedEvent.kind
-        if stream.startswith(state_cache.TREE_STREAM_PREFIX)
-        else SessionErasedEvent.kind
-    )
+    return TreeErasedEvent.kind if stream.startswith(state_cache.TREE_STREAM_PREFIX) else SessionErasedEvent.kind
 
 
-def redact_references(
-    references: Iterable[Reference], fetch: BlobLoader
-) -> dict[str, list[RedactedPayload]]:
+def redact_references(references: Iterable[Reference], fetch: BlobLoader) -> dict[str, list[RedactedPayload]]:
     """Return the redacted payloads by stream. Of several references to one event the first counts."""
     found: dict[str, dict[int, RedactedPayload]] = {}
     for event, cause in references:
@@ -91,9 +80,7 @@ def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> 
         erased = _message(cause, fetch)
         if erased is None:
             raise errors.Corrupt("the event that causes an erasure is no message.")
-    event = redaction.redacted_session_event(
-        _decode(stored, fetch), erased_message_id(cause), erased
-    )
+    event = redaction.redacted_session_event(_decode(stored, fetch), erased_message_id(cause), erased)
     payload = codec.encode_session_event(event)
     if stored.kind == MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
         payload = codec.payload_without_texts(payload)
@@ -120,10 +107,7 @@ def session_id_of(stored: StoredEvent) -> str:
 def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
     event, texts = redaction.redacted_frame_event(state_cache.decode_tree_event(stored).event)
     return RedactedPayload(
-        stored.position,
-        codec.encode_frame_event(event),
-        cause.position,
-        tuple(text.encode() for text in texts),
+        stored.position, codec.encode_frame_event(event), cause.position, tuple(text.encode() for text in texts)
     )
 
 
@@ -138,9 +122,7 @@ class LogErasureReplay:
         """Return the hook calls that follow. The notices name no user, so the call is about the whole tenant."""
         return encode_hook_calls((HookCall(tenant, ""),))
 
-    def redactions(
-        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader
-    ) -> list[RedactedPayload]:
+    def redactions(self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader) -> list[RedactedPayload]:
         """Return the redacted payloads of events, each given with the event that caused its erasure."""
         return [redact_event(stored, cause, blobs) for stored, cause in gone]
 
@@ -156,9 +138,7 @@ class ForkGraph:
     the whole session, or the events before the session that has the same id now.
     """
 
-    def __init__(
-        self, engine: Engine, tenant: str, whole: Collection[str], earlier: Collection[str]
-    ) -> None:
+    def __init__(self, engine: Engine, tenant: str, whole: Collection[str], earlier: Collection[str]) -> None:
         self._engine = engine
         self._store = engine.store
         self._tenant = tenant
@@ -166,9 +146,7 @@ class ForkGraph:
         self._damaged: dict[str, errors.Corrupt] = {}
         wanted = {each for each in whole if self._is_there(each)}
         wanted |= {each for each in earlier if self._deleted(each)}
-        self._recreated = sorted(
-            each for each in earlier if self._is_there(each) and not self._deleted(each)
-        )
+        self._recreated = sorted(each for each in earlier if self._is_there(each) and not self._deleted(each))
         self.erasable = sorted(self._without_live_forks(self._with_deleted_relatives(wanted)))
         self.waiting = sorted(wanted - set(self.erasable))
 
@@ -193,9 +171,7 @@ class ForkGraph:
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
         found = self._store.forks(self._tenant, session_stream(session_id))
-        return [
-            (n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)
-        ]
+        return [(n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)]
 
     def _with_deleted_relatives(self, wanted: set[str]) -> set[str]:
         """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
@@ -226,15 +202,9 @@ class ForkGraph:
             assert state is not None, "it was there when it was looked for"
             stream = session_stream(session_id)
             floor = SessionEventSearch(self._store, self._tenant, state).version_before_creation()
-            read_by_forks = max(
-                (at for name, at in self._forks(session_id) if name not in going), default=0
-            )
+            read_by_forks = max((at for name, at in self._forks(session_id) if name not in going), default=0)
             for event in own_events(self._store, self._tenant, stream, floor):
-                if (
-                    event.version > read_by_forks
-                    and not event.erased
-                    and event.kind not in _TEXTLESS_KINDS
-                ):
+                if event.version > read_by_forks and not event.erased and event.kind not in _TEXTLESS_KINDS:
                     yield Reference(event, event)
 
 
@@ -257,10 +227,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
 def all_events(store: port.Store, tenant: str, stream: str, until: int) -> Iterator[StoredEvent]:
     """Yield the events on a stream's path, including its source's, then its other own events."""
     seen: set[int] = set()
-    for event in (
-        *_read_path(store, tenant, stream, until),
-        *own_events(store, tenant, stream, until),
-    ):
+    for event in (*_read_path(store, tenant, stream, until), *own_events(store, tenant, stream, until)):
         if event.position not in seen and not is_notice(event.kind):
             seen.add(event.position)
             yield event
@@ -300,9 +267,7 @@ CoverageCheck = Callable[[str, int, int, int | None], bool]
 class FrameTreeSearch:
     """Searches the events of frame trees for content of some sessions' messages."""
 
-    def __init__(
-        self, covered: CoverageCheck, positions: Collection[int] | None, sessions: Collection[str]
-    ) -> None:
+    def __init__(self, covered: CoverageCheck, positions: Collection[int] | None, sessions: Collection[str]) -> None:
         self._covered = covered
         self._positions = positions
         self._sessions = sessions
@@ -383,9 +348,7 @@ def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[StoredE
         after = page[-1].position
 
 
-def advance_past_unrelated(
-    store: port.Store, tenant: str, head: int, streams: Collection[str]
-) -> int | None:
+def advance_past_unrelated(store: port.Store, tenant: str, head: int, streams: Collection[str]) -> int | None:
     """Return the feed's head if only plain messages were added to other streams since `head`; None if not.
 
     A message that could hold content of another stream is not plain: it names an origin or a memory.
@@ -420,9 +383,7 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
     return MessageTrace(engine, tenant, state, causes)
 
 
-def _message_events(
-    store: port.Store, tenant: str, state: SessionState, message_id: str
-) -> Iterator[StoredEvent]:
+def _message_events(store: port.Store, tenant: str, state: SessionState, message_id: str) -> Iterator[StoredEvent]:
     """Yield the events that add a message to a session, erased or not, including those before a rewind.
 
     Each is read from the feed, at the position where it really is.
@@ -443,9 +404,7 @@ def _message_events(
 class MessageTrace:
     """Searches the log, from a message on, for copies of the message and for text made from it."""
 
-    def __init__(
-        self, engine: Engine, tenant: str, state: SessionState, causes: list[StoredEvent]
-    ) -> None:
+    def __init__(self, engine: Engine, tenant: str, state: SessionState, causes: list[StoredEvent]) -> None:
         self.state = state
         self.cause = causes[0]
         self._engine = engine
@@ -462,9 +421,7 @@ class MessageTrace:
             owner = session_id_of(event)
             source = engine.states.at_version(tenant, owner, event.version)
             began = source.ordinal_began if source else 0
-            known = self._reach_by_session.setdefault(
-                owner, MessageReach(event.version, set(), began)
-            )
+            known = self._reach_by_session.setdefault(owner, MessageReach(event.version, set(), began))
             known.ordinals.add(event.ordinal)
         self._trees = FrameTreeSearch(self._covered, set(self._causes), self._reach_by_session)
         self._found: dict[int, StoredEvent] = dict(self._causes)
@@ -536,9 +493,7 @@ class MessageTrace:
             return False
         if not planner.is_same_message(message, self._erased):
             return False
-        reach = self._reach_by_session.setdefault(
-            session_id_of(stored), MessageReach(stored.version, set())
-        )
+        reach = self._reach_by_session.setdefault(session_id_of(stored), MessageReach(stored.version, set()))
         reach.ordinals.add(stored.ordinal)
         return True
 
@@ -551,9 +506,7 @@ class MessageTrace:
                 known.began, known.in_summary = stored.ordinal, False
             return False
         summarised = source.in_summary and event.summary is not None
-        self._reach_by_session[event.id] = MessageReach(
-            stored.version, set(), stored.ordinal, summarised
-        )
+        self._reach_by_session[event.id] = MessageReach(stored.version, set(), stored.ordinal, summarised)
         return summarised
 
     def _follow_fork(self, event: events.SessionForkedEvent) -> bool:
@@ -561,9 +514,7 @@ class MessageTrace:
         if source is None or event.version < source.version:
             return False
         state = event.state
-        reach = MessageReach(
-            source.version, set(source.ordinals), state.ordinal_began, source.in_summary
-        )
+        reach = MessageReach(source.version, set(source.ordinals), state.ordinal_began, source.in_summary)
         self._reach_by_session[event.id] = reach
         return self._in_state(state, reach)
 
@@ -635,17 +586,13 @@ class PromptReferences:
                 found[row.lookup if kind == DELETED_KIND else row.id] = None
         return list(found)
 
-    def _session_references(
-        self, session_id: str, causes: dict[str, StoredEvent]
-    ) -> Iterator[Reference]:
+    def _session_references(self, session_id: str, causes: dict[str, StoredEvent]) -> Iterator[Reference]:
         state = self._engine.states.current(self._tenant, session_id)
         if state is None:
             return
         source = state.forked_from[0] if state.forked_from else ""
         cause = causes.get(session_id) or causes.get(source)
-        for event in own_events(
-            self._store, self._tenant, session_stream(session_id), state.version
-        ):
+        for event in own_events(self._store, self._tenant, session_stream(session_id), state.version):
             if event.payload is None or event.erased:
                 continue
             if event.kind == MessageAddedEvent.kind and (found := self._cause(event)):
@@ -659,9 +606,7 @@ class PromptReferences:
 
     def _cause(self, event: StoredEvent) -> StoredEvent | None:
         """Return an erased message that a prompt was made from; None if there is none."""
-        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._is_erased(
-            event
-        ):
+        if f'"{MEMORY_METADATA_KEY}"'.encode() not in (event.payload or b"") or self._is_erased(event):
             return None
         prompt = _message(event, self._blobs)
         if prompt is None or prompt.role != "system":
@@ -678,9 +623,7 @@ class PromptReferences:
                 yield found
         for source in sources:
             if source.session_id not in self._erased_by_session:
-                self._erased_by_session[source.session_id] = dict(
-                    self._erased_messages(source.session_id)
-                )
+                self._erased_by_session[source.session_id] = dict(self._erased_messages(source.session_id))
             if found := self._erased_by_session[source.session_id].get(source.message_id):
                 yield found
 
@@ -689,9 +632,7 @@ class PromptReferences:
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
             return
-        for event in all_events(
-            self._store, self._tenant, session_stream(session_id), state.version
-        ):
+        for event in all_events(self._store, self._tenant, session_stream(session_id), state.version):
             if self._is_erased(event) and (name := self._message_id(event)):
                 yield name, event
 

@@ -110,11 +110,7 @@ class ErasureService:
     """Erases content of one tenant. A hook may be called again for content that it has dropped already."""
 
     def __init__(
-        self,
-        engine: Engine,
-        tenant: str,
-        hooks: ErasureHooks = NO_HOOKS,
-        handles: SessionHandles | None = None,
+        self, engine: Engine, tenant: str, hooks: ErasureHooks = NO_HOOKS, handles: SessionHandles | None = None
     ) -> None:
         self._engine = engine
         self._store = engine.store
@@ -137,9 +133,7 @@ class ErasureService:
         """Erase deleted sessions, at most `limit`; rows in `waiting` are skipped while forks read them."""
         return self._run(lambda: self._plan(self._deleted_scope(limit, waiting))).receipt
 
-    def erase_retired(
-        self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True
-    ) -> ErasureOutcome:
+    def erase_retired(self, may_go: Callable[[], Iterable[SessionState]], *, finish: bool = True) -> ErasureOutcome:
         """Erase the sessions that `may_go` returns; memory keeps what it has learnt from them.
 
         Sessions that are referenced again when the erasure runs are skipped silently. Without `finish`
@@ -167,18 +161,14 @@ class ErasureService:
             found += quoted
             sessions |= prompts
         calls = (HookCall(self._tenant, user_id, name, at) for at, name in sessions.items())
-        return ErasurePlan(
-            what="message", streams=tuple(self._redacted_streams(found)), hook_calls=tuple(calls)
-        )
+        return ErasurePlan(what="message", streams=tuple(self._redacted_streams(found)), hook_calls=tuple(calls))
 
     def _redacted_streams(self, found: Iterable[Reference]) -> Iterator[StreamErasure]:
         blobs = partial(self._store.blobs, self._tenant)
         for stream, payloads in references.redact_references(found, blobs).items():
             version = self._store.version(self._tenant, stream)
             kind = references.notice_kind(stream)
-            yield StreamErasure(
-                stream=stream, expected=version, kind=kind, redactions=tuple(payloads)
-            )
+            yield StreamErasure(stream=stream, expected=version, kind=kind, redactions=tuple(payloads))
 
     def _prompt_references(
         self, user_id: str, is_erased: ErasurePredicate, without: Collection[str] = ()
@@ -201,9 +191,7 @@ class ErasureService:
         user_id = self._owner(session_id)
         owners = frozenset({user_id} if user_id is not None else ())
         call = HookCall(self._tenant, user_id or "", session_id)
-        return ErasureScope(
-            what="session", whole=frozenset({session_id}), hook_calls=(call,), owners=owners
-        )
+        return ErasureScope(what="session", whole=frozenset({session_id}), hook_calls=(call,), owners=owners)
 
     def _owner(self, session_id: str) -> str | None:
         try:
@@ -215,13 +203,9 @@ class ErasureService:
         return state.user_id
 
     def _retired_scope(self, states: Sequence[SessionState]) -> ErasureScope:
-        calls = (
-            HookCall(self._tenant, state.user_id or "", state.id, learnt=True) for state in states
-        )
+        calls = (HookCall(self._tenant, state.user_id or "", state.id, learnt=True) for state in states)
         whole = frozenset(state.id for state in states)
-        return ErasureScope(
-            what="retention", whole=whole, hook_calls=tuple(calls), hide_waiting=False
-        )
+        return ErasureScope(what="retention", whole=whole, hook_calls=tuple(calls), hide_waiting=False)
 
     def _deleted_scope(self, limit: int | None, waiting: Collection[str]) -> ErasureScope:
         found: dict[str, set[str]] = {}
@@ -234,9 +218,7 @@ class ErasureService:
                 self._looked_at.add(row.id)
         owners = frozenset(owner for every in found.values() for owner in every if owner)
         calls = tuple(self._deleted_hook_calls(found))
-        return ErasureScope(
-            what="deleted", earlier_content_of=frozenset(found), hook_calls=calls, owners=owners
-        )
+        return ErasureScope(what="deleted", earlier_content_of=frozenset(found), hook_calls=calls, owners=owners)
 
     def remaining_rows(self, known: Collection[str]) -> set[str]:
         """Return the rows of deleted sessions that still exist, of those in `known` and those that were tried last."""
@@ -303,8 +285,7 @@ class ErasureService:
                 receipt = self._finish_receipt(receipt) if finish else receipt
                 return ErasureOutcome(receipt, plan.requested.intersection(plan.sessions))
         raise errors.Conflict(
-            "related events were written during each attempt to erase.",
-            hint="Nothing was erased. Retry.",
+            "related events were written during each attempt to erase.", hint="Nothing was erased. Retry."
         )
 
     def _plan(self, scope: ErasureScope) -> ErasurePlan:
@@ -360,9 +341,7 @@ class ErasureService:
         """Return the erasure of a session. The rows are named because damaged events can't name them."""
         hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
         rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
-        return msgspec.structs.replace(
-            self._whole_stream_erasure(session_stream(session_id)), derived_rows=rows
-        )
+        return msgspec.structs.replace(self._whole_stream_erasure(session_stream(session_id)), derived_rows=rows)
 
     def _tree_roots(self, sessions: set[str]) -> list[str]:
         """Return the roots of the trees in which a frame's scope names one of the sessions."""
@@ -401,9 +380,7 @@ class ErasureService:
         for _ in range(limits.RETRIES_MAX):
             if isinstance(outcome, ErasureCounts) or outcome.stream:
                 break
-            passed = references.advance_past_unrelated(
-                self._store, self._tenant, erasure.head or 0, streams
-            )
+            passed = references.advance_past_unrelated(self._store, self._tenant, erasure.head or 0, streams)
             if passed is None:
                 break
             erasure = msgspec.structs.replace(erasure, head=passed)

@@ -70,22 +70,16 @@ def rebuild_window(session: Session, version: int) -> RecordedWindowView:
         raise exit_codes.CommandFailure(_nearest_windows_problem(error, session)) from error
     window = session.window_of(row.message_id)
     if window.digest != row.digest:
-        raise errors.Corrupt(
-            "a recorded window can't be made again as it was.", facts={"event": row.version}
-        )
+        raise errors.Corrupt("a recorded window can't be made again as it was.", facts={"event": row.version})
     return RecordedWindowView(row, window)
 
 
-def _nearest_windows_problem(
-    error: errors.WindowNotFound, session: Session
-) -> exit_codes.CommandProblem:
+def _nearest_windows_problem(error: errors.WindowNotFound, session: Session) -> exit_codes.CommandProblem:
     before, after = error.facts["before"], error.facts["after"]
     near = [event for event in (before, after) if isinstance(event, int)]
     if not near:
         why, then = "No window is recorded in this session.", error.hint
-        return exit_codes.CommandProblem(
-            exit_codes.NOT_FOUND, error.code, error.message, why, then, error.facts
-        )
+        return exit_codes.CommandProblem(exit_codes.NOT_FOUND, error.code, error.message, why, then, error.facts)
     sides = [
         f"the nearest {side} is event {event:,}"
         for side, event in (("before", before), ("after", after))
@@ -117,9 +111,7 @@ def recording_document(row: RecordedWindow) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def print_recordings(
-    surface: Output, session: Session, part: RecordingPage, common: CommonOptions
-) -> None:
+def print_recordings(surface: Output, session: Session, part: RecordingPage, common: CommonOptions) -> None:
     """Print recorded windows, newest first, and how to get the next page."""
     limit = limits.RECORDED_PAGE if part.limit is None else part.limit
     rows = session.recorded_windows(limit, before=part.before)
@@ -161,10 +153,7 @@ def print_difference(surface: Output, session: Session, first: int, second: int)
     """Print how one recorded window became another."""
     a, b = rebuild_window(session, first), rebuild_window(session, second)
     difference = a.window.diff(b.window)
-    changes = [
-        *_diff_rows("-", a.window, difference.gone_at),
-        *_diff_rows("+", b.window, difference.new_at),
-    ]
+    changes = [*_diff_rows("-", a.window, difference.gone_at), *_diff_rows("+", b.window, difference.new_at)]
     why = difference_cause(a.window, b.window, difference)
     start = _first_change_label(a.window, b.window, difference)
     if surface.mode is OutputMode.JSON:
@@ -205,9 +194,7 @@ def _is_next(before: int | None, number: int | None) -> bool:
     return before is not None and number == before + 1
 
 
-def _diff_row(
-    sign: str, window: Window, numbers: Sequence[int | None], run: list[int]
-) -> WindowDiffRow:
+def _diff_row(sign: str, window: Window, numbers: Sequence[int | None], run: list[int]) -> WindowDiffRow:
     messages = [window.messages[at_] for at_ in run]
     roles = {message.role for message in messages}
     role = "summary" if run[0] == window.summary_at else roles.pop() if len(roles) == 1 else ""
@@ -257,15 +244,11 @@ def difference_cause(a: Window, b: Window, difference: WindowDifference) -> str:
     if a.version != b.version:
         if difference.same in (len(a), len(b)):
             older = a.version < b.version
-            return (
-                "new messages at the end" if older else "B is older: what came later is not in it"
-            )
+            return "new messages at the end" if older else "B is older: what came later is not in it"
         if budgets:
             return CAUSE_UNKNOWN
     if budgets:
-        return (
-            f"budget: {a.budget - a.overhead:,}, then {b.budget - b.overhead:,} tokens for messages"
-        )
+        return f"budget: {a.budget - a.overhead:,}, then {b.budget - b.overhead:,} tokens for messages"
     reasons: list[str] = []
     if a.level is not b.level:
         reasons.append(f"level: {a.level.name.lower()}, then {b.level.name.lower()}")
@@ -283,8 +266,7 @@ def _prefix_statement(difference: WindowDifference, start: str | None, why: str)
     share = f"{difference.share * 100:.0f} %"
     where = f"; first change: {start}" if start is not None else ""
     return (
-        f"prefix identical for {formatting.quantity(difference.same_tokens, 'token')} ({share}){where}."
-        f" Cause: {why}."
+        f"prefix identical for {formatting.quantity(difference.same_tokens, 'token')} ({share}){where}. Cause: {why}."
     )
 
 
@@ -299,13 +281,7 @@ def _print_diff_rows(
         row = past.row
         of = f"{row.tokens:,} of {row.budget:,} tokens"
         say(f"{name} event {row.version:,}, answer #{row.number:,}   {of}", style="bold")
-    rows = [
-        (
-            "=",
-            f"{formatting.quantity(difference.common, 'message')} in both",
-            difference.common_tokens,
-        )
-    ]
+    rows = [("=", f"{formatting.quantity(difference.common, 'message')} in both", difference.common_tokens)]
     rows += [(change.sign, _diff_label(change, surface), change.tokens) for change in changes]
     styles = {"=": "", "-": "red", "+": "green"}
     for sign, text, tokens in rows:
@@ -313,11 +289,7 @@ def _print_diff_rows(
         room = max(width - 6 - len(figure), 12)
         shown = output.escape_line(text)
         shown = _truncated(shown, room, surface.symbols.cut)
-        say(
-            f"  {sign}  {shown}{' ' * (room - _text_width(shown))} {figure}",
-            style=styles[sign],
-            soft_wrap=True,
-        )
+        say(f"  {sign}  {shown}{' ' * (room - _text_width(shown))} {figure}", style=styles[sign], soft_wrap=True)
 
 
 def _diff_label(change: WindowDiffRow, surface: Output) -> str:
@@ -367,19 +339,13 @@ class ContextCommandOptions:
     def counting_options(self) -> tuple[str, ...]:
         """The options that decide who counts, as they were given."""
         model = hints.option_words("--model", self.model) if self.model is not None else ()
-        return (
-            (*model, *hints.option_words("--counter", self.counter))
-            if self.counter is not None
-            else model
-        )
+        return (*model, *hints.option_words("--counter", self.counter)) if self.counter is not None else model
 
 
 class _WindowView:
     """A window to show: made now, or recorded and made again."""
 
-    def __init__(
-        self, session: Session, wanted: ContextCommandOptions, common: CommonOptions
-    ) -> None:
+    def __init__(self, session: Session, wanted: ContextCommandOptions, common: CommonOptions) -> None:
         self.session, self.wanted, self.common = session, wanted, common
         self.recording = None if wanted.at is None else rebuild_window(session, wanted.at)
         budget = wanted.budget if wanted.budget or session.policy else DEFAULT_BUDGET
@@ -392,9 +358,7 @@ class _WindowView:
     def command_line(self, *options: str) -> str:
         """Return the command that makes this window now, with something asked about it."""
         which = ("--budget", str(self.window.budget), *self.wanted.counting_options)
-        return hints.command_line(
-            "context", *which, *options, named=self.session.id, on=self.common.store_options
-        )
+        return hints.command_line("context", *which, *options, named=self.session.id, on=self.common.store_options)
 
 
 def show_context(reference: str, wanted: ContextCommandOptions, common: CommonOptions) -> int:
@@ -424,8 +388,7 @@ def _check_options(wanted: ContextCommandOptions) -> None:
     ]  # fmt: skip
     page = [("--limit", wanted.limit), ("--before", wanted.before)]
     past, view, now, paged = (
-        [name for name, value in options if value is not None]
-        for options in (chosen, asked, made, page)
+        [name for name, value in options if value is not None] for options in (chosen, asked, made, page)
     )
     together = [*past, *now]
     if past and now:
@@ -438,14 +401,10 @@ def _check_options(wanted: ContextCommandOptions) -> None:
         raise _usage_failure(paged, "It is for the list of recorded windows.", "Add --recorded.")
 
 
-def _usage_failure(
-    names: list[str], why: str, then: str = "Give one of them."
-) -> exit_codes.CommandFailure:
+def _usage_failure(names: list[str], why: str, then: str = "Give one of them.") -> exit_codes.CommandFailure:
     told = " and ".join(names)
     what = f"{told} can't be given together." if len(names) > 1 else f"{told} needs --recorded."
-    return exit_codes.CommandFailure(
-        exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, why, then)
-    )
+    return exit_codes.CommandFailure(exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, why, then))
 
 
 def _print_view(surface: Output, view: _WindowView) -> None:
@@ -535,9 +494,7 @@ def _print_window(surface: Output, view: _WindowView) -> None:
     say(output.escape_line(heading), style="bold")
     say()
     width = surface.console.width
-    for line, style in formatting.window_lines(
-        window, surface.symbols, plain=surface.ascii, width=width
-    ):
+    for line, style in formatting.window_lines(window, surface.symbols, plain=surface.ascii, width=width):
         say(line, style=style, soft_wrap=True)
     if past is not None:
         say(f"  {past.hash_statement(surface.symbols)}", style="green")
@@ -550,9 +507,7 @@ def _print_window(surface: Output, view: _WindowView) -> None:
         say(f"  why is #{out.first:,} out?   {then}", style="dim", soft_wrap=True)
 
 
-def _print_previous_window_hint(
-    surface: Output, view: _WindowView, past: RecordedWindowView
-) -> None:
+def _print_previous_window_hint(surface: Output, view: _WindowView, past: RecordedWindowView) -> None:
     """Name the recorded window before this one, to compare."""
     earlier = view.session.recorded_windows(1, before=past.row.version)
     if earlier:
@@ -611,10 +566,6 @@ def _print_what_if(surface: Output, now: Window, then: Window) -> None:
             "new": [message.id for message in difference.new],
         })  # fmt: skip
         return
-    print(
-        f"{now.budget:,} tokens: {formatting.quantity(len(now), 'message')}, {now.tokens:,} tokens"
-    )
-    print(
-        f"{then.budget:,} tokens: {formatting.quantity(len(then), 'message')}, {then.tokens:,} tokens"
-    )
+    print(f"{now.budget:,} tokens: {formatting.quantity(len(now), 'message')}, {now.tokens:,} tokens")
+    print(f"{then.budget:,} tokens: {formatting.quantity(len(then), 'message')}, {then.tokens:,} tokens")
     print(f"{len(difference.new):,} come in, {len(difference.gone):,} go")

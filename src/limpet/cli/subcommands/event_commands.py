@@ -88,9 +88,7 @@ def _frame_event_parts(event: events.FrameEvent, named: IdFormat) -> Iterator[st
             yield f"{named(event.suspension_id)} {event.purpose}".strip()
             yield event.reason
         case events.FrameResumedEvent():
-            yield f"{named(event.suspension_id)} {event.decision}" + (
-                f", {event.by}" if event.by else ""
-            )
+            yield f"{named(event.suspension_id)} {event.decision}" + (f", {event.by}" if event.by else "")
             yield event.reason
         case events.HandleAddedEvent():
             yield f"{event.handle.handle_id} {event.handle.description}".strip()
@@ -147,9 +145,7 @@ class TailCommandOptions:
 class EventTail:
     """Finds events of one tenant, and prints them."""
 
-    def __init__(
-        self, lp: Limpet, wanted: TailCommandOptions, surface: Output, common: CommonOptions
-    ) -> None:
+    def __init__(self, lp: Limpet, wanted: TailCommandOptions, surface: Output, common: CommonOptions) -> None:
         self._lp = lp
         self._surface = surface
         self._session = target.session_id_or_reference(lp, wanted.session)
@@ -182,9 +178,7 @@ class EventTail:
             if self._frame is not None:
                 return fact.event.frame_id == self._frame
             frame = self._frame_of(fact.event.frame_id) if self._session is not None else None
-            return self._session is None or (
-                frame is not None and frame.scope.session_id == self._session
-            )
+            return self._session is None or (frame is not None and frame.scope.session_id == self._session)
         return self._frame is None and self._session in (None, fact.session_id)
 
     def _frame_of(self, frame_id: str) -> Frame | None:
@@ -267,9 +261,7 @@ def tail_events(wanted: TailCommandOptions, common: CommonOptions) -> int:
     return exit_codes.DONE
 
 
-def _print_recorded_events(
-    tail: EventTail, wanted: TailCommandOptions, surface: Output, common: CommonOptions
-) -> int:
+def _print_recorded_events(tail: EventTail, wanted: TailCommandOptions, surface: Output, common: CommonOptions) -> int:
     if wanted.since is None:
         for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
             tail.print_event(fact)
@@ -288,18 +280,11 @@ def _next_page_command(wanted: TailCommandOptions, since: int, common: CommonOpt
     given = [
         ("--session", wanted.session), ("--frame", wanted.frame), ("--since", since), ("--limit", wanted.limit),
     ]  # fmt: skip
-    words = [
-        word
-        for name, value in given
-        if value is not None
-        for word in hints.option_words(name, value)
-    ]
+    words = [word for name, value in given if value is not None for word in hints.option_words(name, value)]
     return hints.command_line("events tail", *words, on=common.store_options)
 
 
-def _follow_log(
-    tail: EventTail, wanted: TailCommandOptions, surface: Output, *, patient: bool
-) -> None:
+def _follow_log(tail: EventTail, wanted: TailCommandOptions, surface: Output, *, patient: bool) -> None:
     left = itertools.count() if wanted.limit is None else iter(range(wanted.limit))
     if wanted.since is None:
         for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
@@ -317,9 +302,7 @@ def _follow_log(
             if not patient:
                 raise
             if not away:
-                surface.note(
-                    f"{error.message} Goes on after position {tail.position} when it is back."
-                )
+                surface.note(f"{error.message} Goes on after position {tail.position} when it is back.")
             away = True
         sys.stdout.flush()
         time.sleep(POLL_INTERVAL_S)

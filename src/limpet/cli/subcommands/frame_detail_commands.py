@@ -41,11 +41,7 @@ def show_frame(reference: str, common: CommonOptions) -> int:
             surface.print_row(name, value)
     else:
         surface.print_facts(
-            [
-                (name, output.escape_line(value))
-                for name, value in _frame_facts(frame, tree, surface)
-                if value
-            ]
+            [(name, output.escape_line(value)) for name, value in _frame_facts(frame, tree, surface) if value]
         )
     return exit_codes.DONE
 
@@ -148,10 +144,7 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
     of = frame_tree_commands.frame_account(frame, _used_below(frame, tree))
     yield "frame", frame.frame_id
     yield "goal", frame.goal
-    yield (
-        "status",
-        f"{frame.status} {dot} begun {formatting.relative_time(frame.created_at)}{_end_text(frame, tree)}",
-    )
+    yield ("status", f"{frame.status} {dot} begun {formatting.relative_time(frame.created_at)}{_end_text(frame, tree)}")
     where = (f"{scope.actor_id}", f"session {scope.session_id}" if scope.session_id else "",
              f"thread {scope.thread_id}" if scope.thread_id else "")  # fmt: skip
     yield "of", f" {dot} ".join(part for part in where if part)
@@ -162,10 +155,7 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
         f"{frame_tree_commands.account_bar(of, plain=surface.ascii)}  {frame_tree_commands.account_equation(of)}",
     )
     if of.with_descendants != of.own:
-        yield (
-            "",
-            f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with everything below it",
-        )
+        yield ("", f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with everything below it")
     for purpose, amount in frame.reservations.items():
         yield "reserved", f"{amount:,} for {purpose or 'nothing in particular'}"
     yield "limits", f" {dot} ".join(_limit_texts(_limits_in_force(frame, tree), frame))
@@ -187,10 +177,7 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
 
 def _work_facts(frame: Frame, dot: str) -> Iterator[tuple[str, str]]:
     for tool in frame.tools:
-        yield (
-            "tool",
-            f"{tool.name} ({tool.effect}) {dot} {tool.status}, attempt {tool.attempt} {dot} {tool.tool_id}",
-        )
+        yield ("tool", f"{tool.name} ({tool.effect}) {dot} {tool.status}, attempt {tool.attempt} {dot} {tool.tool_id}")
     for child in frame.children:
         yield "child", child
     for child in frame.failures:
@@ -218,11 +205,7 @@ def _end_text(frame: Frame, tree: TreeState) -> str:
     if deadline is None:
         return ""
     left = deadline / 1e6 - time.time()
-    return (
-        f", {formatting.duration(left)} left"
-        if left > 0
-        else f", overdue since {formatting.duration(-left)}"
-    )
+    return f", {formatting.duration(left)} left" if left > 0 else f", overdue since {formatting.duration(-left)}"
 
 
 def _limit_texts(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str]:
@@ -269,9 +252,7 @@ def show_pending_work(actor: str, session: str | None, common: CommonOptions) ->
     """Print the work of an actor that waits."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     with target.open_store(common) as lp:
-        stack, others = _stack_and_other_frames(
-            lp, Scope(actor, target.session_id_or_reference(lp, session))
-        )
+        stack, others = _stack_and_other_frames(lp, Scope(actor, target.session_id_or_reference(lp, session)))
     work = pending_work((*stack, *others))
     if surface.mode is OutputMode.JSON:
         surface.print_json(
@@ -284,9 +265,7 @@ def show_pending_work(actor: str, session: str | None, common: CommonOptions) ->
         )
     elif surface.mode is OutputMode.PIPE:
         for one in work:
-            surface.print_row(
-                one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description
-            )
+            surface.print_row(one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description)
     elif work:
         _print_pending(surface, work)
     if not work and surface.mode is not OutputMode.JSON:
@@ -329,9 +308,7 @@ def _pending_document(work: PendingWork) -> dict[str, Json]:
 def _print_pending(surface: Output, work: tuple[PendingWork, ...]) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-    ids = target.short_ids(
-        [one.frame_id for one in work] + [one.ref_id for one in work], surface.symbols.cut
-    )
+    ids = target.short_ids([one.frame_id for one in work] + [one.ref_id for one in work], surface.symbols.cut)
     rows = [
         [
             Text(ids[one.frame_id], style="cyan"),

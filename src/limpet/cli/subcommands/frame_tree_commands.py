@@ -165,19 +165,12 @@ class WaitingItem(NamedTuple):
 
     def document(self) -> dict[str, Json]:
         """Return it as a document shows it."""
-        return {
-            "frame": self.frame_id,
-            "kind": self.kind,
-            "text": self.text,
-            "ref": self.ref or None,
-        }
+        return {"frame": self.frame_id, "kind": self.kind, "text": self.text, "ref": self.ref or None}
 
 
 def waiting_items(tree: TreeState, now_us: int) -> list[WaitingItem]:
     """Return everything of a tree that waits, frame by frame."""
-    return [
-        found for frame in tree.frames.values() for found in _items_of_frame(tree, frame, now_us)
-    ]
+    return [found for frame in tree.frames.values() for found in _items_of_frame(tree, frame, now_us)]
 
 
 def _items_of_frame(tree: TreeState, frame: Frame, now_us: int) -> Iterator[WaitingItem]:
@@ -253,9 +246,7 @@ def list_frames(wanted: FrameListOptions, common: CommonOptions) -> int:
         found = _matching_frames(lp, wanted)
     shown = found[: wanted.limit]
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"frames": [frame_summary(frame) for frame in shown], "count": len(found)}
-        )
+        surface.print_json({"frames": [frame_summary(frame) for frame in shown], "count": len(found)})
         return exit_codes.DONE
     if surface.mode is OutputMode.PIPE:
         for frame in shown:
@@ -280,9 +271,7 @@ def _matching_frames(lp: Limpet, wanted: FrameListOptions) -> list[Frame]:
 def _unlimited_command(wanted: FrameListOptions, count: int, common: CommonOptions) -> str:
     given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", count)]
     words = [word for name, value in given if value for word in hints.option_words(name, value)]
-    return hints.command_line(
-        "frames list", *words, *["--all"][: wanted.all], on=common.store_options
-    )
+    return hints.command_line("frames list", *words, *["--all"][: wanted.all], on=common.store_options)
 
 
 def frame_summary(frame: Frame) -> dict[str, Json]:
@@ -374,9 +363,7 @@ def show_trees(reference: str, *, all_: bool, common: CommonOptions) -> int:
     return print_trees(surface, found, reference, common)
 
 
-def print_trees(
-    surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions
-) -> int:
+def print_trees(surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions) -> int:
     """Print trees; return 7 if the books of one do not add up."""
     if surface.mode is OutputMode.JSON:
         surface.print_json({"trees": [_tree_document(tree) for tree in found]})
@@ -391,9 +378,7 @@ def print_trees(
     if not found:
         surface.note(f"{reference} has no open frame.")
     if any(one.kind == "approval" for tree in found for one in tree.waiting):
-        surface.note(
-            f"to decide: {hints.command_line('suspensions list', on=common.store_options)}"
-        )
+        surface.note(f"to decide: {hints.command_line('suspensions list', on=common.store_options)}")
     return exit_codes.DAMAGE if any(tree.faults for tree in found) else exit_codes.DONE
 
 
@@ -412,9 +397,7 @@ def _find_trees(lp: Limpet, reference: str) -> list[TreeState]:
     if any(row.scope.actor_id == reference for row in rows):
         return []
     try:
-        return [
-            lp.index.get_tree(target.match_id(reference, [row.frame_id for row in rows], "frame"))
-        ]
+        return [lp.index.get_tree(target.match_id(reference, [row.frame_id for row in rows], "frame"))]
     except exit_codes.CommandFailure as failure:
         if failure.problem.exit != exit_codes.NOT_FOUND:
             raise
@@ -452,10 +435,7 @@ def _tree_document(tree: FrameTreeView) -> dict[str, Json]:
         "closed_included": tree.complete,
         "conserved": not faults,
         "faults": [{"frame": fault.frame_id, "text": fault.text} for fault in faults],
-        "frames": [
-            {**frame_summary(frame), "budget": accounts[frame.frame_id].document()}
-            for frame in tree.frames
-        ],
+        "frames": [{**frame_summary(frame), "budget": accounts[frame.frame_id].document()} for frame in tree.frames],
         "waits": [one.document() for one in tree.waiting],
     }
 
@@ -515,30 +495,21 @@ def _table_lines(
 ) -> Iterator[str]:  # fmt: skip
     names = list(_name_column(frames, ids, plain=surface.ascii))
     statuses = ["status", *(str(frame.status) for frame in frames)]
-    columns = _number_columns(
-        [accounts[frame.frame_id] for frame in frames], frames, plain=surface.ascii
-    )
+    columns = _number_columns([accounts[frame.frame_id] for frame in frames], frames, plain=surface.ascii)
     taken = 2 + max(map(len, statuses)) + sum(2 + max(map(len, column)) for column in columns)
     bars = surface.console.width >= _BARS_WIDTH_MIN
-    room = max(
-        _NAME_WIDTH_MIN, surface.console.width - taken - (2 + ACCOUNT_BAR_CELLS if bars else 0)
-    )
+    room = max(_NAME_WIDTH_MIN, surface.console.width - taken - (2 + ACCOUNT_BAR_CELLS if bars else 0))
     room = min(room, max(map(_text_width, ["frame", *names])))
     shown = [f"{'budget':<{ACCOUNT_BAR_CELLS}}"]
     shown += [account_bar(accounts[frame.frame_id], plain=surface.ascii) for frame in frames]
     for number, name in enumerate(["frame", *names]):
-        cells = [
-            _fitted_text(name, room, surface.symbols.cut),
-            statuses[number].ljust(max(map(len, statuses))),
-        ]
+        cells = [_fitted_text(name, room, surface.symbols.cut), statuses[number].ljust(max(map(len, statuses)))]
         cells += [shown[number]] if bars else []
         cells += [column[number].rjust(max(map(len, column))) for column in columns]
         yield "  ".join(cells).rstrip()
 
 
-def _number_columns(
-    accounts: Sequence[FrameAccount], frames: Sequence[Frame], *, plain: bool
-) -> list[list[str]]:
+def _number_columns(accounts: Sequence[FrameAccount], frames: Sequence[Frame], *, plain: bool) -> list[list[str]]:
     """Return the columns of numbers; own and all that was spent where children have spent something."""
     free = [
         f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
@@ -552,16 +523,11 @@ def _number_columns(
 
 def _name_column(frames: Sequence[Frame], ids: Mapping[str, str], *, plain: bool) -> Iterator[str]:
     """Yield the first column: lines that lead to a frame, its id and its goal."""
-    last, between, along, blank = (
-        ("`- ", "|- ", "|  ", "   ") if plain else ("└─ ", "├─ ", "│  ", "   ")
-    )
+    last, between, along, blank = ("`- ", "|- ", "|  ", "   ") if plain else ("└─ ", "├─ ", "│  ", "   ")
     youngest = {frame.parent_frame_id: frame.frame_id for frame in frames}
     lead: dict[str | None, str] = {None: ""}
     for frame in frames:
-        above, is_last = (
-            lead.get(frame.parent_frame_id, ""),
-            youngest[frame.parent_frame_id] == frame.frame_id,
-        )
+        above, is_last = (lead.get(frame.parent_frame_id, ""), youngest[frame.parent_frame_id] == frame.frame_id)
         root = frame.parent_frame_id is None
         lead[frame.frame_id] = "" if root else above + (blank if is_last else along)
         joint = "" if root else last if is_last else between

@@ -48,26 +48,15 @@ class SearchCommandOptions:
 def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
     """Print hits."""
     surface = Output(as_json=common.json, quiet=common.quiet)
-    since, until = (
-        formatting.parse_moment("--since", wanted.since),
-        formatting.parse_moment("--until", wanted.until),
-    )
+    since, until = (formatting.parse_moment("--since", wanted.since), formatting.parse_moment("--until", wanted.until))
     with target.open_store(common) as lp:
         session = target.find_session(lp, wanted.session).id if wanted.session else None
         found = lp.archive.search(
             wanted.query, user_id=wanted.user or None, k=wanted.limit, role=wanted.role,
             since=since, until=until, session_id=session,
         )  # fmt: skip
-        stranger = (
-            not found
-            and not session
-            and not lp.sessions.list_sessions(1, user_id=wanted.user or None)
-        )
-        earlier = (
-            _positions_before_reset(lp, found)
-            if surface.mode is OutputMode.TERMINAL
-            else frozenset[int]()
-        )
+        stranger = not found and not session and not lp.sessions.list_sessions(1, user_id=wanted.user or None)
+        earlier = _positions_before_reset(lp, found) if surface.mode is OutputMode.TERMINAL else frozenset[int]()
         beside = {hit.position: messages_around(lp, hit, wanted.around) for hit in found}
     if surface.mode is OutputMode.JSON:
         hits = [_hit_document(hit, beside[hit.position]) for hit in found]
@@ -136,9 +125,7 @@ def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
         if hit.session_id not in now:
             with contextlib.suppress(errors.NotFound):
                 now[hit.session_id] = lp.sessions.get_session(hit.session_id).state.generation
-    return frozenset(
-        hit.position for hit in found if hit.generation < now.get(hit.session_id, hit.generation)
-    )
+    return frozenset(hit.position for hit in found if hit.generation < now.get(hit.session_id, hit.generation))
 
 
 def _print_hit(surface: Output, hit: Hit, beside: Sequence[Said], *, earlier: bool) -> None:
@@ -146,9 +133,7 @@ def _print_hit(surface: Output, hit: Hit, beside: Sequence[Said], *, earlier: bo
 
     where = f"{hit.session_id} #{hit.number:,}" + (" before a reset" if earlier else "")
     when = formatting.relative_time(ids.iso(hit.time_us))
-    head = Text.assemble(
-        (output.escape_line(where), "cyan"), f"  {hit.role}  ", (when, "dim"), no_wrap=True
-    )
+    head = Text.assemble((output.escape_line(where), "cyan"), f"  {hit.role}  ", (when, "dim"), no_wrap=True)
     surface.console.print(head, soft_wrap=True)
     if not beside:
         surface.console.print(Text(f"  {output.escape_line(hit.excerpt)}"))
@@ -164,9 +149,7 @@ def print_message(surface: Output, one: Said, *, here: bool) -> None:
     shown = text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}{surface.symbols.cut}"
     mark = surface.symbols.to if here else " "
     style = "bold" if here else "dim"
-    surface.console.print(
-        Text(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style=style)
-    )
+    surface.console.print(Text(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style=style))
 
 
 def _search_around_command(wanted: SearchCommandOptions, common: CommonOptions) -> str:
@@ -174,12 +157,7 @@ def _search_around_command(wanted: SearchCommandOptions, common: CommonOptions) 
         ("--user", wanted.user), ("--role", wanted.role), ("--since", wanted.since),
         ("--until", wanted.until), ("--session", wanted.session), ("--around", 2),
     ]  # fmt: skip
-    words = [
-        word
-        for name, value in given
-        if value is not None
-        for word in hints.option_words(name, value)
-    ]
+    words = [word for name, value in given if value is not None for word in hints.option_words(name, value)]
     return hints.command_line("search", *words, named=wanted.query, on=common.store_options)
 
 
@@ -210,9 +188,7 @@ def show_profile(user: str, budget: int, common: CommonOptions) -> int:
             f" Each with its source: {hints.command_line('memory list', named=user, on=common.store_options)}"
         )
     elif known:
-        surface.note(
-            f"Nothing of what is known of {user!r} fits into {budget:,} tokens. Raise --budget."
-        )
+        surface.note(f"Nothing of what is known of {user!r} fits into {budget:,} tokens. Raise --budget.")
     else:
         _note_nothing_known(surface, user, common)
     return exit_codes.DONE
@@ -235,9 +211,7 @@ def list_facts(user: str, *, all_: bool, common: CommonOptions) -> int:
             )  # fmt: skip
     elif found:
         _print_facts(surface, found)
-        command = hints.command_line(
-            "memory why", _short_fact_id(found[0]), named=user, on=common.store_options
-        )
+        command = hints.command_line("memory why", _short_fact_id(found[0]), named=user, on=common.store_options)
         surface.note(f"Who said so: {command}")
     elif known:
         command = hints.command_line("memory list", "--all", named=user, on=common.store_options)
@@ -275,9 +249,7 @@ def explain_fact(user: str, reference: str, around: int, common: CommonOptions) 
         source = fact.source
         beside = lp.archive.open((source.session_id, source.message_id), around=around)
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"fact": _fact_document(fact), "around": [message_document(one) for one in beside]}
-        )
+        surface.print_json({"fact": _fact_document(fact), "around": [message_document(one) for one in beside]})
     elif surface.mode is OutputMode.PIPE:
         for one in beside:
             surface.print_row(
@@ -285,9 +257,7 @@ def explain_fact(user: str, reference: str, around: int, common: CommonOptions) 
                 one.message.content if isinstance(one.message.content, str) else "",
             )  # fmt: skip
     else:
-        surface.print_sentence(
-            f"{fact.text}  ({fact.kind}, said {formatting.relative_time(ids.iso(fact.since_us))})"
-        )
+        surface.print_sentence(f"{fact.text}  ({fact.kind}, said {formatting.relative_time(ids.iso(fact.since_us))})")
         surface.print_sentence(source.session_id)
         for one in beside:
             print_message(surface, one, here=one.position == source.position)
@@ -403,9 +373,7 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
     if surface.mode is OutputMode.PIPE:
         for one in queue:
             state = "dead" if one.dead else "waiting"
-            surface.print_row(
-                one.key, state, one.session_id, one.generation, one.tries, _next_try(one), one.error
-            )
+            surface.print_row(one.key, state, one.session_id, one.generation, one.tries, _next_try(one), one.error)
     elif queue:
         _print_queue(surface, queue)
         if any(one.dead for one in queue):
@@ -414,9 +382,7 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
     if behind:
         surface.note(_unread_text(behind, common))
     elif not queue:
-        surface.note(
-            "Nothing waits. Conversations come here when they end, and go when memory has them."
-        )
+        surface.note("Nothing waits. Conversations come here when they end, and go when memory has them.")
     return exit_codes.DONE
 
 
@@ -494,9 +460,7 @@ def _session_and_message_count(lp: Limpet, user: str) -> tuple[int, int]:
             return sessions, messages
 
 
-def erase_stored(
-    session: str | None, message: str | None, *, yes: bool, common: CommonOptions
-) -> int:
+def erase_stored(session: str | None, message: str | None, *, yes: bool, common: CommonOptions) -> int:
     """Erase a session, one message of it, or all that was deleted."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     with target.open_store(common, writes=True) as lp:
@@ -581,6 +545,4 @@ def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -
             f"{formatting.quantity(receipt.waiting, 'session')} hidden, to go with the last fork that reads from it."
         )
     if receipt.pending:
-        surface.note(
-            "Somebody is reading; traces are left in files until the next erasure or opening."
-        )
+        surface.note("Somebody is reading; traces are left in files until the next erasure or opening.")

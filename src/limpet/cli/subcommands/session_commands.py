@@ -202,16 +202,9 @@ def _shown_positions(
 ) -> tuple[int, int]:
     """Return the positions to print, first and last, counted from 1."""
     tail, count = part.tail, session.message_count
-    if (
-        tail is None
-        and part.limit is None
-        and surface.mode is OutputMode.TERMINAL
-        and count > MESSAGES_SHOWN
-    ):
+    if tail is None and part.limit is None and surface.mode is OutputMode.TERMINAL and count > MESSAGES_SHOWN:
         tail = MESSAGES_SHOWN
-        whole = hints.command_line(
-            "sessions show", "--limit", str(count), named=session.id, on=common.store_options
-        )
+        whole = hints.command_line("sessions show", "--limit", str(count), named=session.id, on=common.store_options)
         surface.note(f"The last {tail} of {count:,} messages; all of them: {whole}")
     if tail is not None:
         return max(1, count - tail + 1), count
@@ -286,12 +279,8 @@ def message_text(message: Message) -> str:
     """Return what a message says and calls, as one text."""
     told = message.to_dict()
     parts = [_content_text(told["content"])]
-    parts += [
-        f"call {c['id']} {c['name']} {compact_json(c.get('args', {}))}" for c in told["tool_calls"]
-    ]
-    parts += [
-        f"result {r['tool_call_id']} {compact_json(r['result'])}" for r in told["tool_results"]
-    ]
+    parts += [f"call {c['id']} {c['name']} {compact_json(c.get('args', {}))}" for c in told["tool_calls"]]
+    parts += [f"result {r['tool_call_id']} {compact_json(r['result'])}" for r in told["tool_results"]]
     return " ".join(part for part in parts if part)
 
 
@@ -312,12 +301,7 @@ def _print_session(surface: Output, session: Session, first: int, last: int) -> 
     console.print()
 
 
-_ROLE_STYLES = {
-    "system": "bold magenta",
-    "user": "bold green",
-    "assistant": "bold cyan",
-    "tool": "bold yellow",
-}
+_ROLE_STYLES = {"system": "bold magenta", "user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"}
 
 
 def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
@@ -327,10 +311,7 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
         ("session", session.id),
         ("title", session.title or state.preview or ""),
         ("user", session.user_id or ""),
-        (
-            "status",
-            f"{session.status} {dot} last active {formatting.relative_time(session.last_active)}{reset}",
-        ),
+        ("status", f"{session.status} {dot} last active {formatting.relative_time(session.last_active)}{reset}"),
         (
             "holds",
             f"{formatting.quantity(session.message_count, 'message')} {dot}"

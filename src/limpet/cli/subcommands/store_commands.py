@@ -108,12 +108,7 @@ def _reader_lag(lp: Limpet) -> dict[str, Json]:
         archive = lp.archive.behind()
     queue = lp.memory.queue()
     dead = sum(one.dead for one in queue)
-    return {
-        "archive": archive,
-        "memory": lp.memory.behind(),
-        "waiting": len(queue) - dead,
-        "given_up": dead,
-    }
+    return {"archive": archive, "memory": lp.memory.behind(), "waiting": len(queue) - dead, "given_up": dead}
 
 
 def _flat_status(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
@@ -137,15 +132,9 @@ def status_lines(facts: Mapping[str, Json], glyphs: Symbols) -> list[tuple[str, 
     if "schema" in facts:
         versions.insert(0, f"schema {facts['schema']}")
     return [
-        (
-            "store",
-            f"{facts.get('store', facts.get('server'))}  ({product} {_product_version(facts)})",
-        ),
+        ("store", f"{facts.get('store', facts.get('server'))}  ({product} {_product_version(facts)})"),
         *_size_facts(facts),
-        (
-            "durability",
-            f" {dot} ".join([level, ", ".join(_durability_settings(facts))]).rstrip(f" {dot}"),
-        ),
+        ("durability", f" {dot} ".join([level, ", ".join(_durability_settings(facts))]).rstrip(f" {dot}")),
         ("log", _log_text(facts, heads, cut)),
         *([("holds", _holdings_text(facts, dot))] if "holds" in facts else []),
         *_session_file_facts(facts, dot),
@@ -161,9 +150,7 @@ def _product_version(facts: Mapping[str, Json]) -> str:
 
 def _size_facts(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     if "bytes" in facts:
-        free = (
-            f", {formatting.byte_size(facts['bytes_free'])} free" if "bytes_free" in facts else ""
-        )
+        free = f", {formatting.byte_size(facts['bytes_free'])} free" if "bytes_free" in facts else ""
         yield "size", f"{formatting.byte_size(facts['bytes'])}{free}"
 
 
@@ -187,9 +174,7 @@ def _library_versions(facts: Mapping[str, Json]) -> Iterator[str]:
 def _holdings_text(facts: Mapping[str, Json], dot: str) -> str:
     held: Mapping[str, Mapping[str, int]] = facts.get("holds", {})
     sessions = held.get("session", {})
-    told = [
-        f"{formatting.quantity(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"
-    ]
+    told = [f"{formatting.quantity(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"]
     if "tree" in held:
         for tenant, count in cast("dict[str, int]", facts.get("open_frames", {})).items():
             whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
@@ -217,9 +202,7 @@ def _lag_facts(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]
         whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
         archive, waiting, dead = late["archive"], late["waiting"] or 0, late["given_up"] or 0
         told = [
-            "archive can't be read now"
-            if archive is None
-            else f"archive {formatting.quantity(archive, 'event')}",
+            "archive can't be read now" if archive is None else f"archive {formatting.quantity(archive, 'event')}",
             f"memory {formatting.quantity(late['memory'] or 0, 'event')}",
         ]
         if waiting:
@@ -259,10 +242,7 @@ def verify_store(store: str | None, common: CommonOptions) -> int:
         )
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(
-            "ok" if report.ok else "damage",
-            report.events,
-            len(report.faults),
-            urls.without_password(url),
+            "ok" if report.ok else "damage", report.events, len(report.faults), urls.without_password(url)
         )
         for fault in report.faults:
             surface.print_row("fault", fault)
@@ -312,9 +292,7 @@ def _print_verification(surface: Output, report: Report, url: str, seconds: floa
         surface.console.print(f"   {events}{what} are as they were written ({seconds:.1f} s)")
     else:
         surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
-        surface.console.print(
-            f"   {formatting.quantity(len(report.faults), 'fault')} in {urls.without_password(url)}"
-        )
+        surface.console.print(f"   {formatting.quantity(len(report.faults), 'fault')} in {urls.without_password(url)}")
     for fault in report.faults:
         surface.console.print(f"  {glyphs.dot} {fault}", soft_wrap=True)
     for note in report.notes:
@@ -347,9 +325,7 @@ def _print_repair_hints(surface: Output, url: str) -> None:
     surface.note(f"{told[-1]}  (exit {exit_codes.DAMAGE})")
 
 
-def rebuild_store(
-    store: str | None, common: CommonOptions, *, accept_loss: bool, give_up_copy: bool
-) -> int:
+def rebuild_store(store: str | None, common: CommonOptions, *, accept_loss: bool, give_up_copy: bool) -> int:
     """Make it all again, whole or not at all."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     url = target.store_name(target.given_store(store, common))
@@ -360,10 +336,7 @@ def rebuild_store(
             _give_up_copy(surface, url, common.tenant)
         return _connect_accepting_loss(url, common.tenant, surface if accept_loss else None)
 
-    with (
-        target.open_store(common, store, opener=opener) as lp,
-        surface.progress("going through events") as bar,
-    ):
+    with target.open_store(common, store, opener=opener) as lp, surface.progress("going through events") as bar:
         made = lp.admin.rebuild(bar)
     seconds = time.monotonic() - started
     if surface.mode is OutputMode.JSON:
@@ -397,11 +370,7 @@ def _connect_accepting_loss(url: str, tenant: str, told: Output | None) -> Limpe
     try:
         return target.connect(url, tenant=tenant, writes=True)
     except errors.Corrupt as error:
-        if (
-            told is None
-            or error.facts.get("journal") != "cut off"
-            or not store_opener.accept_journal(url)
-        ):
+        if told is None or error.facts.get("journal") != "cut off" or not store_opener.accept_journal(url):
             raise
         told.note(f"Accepted: {error.message}")
     return target.connect(url, tenant=tenant, writes=True)
@@ -416,24 +385,16 @@ def backup_store(copy: str, common: CommonOptions) -> int:
     if (there := urls.local_path(copy)).exists():
         raise exit_codes.CommandFailure(_backup_exists_problem(there, common))
     started = time.monotonic()
-    with (
-        surface.hint_on_interrupt(),
-        target.open_store(common) as lp,
-        surface.progress("copying pages") as bar,
-    ):
+    with surface.hint_on_interrupt(), target.open_store(common) as lp, surface.progress("copying pages") as bar:
         made = lp.admin.backup(copy, bar)
     seconds, size = time.monotonic() - started, made.stat().st_size
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)}
-        )
+        surface.print_json({"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)})
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(copy, size)
     else:
         surface.console.print(f"{surface.symbols.good} {copy}", style="bold green", end="")
-        surface.console.print(
-            f"   {formatting.byte_size(size)}, copied from {url} in {seconds:.1f} s"
-        )
+        surface.console.print(f"   {formatting.byte_size(size)}, copied from {url} in {seconds:.1f} s")
     surface.note(f"Check it with: {hints.command_line('verify', named=copy)}")
     return exit_codes.DONE
 
@@ -452,9 +413,7 @@ def _backup_exists_problem(path: Path, common: CommonOptions) -> exit_codes.Comm
         "target_exists",
         f"{path} exists already.",
         f"It is a {kind}{held}, and a backup never overwrites.",
-        hints.command_line(
-            "backup", named=str(target.free_path_beside(path)), on=common.store_options
-        ),
+        hints.command_line("backup", named=str(target.free_path_beside(path)), on=common.store_options),
     )
 
 
@@ -463,11 +422,7 @@ def show_versions(printing: OutputOptions) -> int:
     import limpet  # noqa: PLC0415 - the package is still loading when this module is
 
     surface = Output(as_json=printing.json, quiet=printing.quiet)
-    found = {
-        "limpet": limpet.__version__,
-        "python": platform.python_version(),
-        "apsw": metadata.version("apsw"),
-    }
+    found = {"limpet": limpet.__version__, "python": platform.python_version(), "apsw": metadata.version("apsw")}
     if surface.mode is OutputMode.JSON:
         surface.print_json(found)
     else:
@@ -493,12 +448,8 @@ class RetentionCommandOptions:
 def apply_retention(wanted: RetentionCommandOptions, common: CommonOptions) -> int:
     """Say what would go; if it is to, ask, and let it go."""
     surface = Output(as_json=common.json, quiet=common.quiet)
-    days = (
-        formatting.parse_duration("--keep", wanted.keep, formatting.DURATION_EXAMPLES) or 0.0
-    ) / 86_400
-    with target.open_store(
-        common, opener=lambda url: _open_for_retention(url, wanted, common)
-    ) as lp:
+    days = (formatting.parse_duration("--keep", wanted.keep, formatting.DURATION_EXAMPLES) or 0.0) / 86_400
+    with target.open_store(common, opener=lambda url: _open_for_retention(url, wanted, common)) as lp:
         told = lp.admin.retention(days, dry_run=True)
         if not wanted.dry_run and told.gone:
             count = formatting.quantity(len(told.gone), "session")
@@ -507,9 +458,7 @@ def apply_retention(wanted: RetentionCommandOptions, common: CommonOptions) -> i
             told = lp.admin.retention(days)
     _print_retention(surface, told)
     if told.dry_run and told.gone:
-        command = hints.command_line(
-            "retention", *hints.option_words("--keep", wanted.keep), on=common.store_options
-        )
+        command = hints.command_line("retention", *hints.option_words("--keep", wanted.keep), on=common.store_options)
         surface.note(f"Nothing was changed. To let them go: {command}")
     return exit_codes.DONE
 
@@ -530,21 +479,15 @@ def _print_retention(surface: Output, told: Retained) -> None:
             surface.print_row(word, session_id)
         for kept in told.kept:
             surface.print_row("stays", kept.session_id, kept.why, kept.other)
-        surface.note(
-            f"{formatting.quantity(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay."
-        )
+        surface.note(f"{formatting.quantity(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay.")
         return
     from limpet.admin.retention import KEEP_REASON_TEXTS, KeepReason  # noqa: PLC0415 - only a terminal shows them
 
-    surface.print_sentence(
-        f"{surface.symbols.good} {formatting.quantity(len(told.gone), 'session')} {word}"
-    )
+    surface.print_sentence(f"{surface.symbols.good} {formatting.quantity(len(told.gone), 'session')} {word}")
     for session_id in told.gone[:_SESSIONS_SHOWN]:
         surface.print_sentence(f"  {surface.symbols.dot} {session_id}")
     for why, count in told.stays.items():
-        surface.print_sentence(
-            f"{formatting.quantity(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}"
-        )
+        surface.print_sentence(f"{formatting.quantity(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}")
         named = [kept for kept in told.kept if kept.why == why]
         for kept in named[:_SESSIONS_SHOWN]:
             because = f" ({kept.other})" if kept.other else ""
@@ -568,12 +511,8 @@ def migrate_store(source: str, goal: str, printing: OutputOptions, *, verify: bo
         surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
         return exit_codes.DONE
     late = formatting.quantity(sum(moved.behind.values()), "event")
-    surface.note(
-        f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:"
-    )
-    surface.note(
-        f"{hints.command_line('migrate', goal, named=source)}  (exit {exit_codes.CONFLICT})"
-    )
+    surface.note(f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(f"{hints.command_line('migrate', goal, named=source)}  (exit {exit_codes.CONFLICT})")
     return exit_codes.CONFLICT
 
 
@@ -605,9 +544,7 @@ def _explain_interrupted_copy(command: str, source: str, goal: str) -> Iterator[
         why = "What has come so far is kept; nobody can open the target until all of it is there."
         before = problem.next.replace("Repeat the command.", "").strip()
         then = f"{before} Run the same again, it goes on: {hints.command_line(command, goal, named=source)}"
-        raise exit_codes.CommandFailure(
-            problem._replace(why=why, next=then.lstrip(), command=())
-        ) from error
+        raise exit_codes.CommandFailure(problem._replace(why=why, next=then.lstrip(), command=())) from error
     except errors.Conflict as error:
         why = "The target is not empty: it has a log of its own. Nothing was changed."
         raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(why=why)) from error
@@ -620,27 +557,19 @@ def _checked_target(goal: str) -> str:
         told = "volatile: names a store in the memory of one process; nothing put there would last."
         raise exit_codes.CommandFailure(
             exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "no_target",
-                told,
-                "Nothing was done.",
-                "Name a file, or a server.",
+                exit_codes.USAGE, "no_target", told, "Nothing was done.", "Name a file, or a server."
             )
         )
     return goal
 
 
-def _print_copy_result(
-    surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float
-) -> None:
+def _print_copy_result(surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
     did, source, goal = (urls.without_password(each) for each in what)
     if surface.mode is OutputMode.JSON:
         document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
         surface.print_json({**document, "seconds": round(seconds, 3)})
     elif surface.mode is OutputMode.PIPE:
-        surface.print_row(
-            goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values())
-        )
+        surface.print_row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
     else:
         checked = "verified" if moved.verified else "not verified"
         surface.console.print(f"{surface.symbols.good} {did}", style="bold green", end="")

@@ -64,9 +64,7 @@ def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: Commo
         found = lp.index.list_suspensions(scope, waiting=not all_, limit=limit + 1)
     shown = found[:limit]
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"suspensions": [suspension_document(one) for one in shown], "more": len(found) > limit}
-        )
+        surface.print_json({"suspensions": [suspension_document(one) for one in shown], "more": len(found) > limit})
         return exit_codes.DONE
     if surface.mode is OutputMode.PIPE:
         for one in shown:
@@ -78,24 +76,12 @@ def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: Commo
         surface.note("Nothing was ever asked." if all_ else "Nothing waits for a decision.")
     if len(found) > limit:
         words = [*["--all"][:all_], *(hints.option_words("--actor", actor) if actor else ())]
-        more = hints.command_line(
-            "suspensions list", *words, "--limit", str(limit * 10), on=common.store_options
-        )
+        more = hints.command_line("suspensions list", *words, "--limit", str(limit * 10), on=common.store_options)
         surface.note(f"There are more: {more}")
     return exit_codes.DONE
 
 
-SUSPENSION_COLUMNS = (
-    "id",
-    "status",
-    "frame",
-    "actor",
-    "session",
-    "purpose",
-    "suspended_at",
-    "expires_at",
-    "reason",
-)
+SUSPENSION_COLUMNS = ("id", "status", "frame", "actor", "session", "purpose", "suspended_at", "expires_at", "reason")
 """What a line of TSV holds, in order."""
 
 
@@ -154,9 +140,7 @@ def _session_user(lp: Limpet, found: Suspension) -> str | None:
     return None
 
 
-def _print_suspension(
-    surface: Output, told: Mapping[str, Json], found: Suspension, frame: Frame
-) -> None:
+def _print_suspension(surface: Output, told: Mapping[str, Json], found: Suspension, frame: Frame) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     heading = suspension_headline(told, found, surface)
@@ -165,10 +149,7 @@ def _print_suspension(
         surface.console.print(Text(line), soft_wrap=True)
     facts = [
         ("reason", found.reason),
-        (
-            "frame",
-            f"{frame.frame_id} {surface.symbols.dot} {frame.status} {surface.symbols.dot} {frame.goal}",
-        ),
+        ("frame", f"{frame.frame_id} {surface.symbols.dot} {frame.status} {surface.symbols.dot} {frame.goal}"),
         ("id", found.suspension_id),
     ]
     if told["decided_at"]:
@@ -186,9 +167,7 @@ def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Ou
     if told["status"] == "waiting":
         parts.append(f"waits {formatting.duration((now - found.suspended_us) / 1e6)}")
         parts.append(
-            "never expires"
-            if found.expires_us is None
-            else f"expires {formatting.local_time(found.expires_us)}"
+            "never expires" if found.expires_us is None else f"expires {formatting.local_time(found.expires_us)}"
         )
     else:
         parts.append(str(told["status"]))
@@ -203,9 +182,7 @@ def payload_lines(found: Suspension) -> list[str]:
         return []
     if not isinstance(payload, dict):
         return [f"  {output.escape_line(compact_json(payload))}"]
-    told = {
-        output.escape_line(name): value for name, value in cast("dict[str, Json]", payload).items()
-    }
+    told = {output.escape_line(name): value for name, value in cast("dict[str, Json]", payload).items()}
     width = max(map(len, told), default=0)
     return [f"  {name:<{width}}  {output.escape_line(compact_json(told[name]))}" for name in told]
 
@@ -221,12 +198,7 @@ class DecisionCommandOptions:
     yes: bool = False
 
 
-_PAST_TENSE: Mapping[str, str] = {
-    "approve": "approved",
-    "edit": "edited",
-    "reject": "rejected",
-    "revoke": "revoked",
-}
+_PAST_TENSE: Mapping[str, str] = {"approve": "approved", "edit": "edited", "reject": "rejected", "revoke": "revoked"}
 
 
 def decide_suspension(reference: str, said: DecisionCommandOptions, common: CommonOptions) -> int:
@@ -251,15 +223,11 @@ def decide_suspension(reference: str, said: DecisionCommandOptions, common: Comm
     return exit_codes.DONE
 
 
-def _apply_decision(
-    lp: Limpet, found: Suspension, said: DecisionCommandOptions, by: str, payload: Json
-) -> Frame:
+def _apply_decision(lp: Limpet, found: Suspension, said: DecisionCommandOptions, by: str, payload: Json) -> Frame:
     if said.word == "revoke":
         return lp.index.revoke_suspension(found.suspension_id, by=by, reason=said.reason)
     if said.word == "edit":
-        return lp.index.decide_suspension(
-            found.suspension_id, "edit", by=by, reason=said.reason, payload=payload
-        )
+        return lp.index.decide_suspension(found.suspension_id, "edit", by=by, reason=said.reason, payload=payload)
     return lp.index.decide_suspension(found.suspension_id, said.word, by=by, reason=said.reason)
 
 
@@ -290,22 +258,13 @@ def _already_decided(found: Suspension, common: CommonOptions) -> exit_codes.Com
             f"{found.suspension_id} was already {found.status}{who}{when}.",
             "Nothing was done.",
             f"See: {see}",
-            {
-                "suspension": found.suspension_id,
-                "status": str(found.status),
-                "by": found.decided_by,
-                "at": at,
-            },
+            {"suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at},
         )
     )
 
 
 def _confirm_decision(
-    surface: Output,
-    found: Suspension,
-    frame: Frame,
-    said: DecisionCommandOptions,
-    common: CommonOptions,
+    surface: Output, found: Suspension, frame: Frame, said: DecisionCommandOptions, common: CommonOptions
 ) -> None:
     what = frame_tree_commands.suspension_subject(frame, found)
     question = f"{said.word} {what} for {found.scope.actor_id} in {target.store_name(common.url)}?"
@@ -315,9 +274,7 @@ def _confirm_decision(
     confirm.require_confirmation(surface, question, asked, yes=said.yes)
 
 
-def _print_decision(
-    surface: Output, frame: Frame, found: Suspension, done: tuple[str, str, int]
-) -> None:
+def _print_decision(surface: Output, frame: Frame, found: Suspension, done: tuple[str, str, int]) -> None:
     past, by, event = done
     if surface.mode is OutputMode.JSON:
         surface.print_json(
@@ -330,14 +287,10 @@ def _print_decision(
         surface.print_row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
     else:
         after = "stays suspended" if past == "revoked" else f"is {frame.status} again"
-        surface.print_sentence(
-            f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.",
-        )
+        surface.print_sentence(f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.")
 
 
-def resolve_tool(
-    frame: str, tool: str, how: str, *, output: str | None, failed: bool, common: CommonOptions
-) -> int:
+def resolve_tool(frame: str, tool: str, how: str, *, output: str | None, failed: bool, common: CommonOptions) -> int:
     """Settle a tool of unknown outcome."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     if (output is None) is (how == "result"):
@@ -345,9 +298,7 @@ def resolve_tool(
             exit_codes.CommandProblem(
                 exit_codes.USAGE,
                 "usage",
-                "a result has its --output."
-                if output is None
-                else f"--output is no part of {how}.",
+                "a result has its --output." if output is None else f"--output is no part of {how}.",
                 "Nothing was done.",
                 '--output is JSON, or else text: --output \'{"seat": "12A"}\'',
             )
@@ -367,9 +318,7 @@ def resolve_tool(
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(how, found.frame_id, run.tool_id, run.name, event)
     else:
-        surface.print_sentence(
-            f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}."
-        )
+        surface.print_sentence(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}.")
     return exit_codes.DONE
 
 
@@ -378,9 +327,7 @@ def _concerns_tool(fact: LogEvent, tool_id: str) -> bool:
     return isinstance(event, events.FrameUpdatedEvent) and event.tool is not None and event.tool.tool_id == tool_id  # fmt: skip
 
 
-def cancel_frame(
-    reference: str, *, cascade: bool, reason: str, yes: bool, common: CommonOptions
-) -> int:
+def cancel_frame(reference: str, *, cascade: bool, reason: str, yes: bool, common: CommonOptions) -> int:
     """Cancel a frame, and with cascade everything below it."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     with target.open_store(common) as lp:
@@ -403,9 +350,7 @@ def cancel_frame(
         event = _first_event_position(lp, before, lambda fact: _pops_frame(fact, frame.frame_id))
     cancelled = [*(one.frame_id for one in below), frame.frame_id]
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"frame": frame.frame_id, "cancelled": cancelled, "reason": reason, "event": event}
-        )
+        surface.print_json({"frame": frame.frame_id, "cancelled": cancelled, "reason": reason, "event": event})
     elif surface.mode is OutputMode.PIPE:
         for one in cancelled:
             surface.print_row("cancelled", one)

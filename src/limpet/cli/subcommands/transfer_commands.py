@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 STDOUT = "-"
 
 
-def export_sessions(
-    session: str | None, user: str | None, output: str, common: CommonOptions
-) -> int:
+def export_sessions(session: str | None, user: str | None, output: str, common: CommonOptions) -> int:
     """Write a conversation, all sessions of a user, or all of the tenant."""
     surface = Output(as_json=common.json, quiet=common.quiet)
     if session is not None and user is not None:
@@ -88,21 +86,15 @@ def _print_export(surface: Output, output: str | None, made: Exported, seconds: 
         )
 
 
-def _check_output(
-    session: str | None, user: str | None, output: str, common: CommonOptions
-) -> None:
+def _check_output(session: str | None, user: str | None, output: str, common: CommonOptions) -> None:
     if output == STDOUT:
         if common.json:
             raise exit_codes.CommandFailure(
-                _export_usage_problem(
-                    "--json and -o - would both write to stdout.", "Leave one out."
-                )
+                _export_usage_problem("--json and -o - would both write to stdout.", "Leave one out.")
             )
         if sys.stdout.isatty():
             told = "The file would go to a terminal, which obeys what is in stored text."
-            raise exit_codes.CommandFailure(
-                _export_usage_problem(told, "-o trip.jsonl, or a pipe: -o - | gzip")
-            )
+            raise exit_codes.CommandFailure(_export_usage_problem(told, "-o trip.jsonl, or a pipe: -o - | gzip"))
     elif not output:
         raise exit_codes.CommandFailure(
             _export_usage_problem("-o names no file.", "-o trip.jsonl, or a pipe: -o - | gzip")
@@ -116,9 +108,7 @@ def _export_usage_problem(what: str, then: str) -> exit_codes.CommandProblem:
 
 
 def _session_and_user_problem() -> exit_codes.CommandProblem:
-    return _export_usage_problem(
-        "a session and --user are both given.", "Export a session, or all of a user."
-    )
+    return _export_usage_problem("a session and --user are both given.", "Export a session, or all of a user.")
 
 
 def _output_exists_problem(
@@ -202,12 +192,7 @@ def _import_each(
 
 
 def _import_file(
-    lp: Limpet,
-    name: str,
-    wanted: ImportCommandOptions,
-    progress: Callable[[int, int], None],
-    *,
-    alone: bool,
+    lp: Limpet, name: str, wanted: ImportCommandOptions, progress: Callable[[int, int], None], *, alone: bool
 ) -> Imported:
     """Import a file. If it can't be, it is left out with its reason; one that is alone raises Failure."""
     try:
@@ -272,9 +257,7 @@ def _import_document(
 def _print_import(surface: Output, name: str, report: Imported) -> None:
     if surface.mode is OutputMode.PIPE:
         skipped = len(report.skipped)
-        surface.print_row(
-            name, report.format, report.sessions, report.messages, report.already, skipped
-        )
+        surface.print_row(name, report.format, report.sessions, report.messages, report.already, skipped)
         for one in report.skipped:
             surface.print_row("skipped", one.source, one.reason)
         for note in report.notes:
@@ -311,16 +294,10 @@ def _check_file(name: str, *, alone: bool) -> None:
     """Refuse what is no file before anything is read, or a store is made; of several, one may be missing."""
     path = Path(name)
     if not name:
-        raise exit_codes.CommandFailure(
-            _import_usage_problem("a file's name is empty.", "Name a file.")
-        )
-    if (name == "-" and not path.exists()) or (
-        path.exists() and not path.is_file() and not path.is_dir()
-    ):
+        raise exit_codes.CommandFailure(_import_usage_problem("a file's name is empty.", "Name a file."))
+    if (name == "-" and not path.exists()) or (path.exists() and not path.is_file() and not path.is_dir()):
         told = f"{name} is not a file on a disk, and an import reads more than once."
-        raise exit_codes.CommandFailure(
-            _import_usage_problem(told, "Save the pipe to a file first, and name that.")
-        )
+        raise exit_codes.CommandFailure(_import_usage_problem(told, "Save the pipe to a file first, and name that."))
     if alone and not path.exists():
         raise exit_codes.CommandFailure(_missing_file(name))
 
@@ -359,9 +336,5 @@ def _import_usage_problem(what: str, then: str) -> exit_codes.CommandProblem:
 
 def _missing_file(name: str) -> exit_codes.CommandProblem:
     return exit_codes.CommandProblem(
-        exit_codes.NOT_FOUND,
-        "no_file",
-        f"there is no file {name}.",
-        "Nothing was written.",
-        "Check the path.",
+        exit_codes.NOT_FOUND, "no_file", f"there is no file {name}.", "Nothing was written.", "Check the path."
     )

@@ -79,12 +79,8 @@ class _WarningHandler(logging.Handler):
         self._surface = surface
 
     def emit(self, record: logging.LogRecord) -> None:
-        about = [
-            f"{name} {getattr(record, name)}" for name in _LOG_FIELDS if getattr(record, name, None)
-        ]
-        self._surface.note(
-            f"{ids.iso(int(record.created * 1_000_000))} {record.getMessage()}: {', '.join(about)}"
-        )
+        about = [f"{name} {getattr(record, name)}" for name in _LOG_FIELDS if getattr(record, name, None)]
+        self._surface.note(f"{ids.iso(int(record.created * 1_000_000))} {record.getMessage()}: {', '.join(about)}")
 
 
 def _open_for_work(url: str, wanted: WorkerCommandOptions, common: CommonOptions) -> Limpet:
@@ -131,9 +127,7 @@ def _run_until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
 def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOptions) -> int:
     if surface.mode is OutputMode.JSON:
         tasks = [_task_document(one) for one in worker.status()]
-        surface.print_json(
-            {"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks}
-        )
+        surface.print_json({"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks})
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(done.steps, done.failures)
     elif done.failures:
@@ -181,9 +175,7 @@ def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
         return
     if surface.mode is OutputMode.PIPE:
         for one in found:
-            surface.print_row(
-                one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one)
-            )
+            surface.print_row(one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one))
         return
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 

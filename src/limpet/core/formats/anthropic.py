@@ -74,12 +74,8 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
             rest = [block for block in blocks if block["type"] not in ("tool_use", "tool_result")]
             content = FrozenList(rest) if rest else None
     elif not isinstance(content, str):
-        raise errors.InvalidMessage(
-            "the content of an Anthropic message is text or a list of blocks."
-        )
-    read = envelopes.ParsedMessage(
-        "tool" if results and role == "user" else role, content, calls, results
-    )
+        raise errors.InvalidMessage("the content of an Anthropic message is text or a list of blocks.")
+    read = envelopes.ParsedMessage("tool" if results and role == "user" else role, content, calls, results)
     return envelopes.build_message(read, envelope, anthropic=kept)
 
 
@@ -93,8 +89,7 @@ def _parse_call(block: Mapping[str, Json]) -> ToolCallRequest:
     given, name, args = (block.get(key) for key in ("id", "name", "input"))
     if not isinstance(given, str) or not given or not isinstance(args, FrozenDict):
         raise errors.InvalidMessage(
-            "a tool_use block has id, name and input, and input is an object.",
-            hint="Its result has to name the id.",
+            "a tool_use block has id, name and input, and input is an object.", hint="Its result has to name the id."
         )
     return ToolCallRequest(given, cast("str", name), args)
 
@@ -178,11 +173,7 @@ def _message_content(message: Message, names: Mapping[str, str]) -> str | list[B
         return _verbatim_content(message.anthropic["content"], names)
     if isinstance(message.content, str) and not message.tool_calls:
         return message.content if message.content.strip() else ""
-    found = [
-        part
-        for part in content_parts.read_parts(message.content)
-        if not content_parts.is_blank(part)
-    ]
+    found = [part for part in content_parts.read_parts(message.content) if not content_parts.is_blank(part)]
     if message.role == "assistant":
         said = [block for part in found for block in _assistant_blocks(part)]
     else:
@@ -202,9 +193,7 @@ def _verbatim_content(content: Json, names: Mapping[str, str]) -> str | list[Blo
     for block in blocks:
         if block["type"] == "tool_use":
             block["id"] = names[block["id"]]
-            block["name"] = content_parts.original_or_tool_name(
-                block["name"], limits.ANTHROPIC_TOOL_NAME_MAX
-            )
+            block["name"] = content_parts.original_or_tool_name(block["name"], limits.ANTHROPIC_TOOL_NAME_MAX)
     return blocks
 
 
@@ -216,11 +205,7 @@ def _without_blank_blocks(content: Json) -> list[Block]:
 def _assistant_blocks(part: ContentPart) -> list[Block]:
     if part.kind != "private":
         # An assistant shows no pictures here.
-        return [
-            _part_block(
-                ContentPart(kind="text", text=content_parts.text_or_placeholder(part), raw=part.raw)
-            )
-        ]
+        return [_part_block(ContentPart(kind="text", text=content_parts.text_or_placeholder(part), raw=part.raw))]
     foreign = part.type in ("", "reasoning")
     unsigned = part.type == "thinking" and not part.raw.get("signature")
     return [] if foreign or unsigned else [thaw(part.raw)]
@@ -268,9 +253,7 @@ def _result_block(answer: content_parts.CallAnswer, name: str) -> Block:
     if answer.message.anthropic is not None:
         return _verbatim_result_block(answer, name)
     block: Block = {"type": "tool_result", "tool_use_id": name}
-    found = [
-        p for p in content_parts.without_private(answer.parts()) if not content_parts.is_blank(p)
-    ]
+    found = [p for p in content_parts.without_private(answer.parts()) if not content_parts.is_blank(p)]
     if len(found) == 1 and found[0].kind == "text":
         block["content"] = found[0].text
     elif found:

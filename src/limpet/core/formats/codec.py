@@ -149,9 +149,7 @@ SCHEMA_WITH_BLOBS: Final = 2
 """The schemas of a message: with every text in it, and with references to blobs in place of large ones."""
 
 Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
-UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {
-    (events.MessageAddedEvent.kind, SCHEMA_WHOLE): lambda whole: whole,
-}
+UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {(events.MessageAddedEvent.kind, SCHEMA_WHOLE): lambda whole: whole}
 """From (kind, schema) to the function that lifts such a payload to the next schema."""
 
 SESSION_FOLD_VERSION: Final = 4
@@ -387,9 +385,7 @@ def session_command_bytes(request: commands.SessionCommand) -> bytes:
 def comparable_message(message: Message) -> Json:
     """Return what a message says, without the id and timestamp that may have been made for it."""
     whole = message.to_dict()
-    told = {
-        key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")
-    } | {
+    told = {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
         "tool_calls": [[call.name, call.args] for call in message.tool_calls],
         "openai": message.openai,
     }
@@ -432,8 +428,7 @@ _FRAME_FIELDS_NOT_COMPARED: Final[Mapping[type, frozenset[str]]] = {
 """Fields that Limpet fills in, or that are settings: not what the caller said."""
 
 _FRAME_EVENT_DECODERS: Final = {
-    kind.kind: msgspec.json.Decoder(kind)
-    for kind in (*events.FRAME_EVENT_TYPES, events.TreeErasedEvent)
+    kind.kind: msgspec.json.Decoder(kind) for kind in (*events.FRAME_EVENT_TYPES, events.TreeErasedEvent)
 }
 _tree_decoder = msgspec.json.Decoder(TreeState)
 _frame_decoder = msgspec.json.Decoder(Frame)
@@ -450,9 +445,7 @@ def frame_command_bytes(command: commands.FrameCommand) -> bytes:
     fields = {
         field.name: value
         for field in msgspec.structs.fields(command)
-        if field.name not in made
-        and field.name != "named"
-        and (value := getattr(command, field.name)) != field.default
+        if field.name not in made and field.name != "named" and (value := getattr(command, field.name)) != field.default
     }
     return _canonical_encoder.encode([FRAME_COMMAND_TAGS[type(command)], fields])
 

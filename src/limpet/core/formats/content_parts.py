@@ -88,9 +88,7 @@ def read_result_parts(result: Json) -> tuple[ContentPart, ...]:
             return parts
     if result is None:
         return ()
-    return (
-        ContentPart(kind="text", text=result if isinstance(result, str) else json_text(result)),
-    )
+    return (ContentPart(kind="text", text=result if isinstance(result, str) else json_text(result)),)
 
 
 def _is_provider_part(part: ContentPart) -> bool:
@@ -155,14 +153,10 @@ def _guess_media_type(url: str, otherwise: str) -> str:
     return _MEDIA_TYPES.get(path.rpartition(".")[2].lower(), otherwise)
 
 
-def _media_part(
-    kind: PartKind, raw: Mapping[str, Json], url: str, name: str, media_type: str = ""
-) -> ContentPart:
+def _media_part(kind: PartKind, raw: Mapping[str, Json], url: str, name: str, media_type: str = "") -> ContentPart:
     """Return media at a URL, whose data may be in the URL itself."""
     if not url.startswith("data:"):
-        fitting = media_type or _guess_media_type(
-            url or name, "image/jpeg" if kind == "image" else PDF
-        )
+        fitting = media_type or _guess_media_type(url or name, "image/jpeg" if kind == "image" else PDF)
         return ContentPart(kind=kind, url=url, name=name, media_type=fitting, raw=raw)
     head, _, data = url[5:].partition(",")
     stated, *options = head.split(";")
@@ -173,9 +167,7 @@ def _media_part(
     return _data_part(kind, raw, data, stated or media_type or "text/plain", name)
 
 
-def _data_part(
-    kind: PartKind, raw: Mapping[str, Json], data: str, media_type: str, name: str
-) -> ContentPart:
+def _data_part(kind: PartKind, raw: Mapping[str, Json], data: str, media_type: str, name: str) -> ContentPart:
     text = _decode_text(data) if kind == "file" and media_type.startswith("text/") else ""
     return ContentPart(kind=kind, data=data, media_type=media_type, name=name, text=text, raw=raw)
 
@@ -213,9 +205,7 @@ def _audio_answer_part(raw: Mapping[str, Json]) -> ContentPart:
 
 def _chat_file_part(raw: Mapping[str, Json]) -> ContentPart:
     file = raw.get("file")
-    return _openai_file_part(
-        raw, cast("Mapping[str, Json]", file) if isinstance(file, dict) else EMPTY
-    )
+    return _openai_file_part(raw, cast("Mapping[str, Json]", file) if isinstance(file, dict) else EMPTY)
 
 
 def _openai_file_part(raw: Mapping[str, Json], inner: Mapping[str, Json]) -> ContentPart:
@@ -247,9 +237,7 @@ def _anthropic_media_part(raw: Mapping[str, Json]) -> ContentPart:
 
 def _search_result_part(raw: Mapping[str, Json]) -> ContentPart:
     head = [text for key in ("title", "source") if (text := _text_at(raw, key))]
-    return ContentPart(
-        kind="file", text="\n".join([*head, _joined_text(raw.get("content"))]), raw=raw
-    )
+    return ContentPart(kind="file", text="\n".join([*head, _joined_text(raw.get("content"))]), raw=raw)
 
 
 def _joined_text(content: Json) -> str:
@@ -431,9 +419,7 @@ class ProviderCallIds:
 
 def tool_name(name: str, *, dots: bool = False) -> str:
     """Return a tool's name as a provider takes it: other characters become `_`, and what is too long is cut."""
-    return re.sub(r"[^a-zA-Z0-9_.-]" if dots else r"[^a-zA-Z0-9_-]", "_", name)[
-        : limits.TOOL_NAME_MAX
-    ]
+    return re.sub(r"[^a-zA-Z0-9_.-]" if dots else r"[^a-zA-Z0-9_-]", "_", name)[: limits.TOOL_NAME_MAX]
 
 
 def original_or_tool_name(name: str, longest: int = limits.TOOL_NAME_MAX) -> str:

@@ -6,13 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from limpet.core.values.json_values import EMPTY, Json, freeze
-from limpet.core.values.messages import (
-    CATEGORY_OF_ROLE,
-    Message,
-    ToolCallRequest,
-    ToolCallResult,
-    category_named,
-)
+from limpet.core.values.messages import CATEGORY_OF_ROLE, Message, ToolCallRequest, ToolCallResult, category_named
 
 _COPIED_FIELDS: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
 _ENVELOPE_FIELDS: Final = _COPIED_FIELDS | {"id", "category", "openai", "anthropic"}

@@ -129,18 +129,14 @@ def decode_exported_event(line: EventLine) -> ExportedEvent:
     try:
         if line.kind in _branch_decoders:
             return _branch_decoders[line.kind].decode(data)
-        fact = codec.decode_session_event(
-            line.kind, line.schema, data, tokens=line.tokens, counter=line.counter
-        )
+        fact = codec.decode_session_event(line.kind, line.schema, data, tokens=line.tokens, counter=line.counter)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise errors.DamagedFile(f"its data can't be read: {_decode_failure(error)}.") from error
     except errors.Corrupt as error:
         cause = error.__cause__
         what = cause.message if isinstance(cause, errors.Error) else str(cause or error.message)
         raise errors.DamagedFile(f"its data can't be read: {what.rstrip('.')}.") from error
-    assert not isinstance(fact, e.SessionForkedEvent | e.SessionRewoundEvent), (
-        "these are read above"
-    )
+    assert not isinstance(fact, e.SessionForkedEvent | e.SessionRewoundEvent), "these are read above"
     if isinstance(fact, e.SessionOffloadedEvent | e.SessionErasedEvent):
         raise errors.DamagedFile("it tells what a memory has taken or a store has erased.")
     return fact

@@ -57,9 +57,7 @@ def is_message(value: Json) -> bool:
 
 def is_chat(value: Json) -> bool:
     """Whether a JSON value looks like a chat with its messages."""
-    return isinstance(value, dict) and isinstance(
-        cast("dict[str, Json]", value).get("messages"), list
-    )
+    return isinstance(value, dict) and isinstance(cast("dict[str, Json]", value).get("messages"), list)
 
 
 def split_chats(value: Json) -> list[Json]:
@@ -76,9 +74,7 @@ def split_chats(value: Json) -> list[Json]:
 def parse_chat(value: Json) -> ForeignChat:
     """Return a chat; raise InvalidRequest if the value is none."""
     if not is_chat(value):
-        raise errors.InvalidRequest(
-            "it is no chat.", hint='A chat is a list of messages, or {"messages": […]}.'
-        )
+        raise errors.InvalidRequest("it is no chat.", hint='A chat is a list of messages, or {"messages": […]}.')
     given = cast("dict[str, Json]", value)
     messages = cast("list[Json]", given["messages"])
     user = given.get("user") or given.get("user_id")
@@ -192,9 +188,7 @@ def _message_content(content: Json) -> Json:
     return msgspec.json.encode(content).decode()
 
 
-def _message_calls(
-    given: Mapping[str, Json], metadata: Mapping[str, Json]
-) -> tuple[ToolCallRequest, ...]:
+def _message_calls(given: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[ToolCallRequest, ...]:
     found = given.get("tool_calls") or metadata.get("tool_calls")
     if not isinstance(found, list):
         return ()
@@ -216,14 +210,10 @@ def _message_call(call: Mapping[str, Json]) -> ToolCallRequest | None:
     return ToolCallRequest(given, name, object_or_empty(arguments))
 
 
-PENGUIN_SESSION_FIELDS: Final = frozenset(
-    {"id", "messages", "created_at", "last_active", "metadata"}
-)
+PENGUIN_SESSION_FIELDS: Final = frozenset({"id", "messages", "created_at", "last_active", "metadata"})
 """Fields of a session that have a place."""
 
-_DERIVED_PENGUIN_FIELDS: Final = frozenset(
-    {*DERIVED_METADATA, "token_count", "created_at", "last_active"}
-)
+_DERIVED_PENGUIN_FIELDS: Final = frozenset({*DERIVED_METADATA, "token_count", "created_at", "last_active"})
 """What an index or a session's metadata says that is worked out again."""
 
 

@@ -41,29 +41,20 @@ def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
     for step in content_parts.answered_messages(rest):
         names = ids.ids_of_message(step.message)
         role = "model" if step.message.role == "assistant" else "user"
-        _append_items(
-            turns, role, _message_parts(step.message) + _function_calls(step.message, names)
-        )
+        _append_items(turns, role, _message_parts(step.message) + _function_calls(step.message, names))
         below: list[ContentPart] = []
         _append_items(turns, "user", _function_responses(step, names, below))
         _append_items(turns, "user", _content_parts([*below, *step.user_parts_beside_results()]))
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "parts": [{"text": content_parts.OPENING_USER_TEXT}]})
-    texts: list[PartDict] = [
-        {"text": text} for one in leading if (text := content_parts.system_text(one))
-    ]
+    texts: list[PartDict] = [{"text": text} for one in leading if (text := content_parts.system_text(one))]
     request = GeminiRequest(contents=cast("list[ContentDict]", turns))
     return {"system_instruction": {"parts": texts}, **request} if texts else request
 
 
 def _append_items(turns: list[GeminiItem], role: str, items: list[GeminiItem]) -> None:
     # A model that gets other words among responses takes them for no question, or refuses them.
-    if (
-        items
-        and turns
-        and turns[-1]["role"] == role
-        and "function_response" not in turns[-1]["parts"][0]
-    ):
+    if items and turns and turns[-1]["role"] == role and "function_response" not in turns[-1]["parts"][0]:
         turns[-1]["parts"] += items
     elif items:
         turns.append({"role": role, "parts": items})
@@ -101,13 +92,7 @@ def _content_part(part: ContentPart) -> GeminiItem:
 
 def _function_calls(message: Message, names: Mapping[str, str]) -> list[GeminiItem]:
     return [
-        {
-            "function_call": {
-                "id": names[call.id],
-                "name": _function_name(call.name),
-                "args": thaw(call.args),
-            }
-        }
+        {"function_call": {"id": names[call.id], "name": _function_name(call.name), "args": thaw(call.args)}}
         for call in message.tool_calls
     ]
 
@@ -126,19 +111,13 @@ def _function_responses(
     responses: list[GeminiItem] = []
     for call, answer in step.answers_in_call_order():
         said = {"id": names[call.id], "name": _function_name(call.name)}
-        responses.append(
-            {"function_response": {**said, "response": _function_response(answer, below)}}
-        )
+        responses.append({"function_response": {**said, "response": _function_response(answer, below)}})
     return responses
 
 
 def _function_response(answer: content_parts.CallAnswer, below: list[ContentPart]) -> GeminiItem:
     value: Json = answer.result.result
-    if (
-        isinstance(value, dict)
-        and not answer.result.is_error
-        and not {"error", "output"} & {*value}
-    ):
+    if isinstance(value, dict) and not answer.result.is_error and not {"error", "output"} & {*value}:
         return thaw(value)
     texts: list[str] = []
     for part in content_parts.without_private(answer.parts()):

@@ -43,18 +43,9 @@ def accept(value: MessageLike) -> Message:
     Raises a kind of InvalidMessage.
     """
     if type(value) is not dict and isinstance(value, Message):
-        return (
-            value
-            if value.openai is None and value.anthropic is None
-            else _checked_against_provider(value)
-        )
+        return value if value.openai is None and value.anthropic is None else _checked_against_provider(value)
     given = _message_fields(cast("object", value))
-    if (
-        "tool_results" in given
-        or "openai" in given
-        or "anthropic" in given
-        or ("id" in given and "category" in given)
-    ):
+    if "tool_results" in given or "openai" in given or "anthropic" in given or ("id" in given and "category" in given):
         # Only a dict made by Message.to_dict has these.
         return _checked_against_provider(Message.from_dict(given))
     content: Json = given.get("content")
@@ -100,11 +91,7 @@ def _choices(value: object) -> list[Json] | None:
 def _message_of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Message:
     if not all(isinstance(part, dict) for part in parts):
         given = {**given, "content": [_dump_to_json(part) for part in parts]}
-    return (
-        anthropic.parse_message(given)
-        if anthropic.is_anthropic(given)
-        else openai.parse_message(given)
-    )
+    return anthropic.parse_message(given) if anthropic.is_anthropic(given) else openai.parse_message(given)
 
 
 def _checked_against_provider(value: Message) -> Message:
@@ -182,10 +169,7 @@ def _call_without_computed(call: Json) -> Json:
     if not isinstance(call, dict):
         return call
     kept = cast("dict[str, Json]", call)
-    return {
-        key: _without_keys(item, "parsed_arguments") if key == "function" else item
-        for key, item in kept.items()
-    }
+    return {key: _without_keys(item, "parsed_arguments") if key == "function" else item for key, item in kept.items()}
 
 
 def _without_keys(value: Json, *names: str) -> Json:

@@ -16,13 +16,7 @@ from limpet.core.formats import content_parts, envelopes
 from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values import ids
 from limpet.core.values.json_values import EMPTY, Json, freeze_object, thaw
-from limpet.core.values.messages import (
-    CATEGORY_OF_ROLE,
-    PREVALIDATED,
-    Message,
-    ToolCallRequest,
-    ToolCallResult,
-)
+from limpet.core.values.messages import CATEGORY_OF_ROLE, PREVALIDATED, Message, ToolCallRequest, ToolCallResult
 
 if TYPE_CHECKING:
     # For type checkers only: no client library is needed at run time.
@@ -48,8 +42,7 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
     role = _ROLE_OF_OPENAI_ROLE.get(role) if isinstance(role, str) else None
     if role is None:
         raise errors.WrongRole(
-            f"{kept.get('role')!r} is not a role.",
-            hint="Use system, developer, user, assistant or tool.",
+            f"{kept.get('role')!r} is not a role.", hint="Use system, developer, user, assistant or tool."
         )
     content = None if role == "tool" else _parse_content(kept)
     calls = _parse_calls(kept) if "tool_calls" in kept else ()
@@ -65,10 +58,7 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
 
 
 def _needs_no_check(
-    role: str,
-    content: Json,
-    calls: tuple[ToolCallRequest, ...],
-    results: tuple[ToolCallResult, ...],
+    role: str, content: Json, calls: tuple[ToolCallRequest, ...], results: tuple[ToolCallResult, ...]
 ) -> bool:
     """Whether nothing is left to check of a message whose parts are: who says what, and that something is said."""
     if calls and role != "assistant":
@@ -102,19 +92,13 @@ def _parse_call(call: Json) -> ToolCallRequest:
         function = call["function"]
         given, name, text = call["id"], function["name"], function["arguments"]
     except (KeyError, TypeError, AttributeError) as error:
-        raise errors.InvalidMessage(
-            "a tool call has id, type and function with name and arguments."
-        ) from error
+        raise errors.InvalidMessage("a tool call has id, type and function with name and arguments.") from error
     return _tool_call_request(given, name, parse_arguments(name, text), text)
 
 
-def _tool_call_request(
-    given: Json, name: Json, args: Mapping[str, Json], text: str | None
-) -> ToolCallRequest:
+def _tool_call_request(given: Json, name: Json, args: Mapping[str, Json], text: str | None) -> ToolCallRequest:
     if not isinstance(given, str) or not given:
-        raise errors.InvalidMessage(
-            f"the call to {name!r} has no id.", hint="Give it one: its result has to name it."
-        )
+        raise errors.InvalidMessage(f"the call to {name!r} has no id.", hint="Give it one: its result has to name it.")
     return ToolCallRequest(id=given, name=name, args=args, arguments=text)
 
 
@@ -143,19 +127,12 @@ def _arguments_error(name: str) -> errors.NotJson:
 def _parse_results(raw: Mapping[str, Json]) -> tuple[ToolCallResult, ...]:
     call_id = raw.get("tool_call_id")
     if not isinstance(call_id, str):
-        raise errors.InvalidMessage(
-            "a tool message needs tool_call_id.", hint="Copy the id from the call it answers."
-        )
+        raise errors.InvalidMessage("a tool message needs tool_call_id.", hint="Copy the id from the call it answers.")
     return (ToolCallResult(tool_call_id=call_id, result=raw.get("content")),)
 
 
 _CHAT_PART_TYPES: Final = frozenset({"image_url", "input_audio", "file"})
-_AUDIO_FORMATS: Final = {
-    "audio/wav": "wav",
-    "audio/x-wav": "wav",
-    "audio/mpeg": "mp3",
-    "audio/mp3": "mp3",
-}
+_AUDIO_FORMATS: Final = {"audio/wav": "wav", "audio/x-wav": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3"}
 
 PartWriter = Callable[[ContentPart], dict[str, Json]]
 
@@ -217,10 +194,7 @@ def _chat_with_valid_name(raw: dict[str, Json]) -> dict[str, Json]:
 def _chat_content(message: Message, writer: PartWriter) -> Json:
     if isinstance(message.content, str):
         return message.content
-    return [
-        writer(part)
-        for part in content_parts.without_private(content_parts.read_parts(message.content))
-    ] or ""
+    return [writer(part) for part in content_parts.without_private(content_parts.read_parts(message.content))] or ""
 
 
 def _chat_call(call: ToolCallRequest, name: str) -> dict[str, Json]:
@@ -233,9 +207,7 @@ def argument_text(call: ToolCallRequest) -> str:
     return call.arguments or content_parts.json_text(call.args)
 
 
-def _chat_result(
-    answer: content_parts.CallAnswer, name: str, below: list[ContentPart]
-) -> dict[str, Json]:
+def _chat_result(answer: content_parts.CallAnswer, name: str, below: list[ContentPart]) -> dict[str, Json]:
     """Return a tool message; what it can't hold is added to what the user shows below."""
     raw = answer.message.openai
     if raw is not None:
@@ -302,15 +274,9 @@ def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
         names = ids.ids_of_message(step.message)
         items += _responses_message_items(step.message, names)
         for call, answer in step.answers_in_call_order():
-            items.append(
-                _responses_output(
-                    answer, names[call.id], custom=_is_custom_call(step.message, call.id)
-                )
-            )
+            items.append(_responses_output(answer, names[call.id], custom=_is_custom_call(step.message, call.id)))
         if beside := content_parts.without_private(step.user_parts_beside_results()):
-            items.append(
-                {"role": "user", "content": [_responses_input_part(part) for part in beside]}
-            )
+            items.append({"role": "user", "content": [_responses_input_part(part) for part in beside]})
     items = _without_repeated_reasoning(items)
     if not items:
         items.append({"role": "user", "content": content_parts.OPENING_USER_TEXT})
@@ -370,9 +336,7 @@ def _is_custom_call(message: Message, call_id: str) -> bool:
     return any(call["id"] == call_id and call.get("type") == "custom" for call in calls or ())
 
 
-def _responses_output(
-    answer: content_parts.CallAnswer, name: str, *, custom: bool
-) -> ResponsesItem:
+def _responses_output(answer: content_parts.CallAnswer, name: str, *, custom: bool) -> ResponsesItem:
     kind = "custom_tool_call_output" if custom else "function_call_output"
     found = content_parts.without_private(answer.parts())
     if all(part.kind == "text" for part in found):

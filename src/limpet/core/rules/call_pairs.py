@@ -28,9 +28,7 @@ def check_message(open_calls: OpenToolCalls, answered: tuple[str, ...], message:
     if len(message.tool_calls) > 1:
         ids = [call.id for call in message.tool_calls]
         if len(set(ids)) < len(ids):
-            raise errors.InvalidMessage(
-                "two tool calls of one message have the same id.", facts={"calls": ids}
-            )
+            raise errors.InvalidMessage("two tool calls of one message have the same id.", facts={"calls": ids})
 
 
 def _check_results(open_calls: OpenToolCalls, answered: tuple[str, ...], message: Message) -> None:
@@ -42,8 +40,7 @@ def _check_results(open_calls: OpenToolCalls, answered: tuple[str, ...], message
             done.add(result.tool_call_id)
         elif result.tool_call_id in done:
             raise errors.SecondResult(
-                f"the call {result.tool_call_id} already has its result.",
-                facts={"call": result.tool_call_id},
+                f"the call {result.tool_call_id} already has its result.", facts={"call": result.tool_call_id}
             )
         else:
             raise errors.ResultWithoutCall(

@@ -31,9 +31,7 @@ def is_full(state: SessionState, max_messages: int) -> bool:
     return state.uncarried_count >= max_messages
 
 
-def is_simple_append(
-    state: SessionState | None, max_messages: int | None
-) -> TypeGuard[SessionState]:
+def is_simple_append(state: SessionState | None, max_messages: int | None) -> TypeGuard[SessionState]:
     """Return whether messages can be appended without further rules: the session has room, no links and no policy."""
     return (
         state is not None
@@ -44,9 +42,7 @@ def is_simple_append(
     )
 
 
-def carry_if_due(
-    state: SessionState, messages: Sequence[Message], max_messages: int
-) -> CarriedVersions | None:
+def carry_if_due(state: SessionState, messages: Sequence[Message], max_messages: int) -> CarriedVersions | None:
     """Return what to carry over if these messages begin a new session, else None."""
     if not is_full(state, max_messages):
         return None
@@ -60,9 +56,7 @@ def carry_if_due(
 def carry_on_request(state: SessionState, max_messages: int) -> CarriedVersions:
     """Return what to carry over when the caller continues a session now: an open group is included."""
     return (
-        carry_with_turn(state, max_messages)
-        if state.open_calls
-        else CarriedVersions(_always_visible_versions(state))
+        carry_with_turn(state, max_messages) if state.open_calls else CarriedVersions(_always_visible_versions(state))
     )
 
 
@@ -73,9 +67,7 @@ def carry_with_turn(state: SessionState, max_messages: int) -> CarriedVersions:
     that is short or open: copying all of it at each boundary would cost the square of its length.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
-        return CarriedVersions(
-            _versions_before(_always_visible_versions(state), state.turn), since=state.turn
-        )
+        return CarriedVersions(_versions_before(_always_visible_versions(state), state.turn), since=state.turn)
     near = state.turn <= state.group and state.version - state.group < max_messages
     since = state.group if state.open_calls or (state.group and near) else 0
     singles = {*_versions_before(_always_visible_versions(state), since or state.version + 1)}
@@ -123,10 +115,6 @@ def transition_marker(source: SessionState) -> Message:
         role="system",
         content=f"Continuing from session {source.id}",
         category=MessageCategory.SYSTEM_OUTPUT,
-        metadata={
-            "type": TRANSITION_TYPE,
-            "previous_session": source.id,
-            "previous_session_tokens": source.tokens,
-        },
+        metadata={"type": TRANSITION_TYPE, "previous_session": source.id, "previous_session_tokens": source.tokens},
         origin=source.id,
     )

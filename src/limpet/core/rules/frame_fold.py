@@ -68,11 +68,7 @@ _handle_id_cache: Final = HandleIdCache()
 
 def find_handle(frame: Frame, handle_id: str) -> ContextHandle | None:
     """Return the handle of a frame by its id; None if it has none."""
-    return (
-        frame.handle(handle_id)
-        if _handle_id_cache.may_contain(frame.handle_pages, handle_id)
-        else None
-    )
+    return frame.handle(handle_id) if _handle_id_cache.may_contain(frame.handle_pages, handle_id) else None
 
 
 def with_handle(frame: Frame, handle: ContextHandle) -> HandlePages:
@@ -97,12 +93,7 @@ TRANSITIONS: Final[Mapping[FrameStatus, Mapping[FrameStatus, str]]] = {
         _S.FAILED: "pop, overdue",
         _S.CANCELLED: "pop, cascade",
     },
-    _S.SUSPENDED: {
-        _S.ACTIVE: "resume",
-        _S.WAITING: "resume",
-        _S.FAILED: "cascade",
-        _S.CANCELLED: "cascade",
-    },
+    _S.SUSPENDED: {_S.ACTIVE: "resume", _S.WAITING: "resume", _S.FAILED: "cascade", _S.CANCELLED: "cascade"},
     _S.COMPLETED: {},
     _S.FAILED: {},
     _S.CANCELLED: {},
@@ -147,9 +138,7 @@ def text_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def evolve(
-    tree: TreeState | None, event: events.FrameEvent, *, version: int, time_us: int
-) -> TreeState:
+def evolve(tree: TreeState | None, event: events.FrameEvent, *, version: int, time_us: int) -> TreeState:
     """Return the tree after an event of the log."""
     return replace(evolve_one(tree, event, time_us=time_us), version=version)
 
@@ -180,9 +169,7 @@ def _snapshot_weight(frames: Iterable[Frame]) -> int:
     return sum(1 + frame.handle_count + len(frame.result_refs) for frame in frames)
 
 
-def _apply_event(
-    tree: TreeState, frames: FramesById, event: events.FrameEvent, time_us: int
-) -> Frame | None:
+def _apply_event(tree: TreeState, frames: FramesById, event: events.FrameEvent, time_us: int) -> Frame | None:
     """Put what an event did into the frames; return the one that it closed."""
     match event:
         case events.FramePushedEvent():
@@ -219,9 +206,7 @@ def _apply_event(
     return None
 
 
-def _apply_push(
-    tree: TreeState, frames: FramesById, event: events.FramePushedEvent, time_us: int
-) -> None:
+def _apply_push(tree: TreeState, frames: FramesById, event: events.FramePushedEvent, time_us: int) -> None:
     parent = frames.get(event.parent_frame_id) if event.parent_frame_id else None
     timeout = event.budget.timeout_ms
     frames[event.frame_id] = Frame(
@@ -309,9 +294,7 @@ def _pause_or_restart_clocks(frames: FramesById, frame_id: str, time_us: int) ->
             frames[frame.frame_id] = replace(frame, stood_us=time_us)
         elif not stands and frame.stood_us is not None:
             stood, until = time_us - frame.stood_us, frame.deadline_us
-            frames[frame.frame_id] = replace(
-                frame, stood_us=None, deadline_us=None if until is None else until + stood
-            )
+            frames[frame.frame_id] = replace(frame, stood_us=None, deadline_us=None if until is None else until + stood)
 
 
 def _apply_update(frame: Frame, event: events.FrameUpdatedEvent, time_us: int) -> Frame:
@@ -328,25 +311,17 @@ def _apply_update(frame: Frame, event: events.FrameUpdatedEvent, time_us: int) -
     if event.pack is not None:
         frame = replace(frame, context_hash=event.pack.digest)
     if event.handled:
-        frame = replace(
-            frame, failures=tuple(one for one in frame.failures if one not in event.handled)
-        )
+        frame = replace(frame, failures=tuple(one for one in frame.failures if one not in event.handled))
     if frame.suspension and (event.suspension or event.token_hash):
         frame = replace(frame, suspension=_changed_suspension(frame.suspension, event, time_us))
     return frame
 
 
-def _changed_suspension(
-    suspension: Suspension, event: events.FrameUpdatedEvent, time_us: int
-) -> Suspension:
+def _changed_suspension(suspension: Suspension, event: events.FrameUpdatedEvent, time_us: int) -> Suspension:
     if event.token_hash:
         return replace(suspension, token_hash=event.token_hash, expires_us=event.expires_us)
     return replace(
-        suspension,
-        status=event.suspension,
-        decided_us=time_us,
-        decided_by=event.by,
-        decision_reason=event.reason,
+        suspension, status=event.suspension, decided_us=time_us, decided_by=event.by, decision_reason=event.reason
     )
 
 
@@ -358,9 +333,7 @@ def _apply_tokens(frame: Frame, event: events.FrameUpdatedEvent) -> Frame:
         purposes[purpose] = purposes.get(purpose, 0) - amount
     left = {purpose: amount for purpose, amount in purposes.items() if amount > 0}
     budget: TokenBudget = replace(
-        frame.budget,
-        reserved=sum(left.values()),
-        used=min(frame.budget.used + event.used, limits.TOKENS_MAX),
+        frame.budget, reserved=sum(left.values()), used=min(frame.budget.used + event.used, limits.TOKENS_MAX)
     )
     return replace(frame, budget=budget, reservations=left)
 
@@ -423,9 +396,7 @@ def _mark_tools_unknown(frames: FramesById, event: events.ActorResumedEvent, tim
         if lost.isdisjoint(tool.tool_id for tool in frame.tools):
             continue
         tools = tuple(
-            replace(tool, status=ToolStatus.UNKNOWN, changed_us=time_us)
-            if tool.tool_id in lost
-            else tool
+            replace(tool, status=ToolStatus.UNKNOWN, changed_us=time_us) if tool.tool_id in lost else tool
             for tool in frame.tools
         )
         frames[frame_id] = replace(frame, tools=tools, updated_us=time_us)

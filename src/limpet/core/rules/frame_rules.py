@@ -43,9 +43,7 @@ UNKNOWN_OUTCOME_TEXT: Final = (
     "The outcome of this call is unknown: the run stopped before its result was recorded."
     " It may or may not have taken effect."
 )
-NOT_RUN_TEXT: Final = (
-    "This call was not run: the work that it belongs to was given up before it began."
-)
+NOT_RUN_TEXT: Final = "This call was not run: the work that it belongs to was given up before it began."
 
 replace = msgspec.structs.replace
 
@@ -53,9 +51,7 @@ replace = msgspec.structs.replace
 ToolCommand = commands.BeginTool | commands.EndTool | commands.RetryTool
 
 
-def decide_tool(
-    tree: TreeState, frame: Frame, command: ToolCommand, now_us: int
-) -> tuple[FrameWrite, ...]:
+def decide_tool(tree: TreeState, frame: Frame, command: ToolCommand, now_us: int) -> tuple[FrameWrite, ...]:
     """Return what a command about a tool makes happen."""
     match command:
         case commands.BeginTool():
@@ -67,9 +63,7 @@ def decide_tool(
             return (FrameWrite(_retry_tool_event(frame, command, now_us)),)
 
 
-def _begin_tool_event(
-    tree: TreeState, frame: Frame, command: commands.BeginTool, now_us: int
-) -> e.FrameEvent | None:
+def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool, now_us: int) -> e.FrameEvent | None:
     """Return the event of a tool that begins, or is meant to."""
     if frame.status is FrameStatus.SUSPENDED:
         raise invalid_transition_error(frame, "run tools", "Resume it first.")
@@ -108,10 +102,7 @@ def _same_tool_run(frame: Frame, command: commands.BeginTool) -> ToolRun | None:
     for tool in frame.tools:
         if tool.tool_id == command.tool_id:
             return tool
-        if command.call_id is not None and (tool.message_id, tool.call_id) == (
-            command.message_id,
-            command.call_id,
-        ):
+        if command.call_id is not None and (tool.message_id, tool.call_id) == (command.message_id, command.call_id):
             return tool
     return None
 
@@ -150,11 +141,7 @@ def _end_tool_write(frame: Frame, command: commands.EndTool, now_us: int) -> Fra
 
 def tool_output(tool: ToolRun, command: commands.EndTool) -> Json:
     """Return what a call is answered with: its output, or the truth about one that was given up."""
-    return (
-        abandoned_tool_output(tool)
-        if command.abandon and command.output is None
-        else command.output
-    )
+    return abandoned_tool_output(tool) if command.abandon and command.output is None else command.output
 
 
 def abandoned_tool_output(tool: ToolRun) -> str:
@@ -173,12 +160,8 @@ def _retry_tool_event(frame: Frame, command: commands.RetryTool, now_us: int) ->
     return _tool_status_event(frame, again, ToolStatus.STARTED, now_us)
 
 
-def _tool_status_event(
-    frame: Frame, tool: ToolRun, status: ToolStatus, now_us: int
-) -> e.FrameUpdatedEvent:
-    return e.FrameUpdatedEvent(
-        frame_id=frame.frame_id, tool=replace(tool, status=status, changed_us=now_us)
-    )
+def _tool_status_event(frame: Frame, tool: ToolRun, status: ToolStatus, now_us: int) -> e.FrameUpdatedEvent:
+    return e.FrameUpdatedEvent(frame_id=frame.frame_id, tool=replace(tool, status=status, changed_us=now_us))
 
 
 def tool_result_text(output: Json) -> str:
@@ -210,9 +193,7 @@ def _suspend_event(frame: Frame, command: commands.SuspendFrame, now_us: int) ->
             or standing.status is not SuspensionStatus.WAITING
         ):
             raise errors.AlreadyDecided("the suspension was ended meanwhile.")
-        return e.FrameUpdatedEvent(
-            frame_id=frame.frame_id, token_hash=command.token_hash, expires_us=expires
-        )
+        return e.FrameUpdatedEvent(frame_id=frame.frame_id, token_hash=command.token_hash, expires_us=expires)
     if standing is not None and is_suspension_open(standing, now_us):
         raise errors.AlreadySuspended(
             f"the frame {frame.frame_id!r} is suspended already.",
@@ -236,15 +217,12 @@ def is_suspension_open(suspension: Suspension, now_us: int) -> bool:
     return suspension.status is SuspensionStatus.WAITING and not over
 
 
-def _resume_event(
-    frame: Frame, command: commands.EndSuspension, now_us: int
-) -> e.FrameResumedEvent:
+def _resume_event(frame: Frame, command: commands.EndSuspension, now_us: int) -> e.FrameResumedEvent:
     standing = frame.suspension
     if standing is None or standing.suspension_id != command.suspension_id:
         raise _suspension_over_error(command)
     if command.token_hash is not None and not (
-        hmac.compare_digest(standing.token_hash, command.token_hash)
-        and command.purpose in (None, standing.purpose)
+        hmac.compare_digest(standing.token_hash, command.token_hash) and command.purpose in (None, standing.purpose)
     ):
         raise errors.InvalidSuspensionToken
     if standing.status is SuspensionStatus.REVOKED:
@@ -290,10 +268,7 @@ def _revoke_event(frame: Frame, command: commands.RevokeSuspension) -> e.FrameUp
     if standing.status is not SuspensionStatus.WAITING:
         return None
     return e.FrameUpdatedEvent(
-        frame_id=frame.frame_id,
-        suspension=SuspensionStatus.REVOKED,
-        by=command.by,
-        reason=command.reason,
+        frame_id=frame.frame_id, suspension=SuspensionStatus.REVOKED, by=command.by, reason=command.reason
     )
 
 
@@ -307,9 +282,7 @@ REMOVE_STRATEGY: Final = "remove"
 REASON_ORPHANED: Final = "its session takes no more messages"
 
 
-def decide(
-    tree: TreeState | None, command: commands.FrameCommand, *, now_us: int
-) -> tuple[FrameWrite, ...]:
+def decide(tree: TreeState | None, command: commands.FrameCommand, *, now_us: int) -> tuple[FrameWrite, ...]:
     """Return what the command makes happen in its tree; nothing if it is so already.
 
     `tree` has the command's frame, or the parent of one that is pushed, among its open frames.
@@ -348,9 +321,7 @@ def _single_write(event: e.FrameEvent | None) -> tuple[FrameWrite, ...]:
     return () if event is None else (FrameWrite(event),)
 
 
-def _push_event(
-    tree: TreeState | None, command: commands.PushFrame, now_us: int
-) -> e.FramePushedEvent:
+def _push_event(tree: TreeState | None, command: commands.PushFrame, now_us: int) -> e.FramePushedEvent:
     budget = command.budget
     if budget.used or budget.reserved or budget.subcall_allocation:
         raise errors.InvalidRequest(
@@ -401,9 +372,7 @@ def _update_event(frame: Frame, command: commands.UpdateFrame) -> e.FrameUpdated
     handled = tuple(child for child in command.handled if child in frame.failures)
     if goal is inputs is msgspec.UNSET and status is None and not handled:
         return None
-    return e.FrameUpdatedEvent(
-        frame_id=frame.frame_id, goal=goal, inputs=inputs, status=status, handled=handled
-    )
+    return e.FrameUpdatedEvent(frame_id=frame.frame_id, goal=goal, inputs=inputs, status=status, handled=handled)
 
 
 def _spend_event(frame: Frame, command: commands.SpendTokens) -> e.FrameUpdatedEvent | None:
@@ -435,9 +404,7 @@ def _reservation_error(purpose: str, requested: int, reserved: int) -> errors.Bu
 def _pop_events(tree: TreeState, frame: Frame, command: commands.PopFrame) -> list[e.FrameEvent]:
     status = command.final_status
     if frame.status is _S.SUSPENDED and not (command.cascade and status is not _S.COMPLETED):
-        raise invalid_transition_error(
-            frame, f"become {status}", "Resume it first, or cancel it with cascade=True."
-        )
+        raise invalid_transition_error(frame, f"become {status}", "Resume it first, or cancel it with cascade=True.")
     if frame.children and not command.cascade:
         raise errors.OpenChildren(
             f"the frame {frame.frame_id!r} has {len(frame.children):,} open children.",
@@ -451,9 +418,7 @@ def _pop_events(tree: TreeState, frame: Frame, command: commands.PopFrame) -> li
             facts={"frame": frame.frame_id, "tools": [tool.tool_id for tool in frame.tools]},
         )
     closing = _cancel_events(tree, frame) if frame.children else []
-    closing.append(
-        _popped_event(frame, status, reason=command.reason, summary=command.result_summary)
-    )
+    closing.append(_popped_event(frame, status, reason=command.reason, summary=command.result_summary))
     return closing
 
 
@@ -462,9 +427,7 @@ def _cancel_events(tree: TreeState, frame: Frame) -> list[e.FrameEvent]:
     return [_popped_event(one, _S.CANCELLED, reason=REASON_PARENT_CLOSED) for one in below]
 
 
-def _popped_event(
-    frame: Frame, status: FrameStatus, *, reason: str, summary: str = ""
-) -> e.FramePoppedEvent:
+def _popped_event(frame: Frame, status: FrameStatus, *, reason: str, summary: str = "") -> e.FramePoppedEvent:
     return e.FramePoppedEvent(
         frame_id=frame.frame_id,
         status=status,
@@ -474,9 +437,7 @@ def _popped_event(
     )
 
 
-def _handle_writes(
-    frame: Frame, command: commands.AddHandle | commands.CompactFrame
-) -> tuple[FrameWrite, ...]:
+def _handle_writes(frame: Frame, command: commands.AddHandle | commands.CompactFrame) -> tuple[FrameWrite, ...]:
     adds = isinstance(command, commands.AddHandle)
     return _add_handle_writes(frame, command) if adds else _compact_writes(frame, command)
 
@@ -505,14 +466,9 @@ def _add_handle_writes(frame: Frame, command: commands.AddHandle) -> tuple[Frame
 
 def without_version(handle: ContextHandle) -> ContextHandle:
     """Return a handle without the version that its messages are numbered in."""
-    if (
-        handle.handle_type is not HandleType.MESSAGE_RANGE
-        or TARGET_VERSION_KEY not in handle.target
-    ):
+    if handle.handle_type is not HandleType.MESSAGE_RANGE or TARGET_VERSION_KEY not in handle.target:
         return handle
-    return replace(
-        handle, target={k: v for k, v in handle.target.items() if k != TARGET_VERSION_KEY}
-    )
+    return replace(handle, target={k: v for k, v in handle.target.items() if k != TARGET_VERSION_KEY})
 
 
 def stored_handle(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
@@ -547,8 +503,7 @@ def _compact_writes(frame: Frame, command: commands.CompactFrame) -> tuple[Frame
         handle = known.get(handle_id)
         if handle is None and not planned:
             raise errors.HandleNotFound(
-                f"the frame has no handle {handle_id!r}.",
-                facts={"frame": frame.frame_id, "handle": handle_id},
+                f"the frame has no handle {handle_id!r}.", facts={"frame": frame.frame_id, "handle": handle_id}
             )
         if planned and (handle is None or handle.never_dropped):
             # It was planned on handles that somebody has changed since.
@@ -581,9 +536,7 @@ def _resume_actor_event(tree: TreeState, command: commands.ResumeActor) -> e.Act
         for tool in frame.tools
         if tool.status is ToolStatus.STARTED
     ]
-    return e.ActorResumedEvent(
-        frame_id=command.frame_id, scope=command.scope, unknown=tuple(unknown)
-    )
+    return e.ActorResumedEvent(frame_id=command.frame_id, scope=command.scope, unknown=tuple(unknown))
 
 
 def _expiry_events(tree: TreeState, command: commands.ExpireTree) -> list[e.FrameEvent]:
@@ -599,9 +552,7 @@ def _expiry_events(tree: TreeState, command: commands.ExpireTree) -> list[e.Fram
     return made
 
 
-def _frame_expiry_events(
-    tree: TreeState, frame: Frame, command: commands.ExpireTree
-) -> list[e.FrameEvent]:
+def _frame_expiry_events(tree: TreeState, frame: Frame, command: commands.ExpireTree) -> list[e.FrameEvent]:
     over = frame.deadline_us is not None and frame.deadline_us <= command.now_us
     reason = REASON_OVERDUE if over and frame.stood_us is None else ""
     if frame.scope.session_id in command.orphaned:
@@ -630,9 +581,7 @@ def _pending_work_of(frame: Frame) -> list[PendingWork]:
         over = standing.status is not SuspensionStatus.WAITING
         what = f"Frame '{frame.goal}' suspended: {standing.reason}"
         what += f" ({standing.status})" if over else ""
-        found.append(
-            _pending_item(frame, PendingWorkType.WAITING_FOR_USER, what, standing.suspension_id)
-        )
+        found.append(_pending_item(frame, PendingWorkType.WAITING_FOR_USER, what, standing.suspension_id))
     for tool in frame.tools:
         found.append(
             PendingWork(

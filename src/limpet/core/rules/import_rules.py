@@ -65,9 +65,7 @@ class ImportedEvent(msgspec.Struct, frozen=True):
 class SessionReplay:
     """Folds one session of a file event by event. `targets` are the event numbers that rewinds go back to."""
 
-    def __init__(
-        self, session_id: str, terms: ImportTerms, *, events: int, targets: Collection[int] = ()
-    ) -> None:
+    def __init__(self, session_id: str, terms: ImportTerms, *, events: int, targets: Collection[int] = ()) -> None:
         self.session_id = terms.new_id(session_id)
         self.state: SessionState | None = None
         self.number = 0
@@ -79,17 +77,13 @@ class SessionReplay:
         self._message_keys: list[tuple[int, int]] = []
         self._used_keys: set[int] = set()
 
-    def apply(
-        self, fact: export_format.ExportedEvent, time_us: int, *, hidden: bool
-    ) -> ImportedEvent:
+    def apply(self, fact: export_format.ExportedEvent, time_us: int, *, hidden: bool) -> ImportedEvent:
         """Check and fold the next event; raise a kind of Refused if it may not follow. `hidden`: the session stays hidden until all are in."""
         self.number += 1
         self._check_time(time_us)
         event, base = self._event(fact, hidden=hidden)
         version = self._version_offset + self.number
-        self.state = evolve(
-            self.state, events.RecordedEvent(event, self.session_id, 0, version, time_us)
-        )
+        self.state = evolve(self.state, events.RecordedEvent(event, self.session_id, 0, version, time_us))
         if self.number in self._targets:
             self._rewind_states[self.number] = self.state
         return ImportedEvent(event, time_us, base)
@@ -106,9 +100,7 @@ class SessionReplay:
         if self.state is not None and time_us < self.state.active_us:
             raise errors.InvalidRequest("its time is before that of an earlier event.")
 
-    def _event(
-        self, fact: export_format.ExportedEvent, *, hidden: bool
-    ) -> tuple[events.SessionEvent, int | None]:
+    def _event(self, fact: export_format.ExportedEvent, *, hidden: bool) -> tuple[events.SessionEvent, int | None]:
         if isinstance(fact, events.SessionCreatedEvent):
             return self._created_event(fact, hidden=hidden), 0 if self._version_offset else None
         state = self.state
@@ -144,9 +136,7 @@ class SessionReplay:
                 assert_never(fact)
         return fact
 
-    def _created_event(
-        self, fact: events.SessionCreatedEvent, *, hidden: bool
-    ) -> events.SessionCreatedEvent:
+    def _created_event(self, fact: events.SessionCreatedEvent, *, hidden: bool) -> events.SessionCreatedEvent:
         if self.state is not None:
             raise errors.DamagedFile("a session is created once.")
         if self._terms.new_id(fact.id) != self.session_id:
@@ -176,9 +166,7 @@ class SessionReplay:
         if policy is not None:
             self._terms.check_policy(policy)
 
-    def _message_event(
-        self, state: SessionState, fact: events.MessageAddedEvent
-    ) -> events.MessageAddedEvent:
+    def _message_event(self, state: SessionState, fact: events.MessageAddedEvent) -> events.MessageAddedEvent:
         message = fact.message
         _check_active(state)
         call_pairs.check_message(state.open_calls, state.answered, message)
@@ -186,9 +174,7 @@ class SessionReplay:
         _check_count("tokens", fact.tokens)
         key = hash(message.id)
         if key in self._used_keys:
-            raise errors.DuplicateMessage(
-                f"another message of the session has the id {message.id!r}."
-            )
+            raise errors.DuplicateMessage(f"another message of the session has the id {message.id!r}.")
         self._used_keys.add(key)
         self._message_keys.append((self.number, key))
         message = with_renamed_sources(message, self._terms.names)
@@ -205,9 +191,7 @@ class SessionReplay:
         here = replace(chosen, session_id=terms.new_id(chosen.session_id), version=version)
         return events.WindowRecordedEvent(here, fact.messages)
 
-    def _updated_event(
-        self, state: SessionState, fact: events.SessionUpdatedEvent
-    ) -> events.SessionUpdatedEvent:
+    def _updated_event(self, state: SessionState, fact: events.SessionUpdatedEvent) -> events.SessionUpdatedEvent:
         if fact.title is not msgspec.UNSET:
             checked_title(fact.title)
         if fact.policy is not msgspec.UNSET:
@@ -221,9 +205,7 @@ class SessionReplay:
         checked_metadata({k: v for k, v in merged.items() if k not in fact.drop_metadata})
         return replace(fact, set_metadata=setting)
 
-    def _forked_event(
-        self, state: SessionState, fact: export_format.ExportedFork
-    ) -> events.SessionForkedEvent:
+    def _forked_event(self, state: SessionState, fact: export_format.ExportedFork) -> events.SessionForkedEvent:
         if fact.version != self.number - 1:
             raise errors.DamagedFile("a fork must follow the event before it.")
         version = self._version_offset + self.number
@@ -256,9 +238,7 @@ class SessionReplay:
             raise errors.DamagedFile("it goes back to an event that the session does not have.")
         while self._message_keys and self._message_keys[-1][0] > fact.to:
             self._used_keys.discard(self._message_keys.pop()[1])
-        self._rewind_states = {
-            number: was for number, was in self._rewind_states.items() if number <= fact.to
-        }
+        self._rewind_states = {number: was for number, was in self._rewind_states.items() if number <= fact.to}
         version, to = self._version_offset + self.number, self._version_offset + fact.to
         back = replace(
             there,
@@ -408,9 +388,7 @@ def _with_unique_id(message: Message, seen: set[str], note: ReportRepair) -> Mes
 
 def closing_message(before: Message, open_calls: call_pairs.OpenToolCalls) -> Message:
     """Return the message that closes calls without results, to be put before another message."""
-    results = [
-        ToolCallResult(call.call_id, UNKNOWN_OUTCOME_TEXT, is_error=True) for call in open_calls
-    ]
+    results = [ToolCallResult(call.call_id, UNKNOWN_OUTCOME_TEXT, is_error=True) for call in open_calls]
     return Message(
         "tool",
         id=f"{before.id[:200]}-closing",

@@ -40,10 +40,7 @@ def redacted_message(said: Message, name: str) -> Message:
         metadata=_kept_metadata(said),
         tokens=said.tokens,
         tool_calls=tuple(ToolCallRequest(call.id, call.name) for call in said.tool_calls),
-        tool_results=tuple(
-            ToolCallResult(r.tool_call_id, ERASED_TEXT, is_error=r.is_error)
-            for r in said.tool_results
-        ),
+        tool_results=tuple(ToolCallResult(r.tool_call_id, ERASED_TEXT, is_error=r.is_error) for r in said.tool_results),
         origin=said.origin,
     )
 
@@ -70,9 +67,7 @@ def _kept_metadata(said: Message) -> dict[str, Json]:
     return kept
 
 
-def redacted_session_event(
-    event: e.SessionEvent, name: str, cause: Message | None
-) -> e.SessionEvent:
+def redacted_session_event(event: e.SessionEvent, name: str, cause: Message | None) -> e.SessionEvent:
     """Return what stands in for an event of which `cause` is part, which is called `name` now; None: all of it goes."""
     match event:
         case e.MessageAddedEvent():
@@ -106,9 +101,7 @@ def redacted_session_event(
 
 def redacted_summary(summary: Summary) -> Summary:
     """Return what stands in for a summary: it says for which messages it stood, and nothing of theirs."""
-    begins = next(
-        (p for p in SUMMARY_PREFIXES.values() if summary.text.startswith(p)), SUMMARY_PREFIXES["en"]
-    )
+    begins = next((p for p in SUMMARY_PREFIXES.values() if summary.text.startswith(p)), SUMMARY_PREFIXES["en"])
     named = f"(messages {summary.first}–{summary.last}) " if summary.last else ""
     return replace(summary, text=f"{begins}{named}{ERASED_TEXT}", recall=None)
 
@@ -148,9 +141,7 @@ def redacted_frame_event(event: e.FrameEvent) -> tuple[e.FrameEvent, tuple[str, 
         case e.HandleAddedEvent():
             return replace(event, handle=_redacted_handle(event.handle)), (ERASED_TEXT,)
         case e.FrameCompactedEvent():
-            return replace(event, replaced=tuple(map(_redacted_handle, event.replaced))), (
-                ERASED_TEXT,
-            )
+            return replace(event, replaced=tuple(map(_redacted_handle, event.replaced))), (ERASED_TEXT,)
         case _:
             return event, ()
 
@@ -160,6 +151,4 @@ def _redacted_pack(chosen: PackSelection) -> PackSelection:
 
 
 def _redacted_handle(handle: ContextHandle) -> ContextHandle:
-    return replace(
-        handle, description="", target=EMPTY, content=None, content_hash=text_hash(ERASED_TEXT)
-    )
+    return replace(handle, description="", target=EMPTY, content=None, content_hash=text_hash(ERASED_TEXT))

@@ -75,9 +75,7 @@ def fork_event(source: SessionState, command: commands.ForkSession) -> e.Session
         end_reason=None,
         user_id=source.user_id,
         title=source.title if command.title is None else checked_title(command.title),
-        metadata=source.metadata
-        if command.metadata is None
-        else checked_metadata(command.metadata),
+        metadata=source.metadata if command.metadata is None else checked_metadata(command.metadata),
         carried=0,
         carried_tokens=0,
         root_id=None,
@@ -92,9 +90,7 @@ def fork_event(source: SessionState, command: commands.ForkSession) -> e.Session
     return e.SessionForkedEvent(command.fork_id, source.id, there.version, state)
 
 
-def rewind_event(
-    state: SessionState, command: commands.RewindSession
-) -> e.SessionRewoundEvent | None:
+def rewind_event(state: SessionState, command: commands.RewindSession) -> e.SessionRewoundEvent | None:
     """Return the event that takes a session back; None if it is there.
 
     Title and metadata are the session's, not the conversation's: they stay as they are.
@@ -143,9 +139,7 @@ def update_events(state: SessionState, command: commands.UpdateSession) -> list[
     policy = msgspec.UNSET if command.policy == state.policy else command.policy
     if title is msgspec.UNSET and policy is msgspec.UNSET and not setting and not dropping:
         return []
-    event = e.SessionUpdatedEvent(
-        title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy
-    )
+    event = e.SessionUpdatedEvent(title=title, set_metadata=freeze(setting), drop_metadata=dropping, policy=policy)
     checked_metadata(_updated_metadata(state, event))
     return [event]
 
@@ -175,9 +169,7 @@ def offload_events(state: SessionState, command: commands.OffloadSession) -> lis
         return []
     # A session that is continued takes no more messages, and is handed over with the one it goes on in.
     over = state.status is SessionStatus.ENDED or bool(state.continuations)
-    if command.generation > state.generation or (
-        command.generation == state.generation and not over
-    ):
+    if command.generation > state.generation or (command.generation == state.generation and not over):
         raise errors.InvalidRequest(
             f"generation {command.generation} of the session {state.id!r} has not ended.",
             facts={"session": state.id, "generation": state.generation},
@@ -228,9 +220,7 @@ class SessionWrite(msgspec.Struct, frozen=True):
     base: tuple[str, int] | None = None
 
 
-def decide(
-    state: SessionState | None, command: commands.SessionCommand
-) -> tuple[SessionWrite, ...]:
+def decide(state: SessionState | None, command: commands.SessionCommand) -> tuple[SessionWrite, ...]:
     """Return the events that a command makes, per session; none if nothing would change.
 
     `state` is the state of the command's session. Raises a kind of Refused, Conflict or NotFound.
@@ -241,24 +231,15 @@ def decide(
         case commands.CreateSession():
             return _session_write(command.session_id, _create_events(state, command))
         case commands.UpdateSession():
-            return _session_write(
-                command.session_id,
-                update_events(existing_state(state, command.session_id), command),
-            )
+            return _session_write(command.session_id, update_events(existing_state(state, command.session_id), command))
         case commands.ContinueSession():
             return _continuation_writes(active_state(state, command.session_id), command)
         case commands.EndSession():
-            return _session_write(
-                command.session_id, _end_events(existing_state(state, command.session_id), command)
-            )
+            return _session_write(command.session_id, _end_events(existing_state(state, command.session_id), command))
         case commands.ResetSession():
-            fresh = evolve_one(
-                existing_state(state, command.session_id), e.SessionResetEvent(), time_us=0
-            )
+            fresh = evolve_one(existing_state(state, command.session_id), e.SessionResetEvent(), time_us=0)
             said = with_profile_prompt(command.messages, command.opening)
-            return _session_write(
-                command.session_id, [e.SessionResetEvent(), *_message_events(fresh, said)]
-            )
+            return _session_write(command.session_id, [e.SessionResetEvent(), *_message_events(fresh, said)])
         case commands.ForkSession():
             begun = fork_event(existing_state(state, command.session_id), command)
             return (SessionWrite(begun.id, (begun,), (begun.source, begun.version)),)
@@ -270,8 +251,7 @@ def decide(
             return _session_write(command.session_id, cut_events(command.cut, command.summary))
         case commands.SummarizeSession():
             return _session_write(
-                command.session_id,
-                _summarize_events(active_state(state, command.session_id), command),
+                command.session_id, _summarize_events(active_state(state, command.session_id), command)
             )
         case commands.OffloadSession():
             found = existing_state(state, command.session_id)
@@ -322,17 +302,13 @@ def is_continuation_of(state: SessionState | None, before: SessionState) -> bool
     )
 
 
-def find_continuation(
-    state: SessionState, find: Callable[[str], SessionState | None]
-) -> SessionState | None:
+def find_continuation(state: SessionState, find: Callable[[str], SessionState | None]) -> SessionState | None:
     """Return the session that continues another, the newest first; None if none does."""
     found = map(find, reversed(state.continuations))
     return next((after for after in found if is_continuation_of(after, state)), None)
 
 
-def conversation(
-    state: SessionState, find: Callable[[str], SessionState | None]
-) -> list[SessionState]:
+def conversation(state: SessionState, find: Callable[[str], SessionState | None]) -> list[SessionState]:
     """Return the sessions of the conversation that a session is part of, first to last."""
     parts = {state.id: state}
     before = state
@@ -347,9 +323,7 @@ def conversation(
     return list(parts.values())
 
 
-def _create_events(
-    state: SessionState | None, command: commands.CreateSession
-) -> list[e.SessionEvent]:
+def _create_events(state: SessionState | None, command: commands.CreateSession) -> list[e.SessionEvent]:
     said = with_profile_prompt(command.messages, command.opening)
     if state is not None and not state.hidden:
         if command.or_get and state.status is SessionStatus.ACTIVE:
@@ -377,9 +351,7 @@ def duplicate_session_error(session_id: str) -> errors.DuplicateSession:
     )
 
 
-def add_messages_events(
-    state: SessionState | None, command: commands.AddMessages
-) -> tuple[e.SessionEvent, ...]:
+def add_messages_events(state: SessionState | None, command: commands.AddMessages) -> tuple[e.SessionEvent, ...]:
     """Return the events of messages that are added to a session."""
     made = _message_events(active_state(state, command.session_id), command.messages)
     if command.window is not None or command.usage is not None:
@@ -411,9 +383,7 @@ def _summarised_up_to(state: SessionState, summary: Summary) -> int:
     return before.last if before else 0
 
 
-def _summarize_events(
-    state: SessionState, command: commands.SummarizeSession
-) -> list[e.SessionEvent]:
+def _summarize_events(state: SessionState, command: commands.SummarizeSession) -> list[e.SessionEvent]:
     stands = _summarised_up_to(state, command.summary)
     out = state.cut.first - 1 if state.cut else 0
     if command.generation != state.generation or stands != command.after:
@@ -456,9 +426,7 @@ def counted_message_event(message: Message) -> e.MessageAddedEvent:
     """Return the event of a message with its token count and the counter's name."""
     if message.tokens > 0:
         return e.MessageAddedEvent(message, message.tokens, CALLER_COUNTER)
-    return e.MessageAddedEvent(
-        message, message.fallback_estimate_tokens(), messages.ESTIMATE_COUNTER
-    )
+    return e.MessageAddedEvent(message, message.fallback_estimate_tokens(), messages.ESTIMATE_COUNTER)
 
 
 def _end_events(state: SessionState, command: commands.EndSession) -> list[e.SessionEvent]:
@@ -469,9 +437,7 @@ def _end_events(state: SessionState, command: commands.EndSession) -> list[e.Ses
     return [e.SessionEndedEvent(command.reason)]
 
 
-def _continuation_writes(
-    state: SessionState, command: commands.ContinueSession
-) -> tuple[SessionWrite, ...]:
+def _continuation_writes(state: SessionState, command: commands.ContinueSession) -> tuple[SessionWrite, ...]:
     created = e.SessionCreatedEvent(
         id=command.next_id,
         user_id=state.user_id,
@@ -519,23 +485,14 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
         case e.WindowRecordedEvent():
             return replace(state, version=version, active_us=time_us)
         case e.WindowCutEvent():
-            return replace(
-                state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens
-            )
+            return replace(state, version=version, active_us=time_us, cut=event.cut, live=event.cut.tokens)
         case e.SessionSummarizedEvent():
             return _evolve_summarized(state, event, time_us)
         case e.SessionUpdatedEvent():
             return evolve_updated(state, event, time_us)
         case e.SessionContinuedEvent():
             links = (*state.continuations, event.to)
-            return replace(
-                state,
-                version=version,
-                active_us=time_us,
-                continuations=links,
-                open_calls=(),
-                answered=(),
-            )
+            return replace(state, version=version, active_us=time_us, continuations=links, open_calls=(), answered=())
         case e.SessionResetEvent():
             return _next_generation_state(state, time_us)
         case e.SessionEndedEvent() | e.SessionOffloadedEvent() | e.SessionErasedEvent():
@@ -551,21 +508,15 @@ def _evolve_first(event: e.SessionEvent, time_us: int) -> SessionState:
     raise errors.Corrupt("a session's log does not begin with its creation.")
 
 
-def _evolve_summarized(
-    state: SessionState, event: e.SessionSummarizedEvent, time_us: int
-) -> SessionState:
+def _evolve_summarized(state: SessionState, event: e.SessionSummarizedEvent, time_us: int) -> SessionState:
     more = event.summary.tokens - (state.summary.tokens if state.summary else 0)
     version, live = state.version + 1, state.live + more
     written = event.summary if event.summary.author else state.written
-    return replace(
-        state, version=version, active_us=time_us, summary=event.summary, written=written, live=live
-    )
+    return replace(state, version=version, active_us=time_us, summary=event.summary, written=written, live=live)
 
 
 def _evolve_ended(
-    state: SessionState,
-    event: e.SessionEndedEvent | e.SessionOffloadedEvent | e.SessionErasedEvent,
-    time_us: int,
+    state: SessionState, event: e.SessionEndedEvent | e.SessionOffloadedEvent | e.SessionErasedEvent, time_us: int
 ) -> SessionState:
     if isinstance(event, e.SessionOffloadedEvent):
         return evolve_offloaded(state, event)
@@ -576,14 +527,10 @@ def _evolve_ended(
     status = SessionStatus.DELETED if deleted else SessionStatus.ENDED
     # A timeout does not count as activity.
     active = state.active_us if event.reason is EndReason.TIMEOUT else time_us
-    return replace(
-        state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason
-    )
+    return replace(state, version=state.version + 1, active_us=active, status=status, end_reason=event.reason)
 
 
-def _created_state(
-    state: SessionState | None, event: e.SessionCreatedEvent, time_us: int
-) -> SessionState:
+def _created_state(state: SessionState | None, event: e.SessionCreatedEvent, time_us: int) -> SessionState:
     before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
     return SessionState(
         id=event.id,

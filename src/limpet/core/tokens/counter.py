@@ -140,9 +140,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
         """Count the definitions of tools."""
         each = [
-            self.format.tool
-            + self.text(_json_text(definition))
-            + _ENUM_VALUE_TOKENS * _count_enum_values(definition)
+            self.format.tool + self.text(_json_text(definition)) + _ENUM_VALUE_TOKENS * _count_enum_values(definition)
             for definition in definitions
         ]
         return self.format.tools + sum(each) if each else 0
@@ -219,9 +217,7 @@ def _count_enum_values(schema: Json) -> int:
         values = fields.get("enum")
         own = len(cast("list[Json]", values)) if isinstance(values, list) else 0
         return own + sum(map(_count_enum_values, fields.values()))
-    return (
-        sum(map(_count_enum_values, cast("list[Json]", schema))) if isinstance(schema, list) else 0
-    )
+    return sum(map(_count_enum_values, cast("list[Json]", schema))) if isinstance(schema, list) else 0
 
 
 def _extra_texts(message: Message) -> list[str]:

@@ -192,9 +192,7 @@ def _latin_words(text: str) -> tuple[str, list[str]]:
         eastern = sum(map("\u00ff".__lt__, accents))
         return "eastern" if 3 * eastern >= len(accents) else "western", _LATIN_WORD.findall(text)
     words = _ASCII_WORD.findall(text)
-    foreign = sum(map(WESTERN_WORDS.__contains__, words)) > sum(
-        map(ENGLISH_WORDS.__contains__, words)
-    )
+    foreign = sum(map(WESTERN_WORDS.__contains__, words)) > sum(map(ENGLISH_WORDS.__contains__, words))
     return "western" if foreign else "english", words
 
 

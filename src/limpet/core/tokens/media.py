@@ -139,9 +139,7 @@ def media_in_part(part: Mapping[str, Json]) -> Media | None:
     else:
         return None
     payload = next((fields[name] for name in _DATA_FIELDS if isinstance(fields.get(name), str)), "")
-    declared = next(
-        (fields[name] for name in _MEDIA_TYPE_FIELDS if isinstance(fields.get(name), str)), ""
-    )
+    declared = next((fields[name] for name in _MEDIA_TYPE_FIELDS if isinstance(fields.get(name), str)), "")
     if match := _DATA_URL.match(payload):
         declared, payload = match[1] or declared, payload[match.end() :]
     elif isinstance(fields.get("url"), str) or _is_url(payload):
@@ -158,9 +156,7 @@ def media_in_part(part: Mapping[str, Json]) -> Media | None:
 def _gemini_resolution(part: Mapping[str, Json]) -> Json:
     """How closely Gemini is to look at a part, if the part says so."""
     stated = part.get("media_resolution") or part.get("mediaResolution")
-    return (
-        cast("Mapping[str, Json]", stated).get("level") if isinstance(stated, Mapping) else stated
-    )
+    return cast("Mapping[str, Json]", stated).get("level") if isinstance(stated, Mapping) else stated
 
 
 def _document_text(content: Json) -> str:
@@ -315,23 +311,15 @@ def _scale_down(size: tuple[int, int], *, longest: int, shortest: int) -> tuple[
 
 def rules_for_openai(image: Callable[[Media], int]) -> MediaRules:
     """OpenAI's rules with one model's rule for images."""
-    return MediaRules(
-        image, audio_per_second=10, video_per_second=_VIDEO_TOKENS_PER_SECOND, page=1_600
-    )
+    return MediaRules(image, audio_per_second=10, video_per_second=_VIDEO_TOKENS_PER_SECOND, page=1_600)
 
 
 # Who publishes no rate is taken to charge as much as who does.
 _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND = 32, 295
 OPENAI_RULES: Final = rules_for_openai(tile_rule(85, 170))
-ANTHROPIC_RULES: Final = MediaRules(
-    cell_rule(1_568), _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=4_568
-)
+ANTHROPIC_RULES: Final = MediaRules(cell_rule(1_568), _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=4_568)
 ANTHROPIC_LARGE_RULES: Final = MediaRules(
     cell_rule(4_784), _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=7_784
 )
-GEMINI_RULES: Final = MediaRules(
-    crop_rule, _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=258
-)
-GEMINI_3_RULES: Final = MediaRules(
-    flat_rule, _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=560
-)
+GEMINI_RULES: Final = MediaRules(crop_rule, _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=258)
+GEMINI_3_RULES: Final = MediaRules(flat_rule, _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=560)

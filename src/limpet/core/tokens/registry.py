@@ -148,12 +148,8 @@ _CHATML_FORMAT: Final = ChatFormat(message=5, reply=3)
 _LLAMA3_FORMAT: Final = ChatFormat(message=5, reply=5)
 _DEFAULT_FORMAT: Final = ChatFormat(message=6, reply=6)
 # Their replies have room for the user's words before an assistant's first ones.
-_CLAUDE_FORMAT: Final = ChatFormat(
-    message=6, reply=14, tools=530, system=8, media=media.ANTHROPIC_RULES
-)
-_CLAUDE_LARGE_FORMAT: Final = ChatFormat(
-    message=6, reply=14, tools=810, system=8, media=media.ANTHROPIC_LARGE_RULES
-)
+_CLAUDE_FORMAT: Final = ChatFormat(message=6, reply=14, tools=530, system=8, media=media.ANTHROPIC_RULES)
+_CLAUDE_LARGE_FORMAT: Final = ChatFormat(message=6, reply=14, tools=810, system=8, media=media.ANTHROPIC_LARGE_RULES)
 _GEMINI_FORMAT: Final = ChatFormat(message=5, reply=11, system=8, media=media.GEMINI_RULES)
 _GEMINI_3_FORMAT: Final = ChatFormat(message=5, reply=11, system=8, media=media.GEMINI_3_RULES)
 
@@ -235,9 +231,7 @@ _KNOWN_FAMILIES: Final = (
     " mistral-7b, mistral-nemo, gemma, glm-4, kimi-k2, phi-4, olmo-2"
 )
 _MODEL_PATTERN: Final = re.compile(
-    "(?:^|[.:@])(?:"
-    + "|".join(f"(?P<r{i}>{rule})" for i, (rule, _) in enumerate(_MODEL_RULES))
-    + ")"
+    "(?:^|[.:@])(?:" + "|".join(f"(?P<r{i}>{rule})" for i, (rule, _) in enumerate(_MODEL_RULES)) + ")"
 )
 _NAME_CHARS_MAX: Final = 256
 

@@ -37,13 +37,7 @@ def shown(value: object) -> str:
 
 
 def checked_int(
-    what: str,
-    value: Any,
-    least: int = 0,
-    most: int | None = None,
-    *,
-    unit: str = "a whole number",
-    hint: str = "",
+    what: str, value: Any, least: int = 0, most: int | None = None, *, unit: str = "a whole number", hint: str = ""
 ) -> int:
     """Return a whole number from `least` to `most`; True and False are not numbers."""
     if type(value) is int and value >= least and (most is None or value <= most):
@@ -87,9 +81,7 @@ def checked_bool(what: str, value: Any) -> bool:
     raise errors.InvalidRequest(f"{what} is True or False, not {shown(value)}.")
 
 
-def checked_str(
-    what: str, value: Any, bytes_max: int | None = None, *, not_blank: bool = False, hint: str = ""
-) -> str:
+def checked_str(what: str, value: Any, bytes_max: int | None = None, *, not_blank: bool = False, hint: str = "") -> str:
     """Return a text as a plain str; raise TooLarge past `bytes_max`, BadEncoding for lone surrogates.
 
     With `not_blank`, a text of white space only is refused.
@@ -118,9 +110,7 @@ def checked_instance(what: str, value: Any, kind: type[_T], *, hint: str = "") -
     """Return a value of that type."""
     if isinstance(value, kind):
         return value
-    raise errors.InvalidRequest(
-        f"{what} is a {kind.__name__}, not {type(value).__name__}.", hint=hint
-    )
+    raise errors.InvalidRequest(f"{what} is a {kind.__name__}, not {type(value).__name__}.", hint=hint)
 
 
 def checked_choice(what: str, value: Any, choices: Iterable[_T], *, hint: str = "") -> _T:
@@ -139,9 +129,7 @@ def enum_member(what: str, kind: type[_E], value: Any) -> _E:
         return kind(value)
     except ValueError:
         names = ", ".join(str(member.value) for member in kind)
-        raise errors.InvalidRequest(
-            f"{what} is one of {names}, not {_shown_word(value)}."
-        ) from None
+        raise errors.InvalidRequest(f"{what} is one of {names}, not {_shown_word(value)}.") from None
 
 
 def _shown_word(value: object) -> str:

@@ -38,15 +38,12 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         # Each step of a frame makes budgets: the common case is seen without a call for each field.
         total, used, reserved, given = self.total, self.used, self.reserved, self.subcall_allocation
         if type(total) is type(used) is type(reserved) is type(given) is int and (
-            min(total, used, reserved, given) >= 0
-            and max(total, used, reserved, given) <= limits.TOKENS_MAX
+            min(total, used, reserved, given) >= 0 and max(total, used, reserved, given) <= limits.TOKENS_MAX
         ):
             for bound in (
                 self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
             ):  # fmt: skip
-                if bound is not None and (
-                    type(bound) is not int or not 0 <= bound <= _LIMIT_VALUE_MAX
-                ):
+                if bound is not None and (type(bound) is not int or not 0 <= bound <= _LIMIT_VALUE_MAX):
                     break
             else:
                 return

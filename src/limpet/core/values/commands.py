@@ -19,14 +19,7 @@ from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.memory_records import ProfilePrompt
 from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import PackSelection
-from limpet.core.values.session_state import (
-    Cut,
-    EndReason,
-    ReportedUsage,
-    SessionState,
-    Summary,
-    WindowPolicy,
-)
+from limpet.core.values.session_state import Cut, EndReason, ReportedUsage, SessionState, Summary, WindowPolicy
 
 
 class FrameCommandBase(msgspec.Struct, frozen=True, kw_only=True):

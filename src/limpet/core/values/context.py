@@ -14,13 +14,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors, limits
-from limpet.core.values.arguments import (
-    checked_bool,
-    checked_id,
-    checked_int,
-    checked_str,
-    enum_member,
-)
+from limpet.core.values.arguments import checked_bool, checked_id, checked_int, checked_str, enum_member
 from limpet.core.values.budget import checked_token_count
 from limpet.core.values.json_values import EMPTY, Json, freeze_object
 from limpet.core.values.messages import MessageCategory
@@ -205,9 +199,7 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
         if self.name == _TRUNCATE_AT:
             checked_int("truncate_at", self.message_count, unit="a number of handles")
         if self.name == _CUSTOM and not callable(self.function):
-            raise errors.InvalidRequest(
-                "custom takes a function from a ContextPack to another one."
-            )
+            raise errors.InvalidRequest("custom takes a function from a ContextPack to another one.")
 
     @classmethod
     def truncate_at(cls, message_count: int) -> CompactionStrategy:
@@ -297,9 +289,7 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def __post_init__(self) -> None:
         checked_id("a handle's id", self.handle_id)
-        force_setattr(
-            self, "handle_type", enum_member("a handle's type", HandleType, self.handle_type)
-        )
+        force_setattr(self, "handle_type", enum_member("a handle's type", HandleType, self.handle_type))
         force_setattr(self, "priority", parse_priority(self.priority))
         described = checked_str("a handle's description", self.description, limits.TITLE_BYTES_MAX)
         force_setattr(self, "description", described)
@@ -330,11 +320,7 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def session_version(self) -> int | None:
         """The version of the session in which its messages are numbered, if there is one."""
-        at = (
-            self.target.get(TARGET_VERSION_KEY)
-            if self.handle_type is HandleType.MESSAGE_RANGE
-            else None
-        )
+        at = self.target.get(TARGET_VERSION_KEY) if self.handle_type is HandleType.MESSAGE_RANGE else None
         return at if type(at) is int else None
 
     @property
@@ -351,10 +337,7 @@ HANDLES_PER_PAGE: Final = 64
 
 def handle_pages(handles: Sequence[ContextHandle]) -> HandlePages:
     """Return handles as pages."""
-    return tuple(
-        tuple(handles[at : at + HANDLES_PER_PAGE])
-        for at in range(0, len(handles), HANDLES_PER_PAGE)
-    )
+    return tuple(tuple(handles[at : at + HANDLES_PER_PAGE]) for at in range(0, len(handles), HANDLES_PER_PAGE))
 
 
 def pages_with_handle(pages: HandlePages, handle: ContextHandle) -> HandlePages:

@@ -38,9 +38,7 @@ class FrameStatus(StrEnum):
         return self in FINAL_STATUSES
 
 
-FINAL_STATUSES: Final = frozenset(
-    {FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus.CANCELLED}
-)
+FINAL_STATUSES: Final = frozenset({FrameStatus.COMPLETED, FrameStatus.FAILED, FrameStatus.CANCELLED})
 
 
 class ToolStatus(StrEnum):
@@ -271,9 +269,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         free = self.budget.available()
-        return (
-            f"<Frame {self.frame_id} {self.status}, {free:,} of {self.budget.total:,} tokens free>"
-        )
+        return f"<Frame {self.frame_id} {self.status}, {free:,} of {self.budget.total:,} tokens free>"
 
 
 class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

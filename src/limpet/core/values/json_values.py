@@ -95,9 +95,7 @@ def _freeze_mapping(value: Mapping[str, Json], depth: int) -> FrozenDict:
     changed: dict[str, Json] = {}
     for key, item in made.items():
         if type(key) is not str or not key.isascii():
-            return FrozenDict(
-                {_checked_key(key): freeze(item, depth) for key, item in made.items()}
-            )
+            return FrozenDict({_checked_key(key): freeze(item, depth) for key, item in made.items()})
         kind = type(item)  # pyright: ignore[reportUnknownVariableType]
         if (kind is str and item.isascii()) or item is None or kind is bool:
             continue
@@ -129,8 +127,7 @@ def _checked_int(value: int) -> int:
 def _checked_key(key: object) -> str:
     if not isinstance(key, str):
         raise errors.NotJson(
-            f"an object's keys must be text, not {type(key).__name__}.",
-            facts={"type": type(key).__name__},
+            f"an object's keys must be text, not {type(key).__name__}.", facts={"type": type(key).__name__}
         )
     return checked_text(key)
 

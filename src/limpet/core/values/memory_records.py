@@ -175,9 +175,7 @@ def positions_in_metadata(told: Json) -> list[int]:
     return [source.position for source in about.sources if source.position > 0]
 
 
-def with_profile_prompt(
-    messages: Sequence[Message], opening: ProfilePrompt | None
-) -> tuple[Message, ...]:
+def with_profile_prompt(messages: Sequence[Message], opening: ProfilePrompt | None) -> tuple[Message, ...]:
     """Return messages whose first system prompt ends with the opening; a prompt is added if there is none."""
     if opening is None:
         return tuple(messages)
@@ -210,9 +208,7 @@ class _SourceMessages(msgspec.Struct):
 def source_messages(message: Message) -> tuple[SourceMessage, ...]:
     """Return the messages that a prompt was made from, by id; none without memory."""
     try:
-        return msgspec.convert(
-            message.metadata.get(MEMORY_METADATA_KEY, {}), _SourceMessages
-        ).sources
+        return msgspec.convert(message.metadata.get(MEMORY_METADATA_KEY, {}), _SourceMessages).sources
     except msgspec.ValidationError:
         return ()
 

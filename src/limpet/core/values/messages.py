@@ -38,9 +38,7 @@ _TOKENS_OF_PART_TYPE = {
     "audio": AUDIO_TOKENS, "input_audio": AUDIO_TOKENS,
     "file": FILE_TOKENS, "input_file": FILE_TOKENS,
 }  # fmt: skip
-_IDEOGRAPHS = re.compile(
-    "[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]"
-)
+_IDEOGRAPHS = re.compile("[\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -93,10 +91,7 @@ CATEGORY_OF_ROLE: Final[Mapping[str, MessageCategory]] = {
     "assistant": MessageCategory.DIALOG,
     "tool": MessageCategory.SYSTEM_OUTPUT,
 }
-_CATEGORY_OF_FOREIGN_NAME: Final = {
-    "ERROR": MessageCategory.SYSTEM_OUTPUT,
-    "INTERNAL": MessageCategory.SYSTEM_OUTPUT,
-}
+_CATEGORY_OF_FOREIGN_NAME: Final = {"ERROR": MessageCategory.SYSTEM_OUTPUT, "INTERNAL": MessageCategory.SYSTEM_OUTPUT}
 
 
 def category_named(name: str) -> MessageCategory:
@@ -125,11 +120,7 @@ class ToolCallRequest(msgspec.Struct, frozen=True, gc=False, omit_defaults=True)
         if type(self.args) is not FrozenDict:
             force_setattr(self, "args", freeze_object("args of a call", self.args))
         if self.arguments is not None:
-            force_setattr(
-                self,
-                "arguments",
-                _checked_message_text("the argument text of a call", self.arguments),
-            )
+            force_setattr(self, "arguments", _checked_message_text("the argument text of a call", self.arguments))
 
     def __hash__(self) -> int:
         return hash((self.id, self.name))
@@ -291,8 +282,7 @@ def _checked_content(content: Json) -> Json:
     if frozen is None or isinstance(frozen, (str, FrozenList, FrozenDict)):
         return frozen
     raise errors.InvalidMessage(
-        "content is text, a list of parts, a dict, or None.",
-        facts={"type": type(content).__name__},
+        "content is text, a list of parts, a dict, or None.", facts={"type": type(content).__name__}
     )
 
 
@@ -308,15 +298,11 @@ def _checked_tuple(field: str, parts: Json) -> tuple[Json, ...]:
     return tuple(cast("list[Json]", parts))
 
 
-def _parse_tool_items(
-    kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json
-) -> tuple[Json, ...]:
+def _parse_tool_items(kind: type[ToolCallRequest] | type[ToolCallResult], parts: Json) -> tuple[Json, ...]:
     if parts is None:
         return ()
     if not isinstance(parts, (list, tuple)):
-        raise errors.InvalidMessage(
-            f"a list of {kind.__name__} is needed, not {type(parts).__name__}."
-        )
+        raise errors.InvalidMessage(f"a list of {kind.__name__} is needed, not {type(parts).__name__}.")
     return tuple(_parse_tool_item(kind, part) for part in cast("list[Json]", parts))
 
 
@@ -412,11 +398,7 @@ def group_at(messages: Sequence[Message | None], at: int) -> MessageGroup:
         last += 1
     if not waiting:
         return MessageGroup(at, last)
-    return (
-        MessageGroup(at, last, open=True)
-        if last + 1 == end
-        else MessageGroup(at, last, UNANSWERED_CALL)
-    )
+    return MessageGroup(at, last, open=True) if last + 1 == end else MessageGroup(at, last, UNANSWERED_CALL)
 
 
 def _remove_answered(message: Message | None, waiting: set[str]) -> bool:

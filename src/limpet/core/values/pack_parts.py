@@ -193,7 +193,5 @@ class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     @property
     def sessions(self) -> tuple[tuple[str, int], ...]:
         """The sessions, each at a version, that its texts were copied from."""
-        found = (
-            (str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ())
-        )
+        found = ((str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ()))
         return tuple(dict.fromkeys(found))

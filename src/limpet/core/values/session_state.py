@@ -15,21 +15,11 @@ from msgspec.structs import force_setattr
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.core.values.arguments import (
-    checked_bool,
-    checked_choice,
-    checked_int,
-    checked_number,
-    checked_str,
-)
+from limpet.core.values.arguments import checked_bool, checked_choice, checked_int, checked_number, checked_str
 from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze
 from limpet.core.values.messages import Message, MessageCategory
 
-SUMMARY_PREFIXES: Final = {
-    "en": "Summary of previous context: ",
-    "ja": "前文の要約：",
-    "zh": "前文摘要：",
-}
+SUMMARY_PREFIXES: Final = {"en": "Summary of previous context: ", "ja": "前文の要約：", "zh": "前文摘要："}
 """The first words of a summary, by language."""
 
 SUMMARY_LANGUAGES: Final = tuple(SUMMARY_PREFIXES)
@@ -105,9 +95,7 @@ class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     def _check_marks(self) -> None:
         marks = (self.low, self.high)
-        if any(type(cast("object", mark)) not in (int, float) for mark in marks) or not (
-            0 < self.low < self.high <= 1
-        ):
+        if any(type(cast("object", mark)) not in (int, float) for mark in marks) or not (0 < self.low < self.high <= 1):
             raise errors.InvalidRequest(
                 f"the marks are parts of the budget, 0 < low < high <= 1, not {self.low!r} and {self.high!r}."
             )
@@ -128,8 +116,7 @@ def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
             raise errors.InvalidRequest(f"the share of {name} is a part from 0 to 1.")
     if sum(names.values()) > 1 + 1e-9:
         raise errors.InvalidRequest(
-            f"the shares add up to {sum(names.values()):.2f}; 1 is the whole budget.",
-            hint="Lower some of them.",
+            f"the shares add up to {sum(names.values()):.2f}; 1 is the whole budget.", hint="Lower some of them."
         )
     return freeze(names)
 
@@ -207,14 +194,10 @@ def bounded_factor(factor: float) -> float:
     return min(most, max(1 / most, factor))
 
 
-def corrections_with_usage(
-    known: tuple[CounterCorrection, ...], usage: ReportedUsage
-) -> tuple[CounterCorrection, ...]:
+def corrections_with_usage(known: tuple[CounterCorrection, ...], usage: ReportedUsage) -> tuple[CounterCorrection, ...]:
     """Return the corrections after one more observation."""
     others = tuple(one for one in known if one.counter != usage.counter)
-    here = next(
-        (one for one in known if one.counter == usage.counter), CounterCorrection(usage.counter)
-    )
+    here = next((one for one in known if one.counter == usage.counter), CounterCorrection(usage.counter))
     return (*others, here.with_usage(usage))
 
 

@@ -103,18 +103,14 @@ def _handle_groups(frame: Frame, together: CallGroups) -> list[_HandleGroup]:
     for index, handle in enumerate(frame.context_handles):
         key = together.get(handle.handle_id, handle.handle_id)
         found.setdefault(key, []).append((index, handle))
-    made = [
-        _HandleGroup(tuple(handle for _, handle in unit), unit[-1][0]) for unit in found.values()
-    ]
+    made = [_HandleGroup(tuple(handle for _, handle in unit), unit[-1][0]) for unit in found.values()]
     return sorted(made, key=lambda unit: unit.newest)
 
 
 class _CompactionPlanner:
     """One compaction in the making."""
 
-    def __init__(
-        self, frame: Frame, target: int, strategy: CompactionStrategy, units: list[_HandleGroup]
-    ) -> None:
+    def __init__(self, frame: Frame, target: int, strategy: CompactionStrategy, units: list[_HandleGroup]) -> None:
         self._frame = frame
         self._target = target
         self._strategy = strategy
@@ -151,12 +147,7 @@ class _CompactionPlanner:
         if self._original <= self._target:
             return
         newest = self._frame.handle_count - limits.NEWEST_MESSAGES
-        old = [
-            handle
-            for unit in self._units
-            if unit.newest < newest and not unit.must_stay
-            for handle in unit.handles
-        ]
+        old = [handle for unit in self._units if unit.newest < newest and not unit.must_stay for handle in unit.handles]
         if not old or (len(old) == 1 and old[0].handle_id.startswith(SUMMARY_ID_PREFIX)):
             return
         made = self._summary(old, contents(old[-limits.SUMMARISED_HANDLES_MAX :]))
@@ -165,9 +156,7 @@ class _CompactionPlanner:
             self._replacements = [made]
 
     def _summary(self, old: Sequence[ContextHandle], contents: Mapping[str, str]) -> ContextHandle:
-        texts = [
-            (handle.handle_id, contents.get(handle.handle_id, handle.description)) for handle in old
-        ]
+        texts = [(handle.handle_id, contents.get(handle.handle_id, handle.description)) for handle in old]
         chars = max(400, int(self._target * limits.SUMMARY_SHARE) * 2)
         text = f"Summary of {len(old):,} handles:\n{summary.extract_named_sentences(texts, chars)}".rstrip()
         ids = [handle.handle_id for handle in old]
@@ -187,22 +176,17 @@ class _CompactionPlanner:
         assert strategy.function is not None, "a custom strategy has a function"
         after = cast("object", strategy.function(before))
         if not isinstance(after, ContextPack):
-            raise errors.InvalidRequest(
-                f"a custom strategy returns a ContextPack, not {type(after).__name__}."
-            )
+            raise errors.InvalidRequest(f"a custom strategy returns a ContextPack, not {type(after).__name__}.")
         was = {s.handle_id: s.content for s in before.segments if s.handle_id is not None}
         now = {s.handle_id: s.content for s in after.segments if s.handle_id is not None}
         if made_up := sorted(now.keys() - was.keys()):
             raise errors.InvalidRequest(
-                f"the strategy put in {made_up[0]!r}, which is no handle of the frame.",
-                facts={"handles": made_up},
+                f"the strategy put in {made_up[0]!r}, which is no handle of the frame.", facts={"handles": made_up}
             )
         gone = was.keys() - now.keys()
         for unit in self._units:
             names = {handle.handle_id for handle in unit.handles}
-            if lost := sorted(
-                h.handle_id for h in unit.handles if _must_stay(h) and h.handle_id in gone
-            ):
+            if lost := sorted(h.handle_id for h in unit.handles if _must_stay(h) and h.handle_id in gone):
                 raise errors.InvalidRequest(
                     f"the strategy dropped {lost[0]!r}, which is critical or pinned.",
                     hint="Nothing was changed. Keep critical and pinned segments.",
@@ -211,9 +195,7 @@ class _CompactionPlanner:
             if names <= gone:
                 self._removed += unit.handles
             else:
-                self._shorten(
-                    unit, {name: now[name] for name in names & now.keys() if now[name] != was[name]}
-                )
+                self._shorten(unit, {name: now[name] for name in names & now.keys() if now[name] != was[name]})
 
     def _shorten(self, unit: _HandleGroup, texts: Mapping[str, str]) -> None:
         for handle in unit.handles:

@@ -44,9 +44,7 @@ def is_cut_due(tokens: int, room: int, policy: WindowPolicy, left: int = 0) -> b
     return tokens > (high if left <= high else left + room * (policy.high - policy.low))
 
 
-def plan_cut(
-    live: CutInput, policy: WindowPolicy, count: CountMessage
-) -> tuple[Cut, Summary | None] | None:
+def plan_cut(live: CutInput, policy: WindowPolicy, count: CountMessage) -> tuple[Cut, Summary | None] | None:
     """Return the cut down to the low-water mark, and the summary of what goes; None if nothing can go.
 
     The cut's tokens are those of what is left, with the summary that was there before.
@@ -116,19 +114,11 @@ def _cut_boundaries(pieces: Sequence[WindowMessage], turn: int) -> list[int]:
     """Return where a window may begin: at questions, and in the current turn at its groups."""
     groups = messages.group_messages([piece.message for piece in pieces])
     starts = [group.first for group in groups]
-    return [
-        at
-        for at in starts
-        if at and (pieces[at].message.role == "user" or pieces[at].number > turn)
-    ]
+    return [at for at in starts if at and (pieces[at].message.role == "user" or pieces[at].number > turn)]
 
 
 def _summarise_cut(
-    out: Sequence[WindowMessage],
-    last: int,
-    policy: WindowPolicy,
-    live: CutInput,
-    count: CountMessage,
+    out: Sequence[WindowMessage], last: int, policy: WindowPolicy, live: CutInput, count: CountMessage
 ) -> Summary:
     before = live.summary
     if before and before.last and live.cut and before.last < live.cut.first - 1:
@@ -138,7 +128,5 @@ def _summarise_cut(
     chars = int(live.room * limits.SUMMARY_SHARE) * 2
     said = [piece.message for piece in out]
     language, prefix = policy.summary or "en", policy.summary_prefix
-    stands = summary.summarise_messages(
-        said, numbers, chars=chars, language=language, prefix=prefix, before=before
-    )
+    stands = summary.summarise_messages(said, numbers, chars=chars, language=language, prefix=prefix, before=before)
     return replace(stands, last=last, tokens=count(stands.message()))

@@ -197,18 +197,14 @@ def fit(
     for level in CompactionLevel:
         if level < least:
             continue
-        fitting = _FittingAttempt(
-            items, budget - overhead, level, count, shares=shares, pools=pools
-        )
+        fitting = _FittingAttempt(items, budget - overhead, level, count, shares=shares, pools=pools)
         if fitting.place_required() or (flag and level is CompactionLevel.CRITICAL):
             fitting.admit()
             return fitting.result()
     raise _overflow_error(items, budget, overhead)
 
 
-def _overflow_error(
-    items: Sequence[ContextItem], budget: int, overhead: int
-) -> errors.ContextOverflow:
+def _overflow_error(items: Sequence[ContextItem], budget: int, overhead: int) -> errors.ContextOverflow:
     needed = [
         (_critical_view(item).size, item)
         for item in items
@@ -231,11 +227,7 @@ def _overflow_error(
 
 def _critical_view(item: ContextItem) -> ItemView:
     """Return what is left of a critical item at the last level."""
-    return (
-        item.view_at_level(CompactionLevel.CRITICAL)
-        if item.view_at_level
-        else whole_view(item, item.rule)
-    )
+    return item.view_at_level(CompactionLevel.CRITICAL) if item.view_at_level else whole_view(item, item.rule)
 
 
 class _FittingAttempt:
@@ -271,9 +263,7 @@ class _FittingAttempt:
                 self._left_out[index] = item.rule
             elif item.priority is critical:
                 at_level = item.view_at_level
-                self._place(
-                    index, at_level(self._level) if at_level else whole_view(item, item.rule)
-                )
+                self._place(index, at_level(self._level) if at_level else whole_view(item, item.rule))
         if self._level >= CompactionLevel.CRITICAL:
             return self._room >= 0
         if self._pools is not None:
@@ -329,9 +319,7 @@ class _FittingAttempt:
             return self._shortened(item, item.shorten or short_forms.lighten_message, rule)
         return whole_view(item, rule)
 
-    def _shortened(
-        self, item: ContextItem, shorter: Callable[[Message], Message], rule: str
-    ) -> ItemView:
+    def _shortened(self, item: ContextItem, shorter: Callable[[Message], Message], rule: str) -> ItemView:
         messages, tokens = list[Message](), list[int]()
         for message, size in zip(item.messages, item.tokens, strict=True):
             made = shorter(message)
@@ -383,10 +371,7 @@ class _FittingAttempt:
         size = sum([items[index].size for index in waiting])
         # Where there is room for all, it does not matter who comes first.
         if size <= self._room and self._level < CompactionLevel.LIGHT:
-            views = {
-                index: items[index].cached_view or whole_view(items[index], RULE_FITS)
-                for index in waiting
-            }
+            views = {index: items[index].cached_view or whole_view(items[index], RULE_FITS) for index in waiting}
             self._placed.update(views)
             self._room -= size
         else:
@@ -472,11 +457,7 @@ class _FittingAttempt:
         if view.size <= self._room:
             return view
         # Of the current turn even a shortened result is worth more than none; so is high evidence.
-        shorters = (
-            (short_forms.lighten_message, short_forms.stub_tool_output)
-            if item.in_current_turn
-            else ()
-        )
+        shorters = (short_forms.lighten_message, short_forms.stub_tool_output) if item.in_current_turn else ()
         if item.shorten is not None and item.priority is ContextPriority.HIGH:
             shorters = (item.shorten,)
         for shorter in shorters:

@@ -139,9 +139,7 @@ class EvidenceItem(msgspec.Struct, frozen=True):
 class HandleQueue:
     """Handles of one priority that nobody has to see, the newest first, by their indices in the frame."""
 
-    def __init__(
-        self, priority: ContextPriority, indices: Sequence[int], sizes: Sequence[int]
-    ) -> None:
+    def __init__(self, priority: ContextPriority, indices: Sequence[int], sizes: Sequence[int]) -> None:
         self.priority = priority
         self.position = 0
         self._indices = indices
@@ -151,9 +149,7 @@ class HandleQueue:
         self.count = len(found)
         self.tokens = sum(found)
 
-    def take_within(
-        self, room: int, spent: int, most: int, *, extra: int, each: int
-    ) -> Iterator[tuple[int, int]]:
+    def take_within(self, room: int, spent: int, most: int, *, extra: int, each: int) -> Iterator[tuple[int, int]]:
         """Yield indices and sizes, in order, of those that there is room for; `most` is what any takes at most.
 
         What is larger than the room is passed over; the first that would come too late waits. `extra` is
@@ -221,9 +217,7 @@ def _newest_first(scores: bytes, priority: ContextPriority, gone: Set[int]) -> l
 class PackAssembler:
     """One pack in the making."""
 
-    def __init__(
-        self, wanted: PackInput, fetch: FetchContents, sized: CountMessage, counted: CounterInfo
-    ) -> None:
+    def __init__(self, wanted: PackInput, fetch: FetchContents, sized: CountMessage, counted: CounterInfo) -> None:
         self.wanted = wanted
         self.counted = counted
         self._fetch = fetch
@@ -313,9 +307,7 @@ class PackAssembler:
     def _breadcrumbs_view(self, level: CompactionLevel) -> ItemView:
         ancestry = self.wanted.ancestry
         text = pack.breadcrumbs_text(ancestry, level, asks=self.goal_is_question)
-        view = self._text_view(
-            "pack_breadcrumbs", text, role="user" if self.goal_is_question else "system"
-        )
+        view = self._text_view("pack_breadcrumbs", text, role="user" if self.goal_is_question else "system")
         if level < CompactionLevel.CRITICAL:
             size = max(view.size, limits.BREADCRUMB_TOKENS * len(ancestry))
             view = ItemView(view.messages, (size,), size, view.rule)
@@ -337,9 +329,7 @@ class PackAssembler:
         if room <= 0 or level is CompactionLevel.CRITICAL or self._gives_up():
             return batch
         # After a look in vain estimates are too small here: several at once may have one that fits.
-        each, most_of = (
-            (0, 4**self._fruitless_reads) if self._fruitless_reads else (1, _BATCH_HANDLES_MAX)
-        )
+        each, most_of = (0, 4**self._fruitless_reads) if self._fruitless_reads else (1, _BATCH_HANDLES_MAX)
         for waiting in self.handles.queues:
             if level >= CompactionLevel.AGGRESSIVE and waiting.priority <= ContextPriority.LOW:
                 break
@@ -355,8 +345,7 @@ class PackAssembler:
 
     def _gives_up(self) -> bool:
         return (
-            self._fruitless_reads > _FRUITLESS_READS_MAX
-            or self._tokens_read > _READ_BUDGETS_MAX * self.wanted.budget
+            self._fruitless_reads > _FRUITLESS_READS_MAX or self._tokens_read > _READ_BUDGETS_MAX * self.wanted.budget
         )
 
     def _evidence_room(self, fitted: FitResult) -> int:
@@ -415,10 +404,7 @@ class PackAssembler:
     def _summary(self, under: Sequence[ContextItem], chars: int) -> Message:
         """Return what stands for some of the evidence."""
         shown = [self.evidence[item.first] for item in under]
-        texts = [
-            (one.handle.handle_id, one.fence.unwrap(str(one.item.messages[0].content)))
-            for one in shown
-        ]
+        texts = [(one.handle.handle_id, one.fence.unwrap(str(one.item.messages[0].content))) for one in shown]
         told = summary.extract_named_sentences(texts, chars)
         ids = [one.handle.handle_id for one in shown]
         step = len(self.handles.handles)
@@ -445,9 +431,7 @@ def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> Conte
     )  # fmt: skip
 
 
-def assemble(
-    wanted: PackInput, fetch: FetchContents, *, count: CountMessage, counted: CounterInfo
-) -> ContextPack:
+def assemble(wanted: PackInput, fetch: FetchContents, *, count: CountMessage, counted: CounterInfo) -> ContextPack:
     """Return the pack of a frame: at most its budget, or what is critical of it if flagged.
 
     Raises BudgetTooSmall, HandleUnresolved for content that must be there, and ContextOverflow with what
@@ -540,27 +524,19 @@ class _PackBuilder:
             self._add_evidence(item, view)
         elif item.is_summary:
             self._append(view.messages[0], view.size, PackSource(SOURCE_SUMMARY))
-            self._segments.append(
-                _message_segment(item, view.messages[0], view.size, shortened=False)
-            )
+            self._segments.append(_message_segment(item, view.messages[0], view.size, shortened=False))
         else:
             for at, message in enumerate(view.messages):
-                came = message is item.messages[at] and not (
-                    item.original_sizes and item.original_sizes[at]
-                )
+                came = message is item.messages[at] and not (item.original_sizes and item.original_sizes[at])
                 source = PackSource(SOURCE_MESSAGE, None, item.first + at, not came)
                 self._append(message, view.tokens[at], source)
-                self._segments.append(
-                    _message_segment(item, message, view.tokens[at], shortened=not came)
-                )
+                self._segments.append(_message_segment(item, message, view.tokens[at], shortened=not came))
 
     def _add_evidence(self, item: ContextItem, view: ItemView) -> None:
         shown = self._work.evidence[item.first]
         message, handle = view.messages[0], shown.handle
         shortened = message is not item.messages[0]
-        source = PackSource(
-            SOURCE_HANDLE, handle.handle_id, 0, shortened, _source_sessions([shown])
-        )
+        source = PackSource(SOURCE_HANDLE, handle.handle_id, 0, shortened, _source_sessions([shown]))
         self._append(message, view.size, source)
         self._segments.append(
             ContextSegment(
@@ -589,13 +565,7 @@ class _PackBuilder:
     def _token_summary(self) -> TokenSummary:
         counted = self._work.counted
         parts = token_breakdown(self._sources, self._sizes, counted.overhead)
-        return token_summary(
-            self._wanted.budget,
-            parts,
-            self._fitted.level,
-            counter=counted.name,
-            exact=counted.exact,
-        )
+        return token_summary(self._wanted.budget, parts, self._fitted.level, counter=counted.name, exact=counted.exact)
 
     def _entries(self) -> Iterator[HandleEntry]:
         for index, item in enumerate(self._items):
@@ -637,17 +607,11 @@ class _PackBuilder:
             elif level is CompactionLevel.AGGRESSIVE and priority <= ContextPriority.LOW:
                 rule = fitter.RULE_LOW_PRIORITY
             yield HandleEntry(
-                fate=Fate.LEFT_OUT,
-                rule=rule,
-                priority=priority,
-                tokens=waiting.tokens,
-                count=waiting.count,
+                fate=Fate.LEFT_OUT, rule=rule, priority=priority, tokens=waiting.tokens, count=waiting.count
             )
 
 
-def token_breakdown(
-    sources: Sequence[PackSource], sizes: Sequence[int], overhead: int
-) -> TokenBreakdown:
+def token_breakdown(sources: Sequence[PackSource], sizes: Sequence[int], overhead: int) -> TokenBreakdown:
     """Return what the parts of a pack take."""
     sums: dict[str, int] = {}
     for source, size in zip(sources, sizes, strict=True):
@@ -678,9 +642,7 @@ def token_summary(
     )
 
 
-def _message_segment(
-    item: ContextItem, message: Message, size: int, *, shortened: bool
-) -> ContextSegment:
+def _message_segment(item: ContextItem, message: Message, size: int, *, shortened: bool) -> ContextSegment:
     return ContextSegment(
         segment_type=SegmentType.SUMMARY if item.is_summary else SegmentType.CONVERSATION,
         priority=item.priority,
@@ -703,9 +665,7 @@ def _left_out_entry(handle: ContextHandle, rule: str) -> HandleEntry:
     )  # fmt: skip
 
 
-def _frame_breadcrumbs(
-    ancestry: Sequence[Frame], level: CompactionLevel
-) -> tuple[FrameBreadcrumb, ...]:
+def _frame_breadcrumbs(ancestry: Sequence[Frame], level: CompactionLevel) -> tuple[FrameBreadcrumb, ...]:
     frames = list(ancestry)
     if level is CompactionLevel.CRITICAL and len(frames) > 2:
         frames = [frames[0], frames[-1]]

@@ -31,9 +31,7 @@ def checked_language(language: str) -> str:
     return language
 
 
-def fit_profile(
-    profile: Profile, engine: str, *, budget: int, language: str
-) -> ProfilePrompt | None:
+def fit_profile(profile: Profile, engine: str, *, budget: int, language: str) -> ProfilePrompt | None:
     """Return what is known as part of a system prompt of at most `budget` tokens; None if that is nothing.
 
     Of a text that is too long the first lines stay: the most useful come first.
@@ -60,12 +58,6 @@ def _fence_profile(text: str, words: str) -> str:
 
 
 def _profile_sources(profile: Profile, engine: str) -> dict[str, object]:
-    sources = {
-        (fact.source.session_id, fact.source.message_id, fact.source.position)
-        for fact in profile.facts
-    }
+    sources = {(fact.source.session_id, fact.source.message_id, fact.source.position) for fact in profile.facts}
     names = ("session_id", "message_id", "position")
-    return {
-        "engine": engine,
-        "sources": [dict(zip(names, one, strict=True)) for one in sorted(sources)],
-    }
+    return {"engine": engine, "sources": [dict(zip(names, one, strict=True)) for one in sorted(sources)]}

@@ -114,9 +114,7 @@ class _PackRecorder:
             run.priorities.append(int(segment.priority))
         yield from run.part() if run else ()
 
-    def _message_part(
-        self, at: int, source: PackSource, segment: ContextSegment | None
-    ) -> dict[str, Json]:
+    def _message_part(self, at: int, source: PackSource, segment: ContextSegment | None) -> dict[str, Json]:
         message = self._pack.messages[at]
         part: dict[str, Json] = {"kind": source.kind, "tokens": self._pack.sizes[at]}
         if source.kind in (SOURCE_MESSAGE, SOURCE_SUMMARY):
@@ -177,17 +175,13 @@ def rebuilt_pack(chosen: PackSelection, texts: ReadTexts, said: ReadMessagesAt) 
 
 
 def _corrupt_pack_error(chosen: PackSelection) -> errors.Corrupt:
-    return errors.Corrupt(
-        "a recorded pack can't be made again as it was.", facts={"context_hash": chosen.digest}
-    )
+    return errors.Corrupt("a recorded pack can't be made again as it was.", facts={"context_hash": chosen.digest})
 
 
 class _PackRebuilder:
     """A recorded pack in the making."""
 
-    def __init__(
-        self, chosen: PackSelection, texts: Mapping[str, str], said: ReadMessagesAt
-    ) -> None:
+    def __init__(self, chosen: PackSelection, texts: Mapping[str, str], said: ReadMessagesAt) -> None:
         self._chosen = chosen
         self._texts = texts
         self._read_messages = said
@@ -216,10 +210,7 @@ class _PackRebuilder:
             metadata=metadata,
             brief_context=str(brief.content),
             breadcrumbs=tuple(
-                msgspec.convert(
-                    dict(zip(FrameBreadcrumb.__struct_fields__, crumb, strict=True)),
-                    FrameBreadcrumb,
-                )
+                msgspec.convert(dict(zip(FrameBreadcrumb.__struct_fields__, crumb, strict=True)), FrameBreadcrumb)
                 for crumb in msgspec.json.decode(self._text(frames))
             ),
             segments=tuple(self._segments),
@@ -251,15 +242,9 @@ class _PackRebuilder:
     def _append_run(self, part: Mapping[str, Json], moment: ConversationMoment) -> None:
         found = self._read_messages(moment, part["first"], part["last"])
         numbers = range(part["first"], part["last"] + 1)
-        for number, message, size, priority in zip(
-            numbers, found, part["tokens"], part["priorities"], strict=True
-        ):
+        for number, message, size, priority in zip(numbers, found, part["tokens"], part["priorities"], strict=True):
             self._append(message, size, PackSource(SOURCE_MESSAGE, None, number))
-            self._segments.append(
-                _recorded_segment(
-                    message, size, ContextPriority(priority), SegmentType.CONVERSATION
-                )
-            )
+            self._segments.append(_recorded_segment(message, size, ContextPriority(priority), SegmentType.CONVERSATION))
             self._message_entries.append(_recorded_entry(number, Fate.KEPT, size, message))
 
     def _append_part(self, part: Mapping[str, Json]) -> None:
@@ -298,12 +283,8 @@ class _PackRebuilder:
 
     def _append_altered(self, part: Mapping[str, Json], message: Message) -> None:
         number, size = part.get("number", 0), part["tokens"]
-        self._append(
-            message, size, PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE)
-        )
-        made = _recorded_segment(
-            message, size, ContextPriority(part["priority"]), SegmentType(part["type"])
-        )
+        self._append(message, size, PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE))
+        made = _recorded_segment(message, size, ContextPriority(part["priority"]), SegmentType(part["type"]))
         self._segments.append(msgspec.structs.replace(made, shortened=part["shortened"]))
         if number:
             self._message_entries.append(_recorded_entry(number, Fate.SHORTENED, size, message))
@@ -320,9 +301,7 @@ class _PackRebuilder:
         return PackLedger(tuple(self._handles), Ledger(tuple(self._message_entries)))
 
 
-def _recorded_segment(
-    message: Message, size: int, priority: ContextPriority, kind: SegmentType
-) -> ContextSegment:
+def _recorded_segment(message: Message, size: int, priority: ContextPriority, kind: SegmentType) -> ContextSegment:
     told = kind is SegmentType.SUMMARY
     return ContextSegment(
         segment_type=kind,
@@ -350,8 +329,7 @@ def window_selection(window: Window, tenant: str, session_id: str) -> WindowSele
         raise errors.InvalidRequest(f"window is a Window, not {type(window).__name__}.")
     if window.session_id and (window.tenant, window.session_id) != (tenant, session_id):
         raise errors.InvalidRequest(
-            "the window was made of another session.",
-            hint="Give the one that this session's window() has made.",
+            "the window was made of another session.", hint="Give the one that this session's window() has made."
         )
     if not window.session_id:
         raise errors.InvalidRequest(
@@ -383,9 +361,7 @@ def window_selection(window: Window, tenant: str, session_id: str) -> WindowSele
     return chosen
 
 
-def rebuilt_window(
-    recorded: WindowSelection, count: int, read: ReadMessageRange, *, tenant: str
-) -> Window:
+def rebuilt_window(recorded: WindowSelection, count: int, read: ReadMessageRange, *, tenant: str) -> Window:
     """Return the window that was recorded, of a conversation of `count` messages then.
 
     Raises Corrupt if it is not the same, Erased if something of it was erased.
@@ -409,9 +385,7 @@ def rebuilt_window(
             found, numbers, fate = list(read(*part)), list(range(part[0], part[1] + 1)), Fate.KEPT
         for number, message in zip(numbers, found, strict=False):
             size = recorded.sizes[len(messages) + number - numbers[0]]
-            inside[number] = LedgerEntry(
-                number, number, fate, size, size, RULE_IN_RECORDED_WINDOW, message.category
-            )
+            inside[number] = LedgerEntry(number, number, fate, size, size, RULE_IN_RECORDED_WINDOW, message.category)
         messages += found
     if messages_digest(messages) != recorded.digest:
         raise errors.Corrupt(
@@ -431,11 +405,7 @@ def _recorded_ledger(inside: Mapping[int, LedgerEntry], count: int) -> Ledger:
     before = 0
     for number in (*sorted(inside), count + 1):
         if number > before + 1:
-            entries.append(
-                LedgerEntry(
-                    before + 1, number - 1, Fate.LEFT_OUT, 0, 0, RULE_NOT_IN_RECORDED_WINDOW
-                )
-            )
+            entries.append(LedgerEntry(before + 1, number - 1, Fate.LEFT_OUT, 0, 0, RULE_NOT_IN_RECORDED_WINDOW))
         if number in inside:
             entries.append(inside[number])
         before = number

@@ -67,9 +67,7 @@ def _map_message_texts(message: Message, shorter: ShortenText) -> Message:
         # For a tool message the provider's content is its one result.
         said = results[0].result if results else content
         raw = freeze({**raw, "content": said}) if raw.get("content") is not None else raw
-    return msgspec.structs.replace(
-        message, content=content, tool_results=results, openai=raw, anthropic=None
-    )
+    return msgspec.structs.replace(message, content=content, tool_results=results, openai=raw, anthropic=None)
 
 
 def _map_content_texts(content: Json, shorter: ShortenText) -> Json:

@@ -68,9 +68,7 @@ def _part_text(part: Json) -> str:
     return text if isinstance(text, str) else ""
 
 
-def extract_sentences(
-    messages: Sequence[Message], chars: int, before: str = "", prefix: str = ""
-) -> str:
+def extract_sentences(messages: Sequence[Message], chars: int, before: str = "", prefix: str = "") -> str:
     """Return at most so many characters of what the messages say, the weightiest, in order.
 
     `before` is an earlier summary; its lines are weighed along with the rest, and may go. `prefix` is what
@@ -78,8 +76,7 @@ def extract_sentences(
     """
     sentences = [*_summary_sentences(before, prefix), *_message_sentences(messages)]
     return _heaviest_lines(
-        [(_sentence_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences],
-        chars,
+        [(_sentence_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences], chars
     )
 
 
@@ -107,10 +104,7 @@ def _heaviest_lines(lines: Sequence[tuple[float, str]], chars: int) -> str:
 
 def _summary_sentences(before: str, prefix: str) -> list[tuple[str, str]]:
     """Return the sentences of an earlier summary, without the words around them."""
-    prefix = next(
-        (each for each in (prefix, *SUMMARY_PREFIXES.values()) if each and before.startswith(each)),
-        "",
-    )
+    prefix = next((each for each in (prefix, *SUMMARY_PREFIXES.values()) if each and before.startswith(each)), "")
     found: list[tuple[str, str]] = []
     first, *lines = before.removeprefix(prefix).split("\n")
     # Whatever words it begins with, the line that only names its messages says nothing.
@@ -174,12 +168,7 @@ def summarise_messages(
     if before and not before.last:
         named = f"{named} and earlier ones"
     text = extract_sentences(messages, chars, before.text if before else "", prefix)
-    return Summary(
-        ranges[0][0],
-        ranges[-1][1],
-        f"{prefix}(messages {named})\n{text}".rstrip(),
-        messages[-1].timestamp,
-    )
+    return Summary(ranges[0][0], ranges[-1][1], f"{prefix}(messages {named})\n{text}".rstrip(), messages[-1].timestamp)
 
 
 def with_prefix(text: str, language: str, prefix: str | None = None) -> str:
@@ -202,9 +191,7 @@ def is_summary(message: Message, prefix: str | None = None) -> bool:
 def checked_language(language: str) -> str:
     """Return the language of a summary; raise InvalidRequest if there are no words for it."""
     if language not in SUMMARY_PREFIXES:
-        raise errors.InvalidRequest(
-            f"a summary's language is one of {', '.join(SUMMARY_PREFIXES)}, not {language!r}."
-        )
+        raise errors.InvalidRequest(f"a summary's language is one of {', '.join(SUMMARY_PREFIXES)}, not {language!r}.")
     return language
 
 
@@ -241,9 +228,7 @@ def _normalise_term(text: str) -> str:
     return _key_term_patterns().space.sub(" ", text).strip(" .,:;-").casefold()
 
 
-def recall_score(
-    messages: Sequence[Message], text: str, before: str = ""
-) -> tuple[float, list[str]]:
+def recall_score(messages: Sequence[Message], text: str, before: str = "") -> tuple[float, list[str]]:
     """Return how much of their marks a summary of messages has, from 0 to 1, and the weightiest that it has not.
 
     What users said weighs most, and what was said more than once more than once. `before` is the summary
@@ -254,9 +239,7 @@ def recall_score(
     for role, words in (("assistant", before), *said):
         for mark in key_terms(words):
             weights[mark] = weights.get(mark, 0) + _RECALL_ROLE_WEIGHTS.get(role, 1)
-    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[
-        : limits.SUMMARY_RECALL_TERMS_MAX
-    ]
+    asked = sorted(weights, key=lambda mark: (-weights[mark], mark))[: limits.SUMMARY_RECALL_TERMS_MAX]
     missing = list(_missing_terms(asked, text))
     total = sum(weights[mark] for mark in asked)
     lost = sum(weights[mark] for mark in missing)

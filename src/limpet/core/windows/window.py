@@ -41,10 +41,7 @@ _SINGLE_MESSAGE = values_messages.MessageGroup(0, 0)
 MESSAGE_LINE_CHARS = 80
 """What is shown of a message where each has one line."""
 
-_RULE_BY_CATEGORY = {
-    MessageCategory.SYSTEM: "system message",
-    MessageCategory.CONTEXT: rules.RULE_CONTEXT,
-}
+_RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: rules.RULE_CONTEXT}
 
 
 class WindowMessage(msgspec.Struct, frozen=True):
@@ -128,9 +125,7 @@ def window_items(
         if not alone and not messages:
             # A group is found by what comes after its beginning.
             messages = [None] * at
-            messages += [
-                one.message if isinstance(one, WindowMessage) else None for one in parts[at:]
-            ]
+            messages += [one.message if isinstance(one, WindowMessage) else None for one in parts[at:]]
         group = _SINGLE_MESSAGE if alone else values_messages.group_at(messages, at)
         last = at if alone else group.last
         if at == question:
@@ -164,18 +159,11 @@ def _gap_item(gap: WindowGap) -> ContextItem:
 def _summary_item(part: WindowSummary) -> ContextItem:
     size, count = part.tokens, part.last - part.first + 1
     high, rule = ContextPriority.HIGH, rules.RULE_SUMMARY_OF_CUT
-    return ContextItem(
-        part.first, (part.message,), (size,), size, high, rule, gap_count=count, summarised=True
-    )
+    return ContextItem(part.first, (part.message,), (size,), size, high, rule, gap_count=count, summarised=True)
 
 
 def _message_item(
-    pieces: Sequence[WindowMessage],
-    priority: ContextPriority,
-    rule: str,
-    *,
-    barred: bool,
-    now: bool,
+    pieces: Sequence[WindowMessage], priority: ContextPriority, rule: str, *, barred: bool, now: bool
 ) -> ContextItem:
     first = pieces[0]
     asks = first.message.role == "user"
@@ -188,9 +176,7 @@ def _message_item(
         size = sum(tokens)
         whole = tuple([piece.original_size for piece in pieces])
     whole = whole if any(whole) else ()
-    return ContextItem(
-        first.number, messages, tokens, size, priority, rule, barred, asks, now, 0, False, whole
-    )
+    return ContextItem(first.number, messages, tokens, size, priority, rule, barred, asks, now, 0, False, whole)
 
 
 def _priority_and_rule(
@@ -202,9 +188,7 @@ def _priority_and_rule(
     if group.open:
         return ContextPriority.CRITICAL, RULE_OPEN_CALLS
     if message.role == "system" and piece.number == 1:
-        return (
-            (ContextPriority.CRITICAL, RULE_PROMPT) if keep_prompt else (ContextPriority.MEDIUM, "")
-        )
+        return (ContextPriority.CRITICAL, RULE_PROMPT) if keep_prompt else (ContextPriority.MEDIUM, "")
     if message.metadata and (chosen := priority_of_metadata(message.metadata)):
         return chosen
     return PRIORITY_OF_CATEGORY[message.category], _RULE_BY_CATEGORY.get(message.category, "")
@@ -258,9 +242,7 @@ def _message_key(message: Message) -> tuple[str, str]:
 
 
 def _message_line(message: Message) -> str:
-    return short_forms.abbreviate(
-        " ".join(summary.message_text(message).split()), MESSAGE_LINE_CHARS
-    )
+    return short_forms.abbreviate(" ".join(summary.message_text(message).split()), MESSAGE_LINE_CHARS)
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -312,13 +294,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def diff(self, other: Window) -> WindowDifference:
         """Return what another window has that this one has not, and the other way round."""
         if not isinstance(cast("object", other), Window):
-            raise errors.InvalidRequest(
-                f"a window differs from a Window, not {type(other).__name__}."
-            )
-        before, after = (
-            list(map(_message_key, self.messages)),
-            list(map(_message_key, other.messages)),
-        )
+            raise errors.InvalidRequest(f"a window differs from a Window, not {type(other).__name__}.")
+        before, after = (list(map(_message_key, self.messages)), list(map(_message_key, other.messages)))
         here, there = set(before), set(after)
         same = 0
         for one, two in zip(before, after, strict=False):
@@ -363,9 +340,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             for message, size in zip(self.messages, self.sizes, strict=True)
         )
         told = html.escape(self.explain())
-        return (
-            f"<pre>{told}</pre><table><tr><th>role</th><th>tokens</th><th></th></tr>{rows}</table>"
-        )
+        return f"<pre>{told}</pre><table><tr><th>role</th><th>tokens</th><th></th></tr>{rows}</table>"
 
 
 def fit_window(
@@ -418,8 +393,7 @@ def _explain_window(window: Window) -> str:
     inside = ledger.messages(Fate.KEPT) + shortened
     kind = "exact" if window.exact else "estimated"
     lines = [
-        f"{window.tokens:,} of {window.budget:,} tokens ({window.counter}, {kind}),"
-        f" level {window.level.name.lower()}",
+        f"{window.tokens:,} of {window.budget:,} tokens ({window.counter}, {kind}), level {window.level.name.lower()}",
         f"  in     {inside:,} messages{f' ({shortened:,} shortened)' if shortened else ''}",
     ]
     if under := ledger.messages(Fate.SUMMARISED):

@@ -81,9 +81,7 @@ def add_mentions(slot: FactSlot, new: Iterable[Mention]) -> FactSlot:
     return FactSlot(slot.about, tuple(reversed(kept[: limits.SLOT_SOURCES_MAX])))
 
 
-def remove_mentions(
-    slot: FactSlot, session_id: str | None, positions: Iterable[int] | None
-) -> FactSlot:
+def remove_mentions(slot: FactSlot, session_id: str | None, positions: Iterable[int] | None) -> FactSlot:
     """Return a slot without the mentions of a session (None: of any) at some positions (None: at all)."""
     gone = None if positions is None else set(positions)
     left = (
@@ -97,19 +95,14 @@ def remove_mentions(
 
 def slot_facts(who: Who, slot: FactSlot) -> list[Fact]:
     """Return the facts of a slot, the newest first. The first one is current; a later wording replaced the others."""
-    runs = [
-        list(run)
-        for _, run in itertools.groupby(slot.mentions, lambda m: normalize_wording(m.text))
-    ]
+    runs = [list(run) for _, run in itertools.groupby(slot.mentions, lambda m: normalize_wording(m.text))]
     found = dict[str, Fact]()
     until: int | None = None
     for run in reversed(runs):
         newest = run[-1]
         words = normalize_wording(newest.text)
         if words not in found:
-            found[words] = _fact_of_mention(
-                who, slot.about, newest, since_us=run[0].time_us, until_us=until
-            )
+            found[words] = _fact_of_mention(who, slot.about, newest, since_us=run[0].time_us, until_us=until)
         until = run[0].time_us
     return list(found.values())
 
@@ -121,9 +114,7 @@ def slot_sources(slot: FactSlot, text: str) -> Iterator[Source]:
             yield Source(mention.session_id, mention.message_id, mention.position)
 
 
-def _fact_of_mention(
-    who: Who, about: str, said: Mention, *, since_us: int, until_us: int | None
-) -> Fact:
+def _fact_of_mention(who: Who, about: str, said: Mention, *, since_us: int, until_us: int | None) -> Fact:
     named = index_store.encode_key(who.tenant, who.user_id, about, normalize_wording(said.text))
     return Fact(
         id=f"fact_{_digest(named)}",
@@ -176,10 +167,7 @@ def usefulness(fact: Fact) -> tuple[int, int, int, str]:
 
 
 def update_ranked_facts(
-    ranked: RankedFacts,
-    gone: Iterable[Fact],
-    new: Iterable[Fact],
-    all_facts: Callable[[], Iterable[Fact]],
+    ranked: RankedFacts, gone: Iterable[Fact], new: Iterable[Fact], all_facts: Callable[[], Iterable[Fact]]
 ) -> RankedFacts:
     """Return the ranked facts without `gone` and with `new`. Calls `all_facts` only if too few are left."""
     lost = {fact.id for fact in gone}
@@ -247,9 +235,7 @@ _STOP_WORDS: Final = frozenset([
 
 def search_terms(text: str) -> list[str]:
     """Return the terms of a text without stop words, in order, by the rules of the archive."""
-    return [
-        word for term in terms.count_terms(text) if (word := term.decode()) not in _stop_terms()
-    ]
+    return [word for term in terms.count_terms(text) if (word := term.decode()) not in _stop_terms()]
 
 
 @functools.cache
@@ -339,16 +325,9 @@ class FactStore:
 
     def slots_of_messages(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
         """Return the names of the slots with mentions in these messages."""
-        first, last = (
-            _user_key(who, session_id, min(positions)),
-            _user_key(who, session_id, max(positions)),
-        )
+        first, last = (_user_key(who, session_id, min(positions)), _user_key(who, session_id, max(positions)))
         rows = self._rows(SOURCES, first, prefix_end(last))
-        return {
-            source.slot
-            for _, value in rows
-            if (source := decode_row(value, SlotSource)).position in positions
-        }
+        return {source.slot for _, value in rows if (source := decode_row(value, SlotSource)).position in positions}
 
     def slots_of_source(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
         """Return the names of some slots with mentions in a session, or at a position; empty if there are none.
@@ -377,12 +356,7 @@ class FactStore:
         return [value.decode() for _, value in rows]
 
     def write_slots(
-        self,
-        seen: RankedFactsRow,
-        before: SlotsByName,
-        then: SlotsByName,
-        *,
-        expected: ExpectedRows = NO_EXPECTATION,
+        self, seen: RankedFactsRow, before: SlotsByName, then: SlotsByName, *, expected: ExpectedRows = NO_EXPECTATION
     ) -> bool:
         """Replace slots, all or none; return False if the user's facts have changed since `seen` was read.
 
@@ -395,13 +369,9 @@ class FactStore:
             changes += _slot_rows(who, name, before.get(name), then[name])
         gone = [fact for name in names for fact in _current_facts(who, before.get(name))]
         new = [fact for name in names for fact in _current_facts(who, then[name])]
-        now = update_ranked_facts(
-            seen.ranked, gone, new, lambda: self._all_current_facts(who, then)
-        )
+        now = update_ranked_facts(seen.ranked, gone, new, lambda: self._all_current_facts(who, then))
         changes.append(PutRow(RANKED_FACTS, _user_key(who), msgspec.msgpack.encode(now)))
-        return self._index.write(
-            changes, expected={**expected, (RANKED_FACTS, _user_key(who)): seen.row}
-        )
+        return self._index.write(changes, expected={**expected, (RANKED_FACTS, _user_key(who)): seen.row})
 
     def _all_current_facts(self, who: Who, then: SlotsByName) -> Iterator[Fact]:
         """Yield the facts that are current once these slots are changed."""
@@ -419,9 +389,7 @@ class FactStore:
         """Remove the remains of deleted rows from every file."""
         self._index.scrub()
 
-    def _rows(
-        self, table: str, first: bytes, last: bytes | None = None
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def _rows(self, table: str, first: bytes, last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return scan_all(self._index, table, first, prefix_end(first) if last is None else last)
 
 
@@ -448,13 +416,9 @@ def _current_facts(who: Who, slot: FactSlot | None) -> Sequence[Fact]:
     return slot_facts(who, slot)[:1] if slot and slot.mentions else ()
 
 
-def _slot_rows(
-    who: Who, name: str, before: FactSlot | None, then: FactSlot
-) -> Iterator[PutRow | DropRows]:
+def _slot_rows(who: Who, name: str, before: FactSlot | None, then: FactSlot) -> Iterator[PutRow | DropRows]:
     at = _user_key(who, name)
-    yield (
-        PutRow(SLOTS, at, msgspec.msgpack.encode(then)) if then.mentions else drop_row(SLOTS, at)
-    )
+    yield (PutRow(SLOTS, at, msgspec.msgpack.encode(then)) if then.mentions else drop_row(SLOTS, at))
     for rows, table in ((_source_rows, SOURCES), (_word_rows, WORDS)):
         was, now = rows(who, name, before), rows(who, name, then)
         yield from (drop_row(table, key) for key in was.keys() - now.keys())
@@ -463,9 +427,7 @@ def _slot_rows(
 
 def _source_rows(who: Who, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:
     return {
-        _user_key(who, said.session_id, said.position, name): msgspec.msgpack.encode(
-            SlotSource(said.position, name)
-        )
+        _user_key(who, said.session_id, said.position, name): msgspec.msgpack.encode(SlotSource(said.position, name))
         for said in (slot.mentions if slot else ())
     }
 

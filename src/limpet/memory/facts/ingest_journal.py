@@ -78,10 +78,7 @@ class IngestJournal:
         Raises Unavailable after too many concurrent attempts.
         """
         who = history.who
-        at, at_epoch = (
-            encode_key(who.tenant, who.user_id, history.session_id, history.key),
-            encode_key(who.tenant),
-        )
+        at, at_epoch = (encode_key(who.tenant, who.user_id, history.session_id, history.key), encode_key(who.tenant))
         for _ in range(limits.RETRIES_MAX):
             # The epoch is read before the row. A deletion between the two reads raises the epoch, and
             # then the write below fails.
@@ -91,9 +88,7 @@ class IngestJournal:
             if not row.used_fallback if redo else row.done:
                 return None
             mine = msgspec.msgpack.encode(
-                msgspec.structs.replace(
-                    row, epoch=_decode_epoch(epoch), attempt=row.attempt + 1, done=False
-                )
+                msgspec.structs.replace(row, epoch=_decode_epoch(epoch), attempt=row.attempt + 1, done=False)
             )
             expected = {(INGESTED, at): seen, (EPOCHS, at_epoch): epoch}
             if self._index.write([PutRow(INGESTED, at, mine)], expected=expected):
@@ -106,9 +101,7 @@ class IngestJournal:
         Raises Unavailable if another attempt has begun or the conversation was forgotten.
         """
         if self._index.get(INGESTED, [attempt.key]).get(attempt.key) != attempt.row:
-            raise errors.Unavailable(
-                "the conversation was forgotten, or is being ingested elsewhere; retry."
-            )
+            raise errors.Unavailable("the conversation was forgotten, or is being ingested elsewhere; retry.")
         return {(INGESTED, attempt.key): attempt.row}
 
     def end(self, attempt: IngestAttempt, *, used_fallback: bool) -> None:
@@ -153,9 +146,7 @@ class IngestJournal:
         at = encode_key(who.tenant)
         epoch = _decode_epoch(self._index.get(EPOCHS, [at]).get(at))
         return [
-            (key, value)
-            for key, value in self._rows(who)
-            if not (row := _decode_row(value)).done and row.epoch < epoch
+            (key, value) for key, value in self._rows(who) if not (row := _decode_row(value)).done and row.epoch < epoch
         ]
 
     def _rows(self, who: Who) -> Iterator[tuple[bytes, bytes]]:

@@ -110,9 +110,7 @@ ENGLISH: Final = Language(
             _FACT,
             "nickname",
         ),
-        rule(
-            r"\bi (?:now )?go by (?!the\b|bus|car|train|plane|bike|foot|boat)\w", _FACT, "nickname"
-        ),
+        rule(r"\bi (?:now )?go by (?!the\b|bus|car|train|plane|bike|foot|boat)\w", _FACT, "nickname"),
         rule(r"\bmy pronouns\b|\b(?:she/her|he/him|they/them)\b", _FACT, "pronouns"),
         rule(
             rf"{_EN_AM}{_EN_NOT}(?: an?)?(?: strict)? (?:vegetarian|vegan|pescatarian|pescetarian|kosher|halal|teetotal)\b",
@@ -130,11 +128,7 @@ ENGLISH: Final = Language(
             "",
         ),
         rule(rf"{_EN_AM} \d{{1,3}}(?: years old|-year-old)\b", _FACT, "age"),
-        rule(
-            rf"{_EN_I} (?:no longer |don't )?work as\b|{_EN_AM} (?:working|employed) as\b",
-            _FACT,
-            "job",
-        ),
+        rule(rf"{_EN_I} (?:no longer |don't )?work as\b|{_EN_AM} (?:working|employed) as\b", _FACT, "job"),
         rule(
             rf"{_EN_I} (?:no longer |don't )?work (?:for|at (?!home|night))\b|{_EN_AM} (?:working|employed) (?:for|at (?!home|night))\b",
             _FACT,
@@ -162,9 +156,7 @@ ENGLISH: Final = Language(
             _FACT,
             "home",
         ),
-        rule(
-            r"\bmy (?:home |postal |mailing |new |current )*address(?:'s| is)\b", _FACT, "address"
-        ),
+        rule(r"\bmy (?:home |postal |mailing |new |current )*address(?:'s| is)\b", _FACT, "address"),
         # What they can't have or do.
         rule(
             rf"(?:{_EN_AM}|\bi was){_EN_NOT}(?: terribly| deathly| highly| mildly)? (?:allergic|intolerant) (?:to|of) (?P<items>[^.,;!?]+)",
@@ -176,11 +168,7 @@ ENGLISH: Final = Language(
             _FACT,
             "allergy:{items}",
         ),
-        rule(
-            rf"{_EN_AM}{_EN_NOT} (?P<items>[\w-]+)[ -](?:intolerant|free)\b",
-            _FACT,
-            "allergy:{items}",
-        ),
+        rule(rf"{_EN_AM}{_EN_NOT} (?P<items>[\w-]+)[ -](?:intolerant|free)\b", _FACT, "allergy:{items}"),
         rule(
             rf"{_EN_I} (?:can'?t|cannot|can not|mustn'?t|must not|may not|can never|can only|am not allowed to|shouldn't) (?!wait\b|help\b|thank\b|see\b|find\b|remember\b|tell\b|believe\b|imagine\b|say\b|afford to wait|seem\b|log\b|access\b|get in|recall\b|provide\b|figure\b|do that\b|do this\b|make it\b|use\b|open\b|cancel\b|change\b|book\b)(?:eat|drink|have|take|lift|do|fly|drive|run|walk|climb|work|attend|meet|sleep|tolerate|digest|travel|be|go|concentrate|touch|wear)\b",
             _FACT,
@@ -221,26 +209,14 @@ ENGLISH: Final = Language(
             "date:{what}",
         ),
         rule(r"\bi was born (?:on|in)\b", _FACT, "birthday"),
-        rule(
-            rf"\b(?:my|the|our) {_EN_BOOKING}(?:{_EN_IS}|:) ?(?:\#)?(?=\S*\d|(?-i:[A-Z0-9]{{5,}}))",
-            _ENTITY,
-            "",
-        ),
-        rule(
-            rf"\b(?:my|our)(?: new)? {_EN_CODE}(?:{_EN_IS}|:) ?(?=\S*[\d@-]|\S+$)",
-            _ENTITY,
-            "id:{what}",
-        ),
+        rule(rf"\b(?:my|the|our) {_EN_BOOKING}(?:{_EN_IS}|:) ?(?:\#)?(?=\S*\d|(?-i:[A-Z0-9]{{5,}}))", _ENTITY, ""),
+        rule(rf"\b(?:my|our)(?: new)? {_EN_CODE}(?:{_EN_IS}|:) ?(?=\S*[\d@-]|\S+$)", _ENTITY, "id:{what}"),
         rule(
             rf"\b(?:my|our) {_EN_SIZE}(?:{_EN_IS}| went up to| went down to| is going up to| is only) (?=.*(?:\d|positive|negative|small|medium|large))",
             _FACT,
             "amount:{what}",
         ),
-        rule(
-            rf"\bmy {_EN_FAVOURITE}(?:'s| is| has changed to| are) (?!not\b|unknown)\S",
-            _PREFERENCE,
-            "my:{what}",
-        ),
+        rule(rf"\bmy {_EN_FAVOURITE}(?:'s| is| has changed to| are) (?!not\b|unknown)\S", _PREFERENCE, "my:{what}"),
         # What was decided.
         rule(
             rf"{_EN_I} (?:decided|settled on|settled for|agreed (?:to|on|that)|chose|have chosen|chosen|picked|opted|went with|ended up (?:with|choosing)|signed (?:up )?(?:with|for)|switched (?:to|from)|made up (?:my|our) mind)\b",
@@ -253,11 +229,7 @@ ENGLISH: Final = Language(
             "",
         ),
         # What they like.
-        rule(
-            r"\b(?:from now on|from today(?: on)?|going forward|in (?:the )?future|henceforth)\b",
-            _PREFERENCE,
-            "*",
-        ),
+        rule(r"\b(?:from now on|from today(?: on)?|going forward|in (?:the )?future|henceforth)\b", _PREFERENCE, "*"),
         rule(
             rf"{_EN_I} (?:now |no longer |would always |always |much |used to )*prefer\b(?! not to (?:say|be transferred))",
             _PREFERENCE,
@@ -321,10 +293,7 @@ ENGLISH: Final = Language(
         ),
     ),
     topics=topics(
-        (
-            r"\b(?:window|aisle) seats?\b|\b(?:on|by|at|near) the (?:window|aisle)\b|\baisle\b",
-            "seat",
-        ),
+        (r"\b(?:window|aisle) seats?\b|\b(?:on|by|at|near) the (?:window|aisle)\b|\baisle\b", "seat"),
         (r"\b(?:dark|light) (?:mode|theme)s?\b", "theme"),
         (r"\b(?:tabs|spaces)\b", "indent"),
         (r"\b(?:metric|imperial|celsius|fahrenheit)\b", "units"),
@@ -357,7 +326,7 @@ ENGLISH: Final = Language(
         Evidence(
             _EN_SPEAKER,
             case_insensitive(
-                r"(?-i:\b(?:in|at|near|for|with|from|to|under|called|named) (?:the )?[A-Z][a-zà-ÿ]{2,})|(?-i:\b(?=[A-Z0-9-]*\d)(?=[A-Z0-9-]*[A-Z-])[A-Z0-9]+(?:-[A-Z0-9]+)*\b(?<=.{5})|\b[A-Z]{2,} \d[\d ]{2,}\b|\b\d{2,}-\d{2,}[\d-]*\b)|\b[\w.+-]+@[\w-]+\.\w",
+                r"(?-i:\b(?:in|at|near|for|with|from|to|under|called|named) (?:the )?[A-Z][a-zà-ÿ]{2,})|(?-i:\b(?=[A-Z0-9-]*\d)(?=[A-Z0-9-]*[A-Z-])[A-Z0-9]+(?:-[A-Z0-9]+)*\b(?<=.{5})|\b[A-Z]{2,} \d[\d ]{2,}\b|\b\d{2,}-\d{2,}[\d-]*\b)|\b[\w.+-]+@[\w-]+\.\w"
             ),
             _ENTITY,
         ),
@@ -374,9 +343,7 @@ _JA_KIN = (
     r"(?:義理の)?(?:妻|嫁|夫|旦那|主人|家内|彼女|彼氏|婚約者|父|母|両親|兄|弟|姉|妹|息子|娘|長男|次男|三男|長女|次女|三女|末っ子|祖父|祖母|孫|甥|姪|叔父|叔母|伯父|伯母"
     r"|いとこ|従兄|従妹|従弟|従姉|友人|友達|友だち|親友|同僚|後輩|先輩|犬|猫|愛犬|愛猫|ペット)"
 )
-_JA_HELPER = (
-    r"(?P<role>上司|部長|課長|店長|担任|主治医|税理士|弁護士|大家|家庭教師|コーチ|かかりつけ)"
-)
+_JA_HELPER = r"(?P<role>上司|部長|課長|店長|担任|主治医|税理士|弁護士|大家|家庭教師|コーチ|かかりつけ)"
 _JA_THING = r"(?P<taste>[^、。はがもを\s]{1,20})"
 _JA_DIGITS = r"[0-9０-９〇一二三四五六七八九十百千]"
 _JA_DAY = rf"(?:{_JA_DIGITS}{{1,4}}年{_JA_DIGITS}{{1,2}}月|{_JA_DIGITS}{{1,3}}月{_JA_DIGITS}{{1,3}}日|{_JA_DIGITS}{{1,3}}月の?第[一二三四五1-5][月火水木金土日]曜|[月火水木金土日]曜日?の?{_JA_DIGITS}{{1,2}}時)"
@@ -390,20 +357,10 @@ JAPANESE: Final = Language(
             _FACT,
             "name",
         ),
-        rule(
-            r"(?:私|僕|俺|わたし)?は?[^、。]{1,16}と(?:申します|いいます|言います)", _FACT, "name"
-        ),
+        rule(r"(?:私|僕|俺|わたし)?は?[^、。]{1,16}と(?:申します|いいます|言います)", _FACT, "name"),
         rule(r"[^、。]{1,16}(?:と|って)呼んで(?!もら|くれな)", _FACT, "nickname"),
-        rule(
-            r"(?:私|僕|俺|わたし|自分)は[^、。]{0,12}(?:ベジタリアン|ヴィーガン|ビーガン|菜食)",
-            _FACT,
-            "diet",
-        ),
-        rule(
-            r"(?P<what>[^、。はがもを\s]{1,10})は(?:もう)?(?:食べません|食べない|食べられ)",
-            _FACT,
-            "eat:{what}",
-        ),
+        rule(r"(?:私|僕|俺|わたし|自分)は[^、。]{0,12}(?:ベジタリアン|ヴィーガン|ビーガン|菜食)", _FACT, "diet"),
+        rule(r"(?P<what>[^、。はがもを\s]{1,10})は(?:もう)?(?:食べません|食べない|食べられ)", _FACT, "eat:{what}"),
         rule(
             r"(?:左利き|右利き|色弱|色覚|近視|難聴|妊娠中|糖尿病|喘息|高血圧|乾燥肌|独身|既婚)(?:です|なん|で、|なので|だ|の)",
             _FACT,
@@ -411,11 +368,7 @@ JAPANESE: Final = Language(
         ),
         rule(r"(?:血液型|年齢|身長|体重|靴のサイズ|出身|国籍|母国語|趣味|星座|干支)は", _FACT, ""),
         rule(r"(?:として働い|の仕事をし)|(?:本業|職業)は", _FACT, "job"),
-        rule(
-            r"(?:に勤め|で働い|に勤務し|で勤務し|に就職し|に転職し)|(?:勤め先|勤務先)は",
-            _FACT,
-            "employer",
-        ),
+        rule(r"(?:に勤め|で働い|に勤務し|で勤務し|に就職し|に転職し)|(?:勤め先|勤務先)は", _FACT, "employer"),
         rule(
             r"(?:私|僕|俺|わたし)は[^、。]{1,16}(?:師|家|者|員|医|生|人|士|屋|手|マン|エンジニア|デザイナー)(?:です|だ|なん|をして)",
             _FACT,
@@ -426,16 +379,8 @@ JAPANESE: Final = Language(
             _FACT,
             "home",
         ),
-        rule(
-            r"[^、。]{1,16}(?:で|に)(?:生まれ|育ち|育った|生まれ育)|[^、。]{1,12}出身",
-            _FACT,
-            "origin",
-        ),
-        rule(
-            r"(?P<items>[^、。\s]{1,20}?)(?:に対する|の)?アレルギー(?!.*(?:教えて|ですか))",
-            _FACT,
-            "allergy:{items}",
-        ),
+        rule(r"[^、。]{1,16}(?:で|に)(?:生まれ|育ち|育った|生まれ育)|[^、。]{1,12}出身", _FACT, "origin"),
+        rule(r"(?P<items>[^、。\s]{1,20}?)(?:に対する|の)?アレルギー(?!.*(?:教えて|ですか))", _FACT, "allergy:{items}"),
         rule(
             r"(?P<items>[^、。はがも\s]{1,16})(?:は|が|も)?(?:食べられない|食べられません|飲めない|飲めません|受け付けない|受けつけない|体に合わない|NG)",
             _FACT,
@@ -463,9 +408,7 @@ JAPANESE: Final = Language(
         ),
         rule(rf"(?:誕生日|生年月日)は|{_JA_DAY}生まれ", _FACT, "birthday"),
         rule(r"(?:結婚記念日|記念日)は", _FACT, "anniversary"),
-        rule(
-            rf"{_JA_CODE}(?:は|を|が|、)[^。]{{0,20}}[0-9０-９A-Za-z@-]{{3,}}", _ENTITY, "id:{what}"
-        ),
+        rule(rf"{_JA_CODE}(?:は|を|が|、)[^。]{{0,20}}[0-9０-９A-Za-z@-]{{3,}}", _ENTITY, "id:{what}"),
         rule(
             r"(?P<what>家賃|予算|給料|年収|月収|手取り|貯金|会費|月謝|ローン)(?:は|が)[^。]{0,20}[0-9０-９〇一二三四五六七八九十百千万]",
             _FACT,
@@ -476,11 +419,7 @@ JAPANESE: Final = Language(
             _FACT,
             "",
         ),
-        rule(
-            r"(?:今後|これから|これからは|次から|次回から|以後|今日から)(?:は|も)?[^。]{2,}",
-            _PREFERENCE,
-            "*",
-        ),
+        rule(r"(?:今後|これから|これからは|次から|次回から|以後|今日から)(?:は|も)?[^。]{2,}", _PREFERENCE, "*"),
         rule(
             rf"{_JA_THING}(?:の方|のほう|派|だけ|さえ)?(?:が|は|も|なら)(?:一番|とても|すごく|大変|本当に|実は|もう|あまり|特に)?(?:大好き|好き|好物|好み|お気に入り)(?!な(?:人|方)|そう|か|では|じゃ)",
             _PREFERENCE,
@@ -549,20 +488,10 @@ _ZH_CODE = r"(?P<what>[^，。、我的\s]{0,8}(?:号码|號碼|密码|密碼|�
 CHINESE: Final = Language(
     hint=case_insensitive(r""),
     rules=(
-        rule(
-            r"我(?:的)?(?:名字|本名|真名|全名)(?:是|叫)|我叫(?!他|她|它|你|人|了|个|車|车|外卖|的)",
-            _FACT,
-            "name",
-        ),
+        rule(r"我(?:的)?(?:名字|本名|真名|全名)(?:是|叫)|我叫(?!他|她|它|你|人|了|个|車|车|外卖|的)", _FACT, "name"),
         rule(r"(?:叫我|称呼我|稱呼我|喊我)(?!去|来|帮|怎么|干|做|起|吃)\S", _FACT, "nickname"),
-        rule(
-            r"我(?:现在|已经|是)?(?:不)?(?:吃素|素食|是素食主义者)",
-            _FACT,
-            "diet",
-        ),
-        rule(
-            r"我(?:不再|再也不|不|从不|從不)吃(?P<what>[^，。、！了的\s]{1,6})", _FACT, "eat:{what}"
-        ),
+        rule(r"我(?:现在|已经|是)?(?:不)?(?:吃素|素食|是素食主义者)", _FACT, "diet"),
+        rule(r"我(?:不再|再也不|不|从不|從不)吃(?P<what>[^，。、！了的\s]{1,6})", _FACT, "eat:{what}"),
         rule(
             r"我(?:是|有|属|屬)(?:个|一个|一名|一位)?(?:左撇子|右撇子|色弱|色盲|近视|近視|糖尿病|高血压|哮喘|孕妇|单身|已婚|[鼠牛虎兔龙蛇马羊猴鸡狗猪](?:的|，|。|$))",
             _FACT,
@@ -581,21 +510,13 @@ CHINESE: Final = Language(
             _FACT,
             "",
         ),
-        rule(
-            r"我(?:小时候|小時候|大学|从小|會說|会说|会讲|毕业于|畢業於|练过|学过|在[^，。]{1,10}长大)",
-            _FACT,
-            "",
-        ),
+        rule(r"我(?:小时候|小時候|大学|从小|會說|会说|会讲|毕业于|畢業於|练过|学过|在[^，。]{1,10}长大)", _FACT, ""),
         rule(
             r"我(?:们|們|家)?(?:现在|目前|一直|還|还|已经)?(?:住在|住|定居在|搬到|搬去|搬进|搬回|搬来)(?!院|酒店|宾馆|不)\S|我(?:们|家)?(?:刚|最近|上个月|上周|已经)?搬家(?:了|到)",
             _FACT,
             "home",
         ),
-        rule(
-            r"我(?:是|来自)[^，。]{1,10}人(?:，|。|$)|我(?:老家|家乡|出生)(?:在|是|于)",
-            _FACT,
-            "origin",
-        ),
+        rule(r"我(?:是|来自)[^，。]{1,10}人(?:，|。|$)|我(?:老家|家乡|出生)(?:在|是|于)", _FACT, "origin"),
         rule(
             r"(?:我|孩子|女儿|儿子)?(?:现在|已经)?(?:不|不再)?对(?P<items>[^，。]{1,20}?)(?:严重|重度|轻微|都|也|有点|不再|不)?过敏|對(?P<too>[^，。]{1,20}?)過敏",
             _FACT,
@@ -618,17 +539,11 @@ CHINESE: Final = Language(
             "",
         ),
         rule(rf"^{_ZH_KIN}(?P<name>[小阿老][\u4e00-\u9fff]{{1,2}})", _ENTITY, ""),
-        rule(
-            rf"(?:我|我们|我們)(?:的)?(?:新)?{_ZH_HELPER}(?:叫|是|换成(?:了)?|改成|姓)",
-            _ENTITY,
-            "{role}",
-        ),
+        rule(rf"(?:我|我们|我們)(?:的)?(?:新)?{_ZH_HELPER}(?:叫|是|换成(?:了)?|改成|姓)", _ENTITY, "{role}"),
         rule(r"(?:我|我的)生日(?:是|在|：)|我(?:是)?[^，。]{1,12}(?:出生|生的)", _FACT, "birthday"),
         rule(r"(?:结婚|結婚)?(?:纪念日|紀念日)(?:是|在)", _FACT, "anniversary"),
         rule(
-            rf"{_ZH_CODE}(?:是|为|：|:|改成|改为|换成|變成)?\s*[^，。]{{0,8}}[0-9A-Za-z@-]{{3,}}",
-            _ENTITY,
-            "id:{what}",
+            rf"{_ZH_CODE}(?:是|为|：|:|改成|改为|换成|變成)?\s*[^，。]{{0,8}}[0-9A-Za-z@-]{{3,}}", _ENTITY, "id:{what}"
         ),
         rule(
             r"我(?:的|们的)?(?P<what>房租|预算|預算|工资|月薪|年薪|存款|房贷|首付|体重|身高|鞋码|血压)(?:是|现在|涨到|降到|只有|有)?[^，。]{0,6}[0-9一二三四五六七八九十百千万两]",

@@ -81,9 +81,7 @@ _FILLER: Final = re.compile(
     r"\b(?:,|!|\.)?\s+)+(?=\S)|^(?:えっと|あの|はい|うん|そういえば|ちなみに|嗯|好的|对了|對了|那个|顺便说一下)[、，,]?\s*",
     re.IGNORECASE,
 )
-_DATA_LINE: Final = re.compile(
-    r"https?://|www\.|[{}<>\\|=_#]{2}|\w\(\)|^\s*[\[{<#|]|^\s*\w+\s*=|[;{]\s*$"
-)
+_DATA_LINE: Final = re.compile(r"https?://|www\.|[{}<>\\|=_#]{2}|\w\(\)|^\s*[\[{<#|]|^\s*\w+\s*=|[;{]\s*$")
 
 
 def stated_clauses(message: Message) -> list[str]:
@@ -113,10 +111,7 @@ def _text_parts(message: Message) -> Iterator[str]:
         yield message.content
     elif isinstance(message.content, list):
         for part in cast("list[object]", message.content):
-            if isinstance(part, Mapping) and cast("Mapping[str, object]", part).get("type") in (
-                "text",
-                "input_text",
-            ):
+            if isinstance(part, Mapping) and cast("Mapping[str, object]", part).get("type") in ("text", "input_text"):
                 said = cast("Mapping[str, object]", part).get("text")
                 if isinstance(said, str):
                     yield said
@@ -140,9 +135,7 @@ def _is_statement(sentence: str) -> bool:
 
 _KANA: Final = re.compile("[\u3040-\u30ff]")
 _HAN: Final = re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")
-_LIST_SEPARATOR: Final = re.compile(
-    r"\s*(?:,|\band\b|\bor\b|/|&|、|と|和|及|跟|以及)\s*", re.IGNORECASE
-)
+_LIST_SEPARATOR: Final = re.compile(r"\s*(?:,|\band\b|\bor\b|/|&|、|と|和|及|跟|以及)\s*", re.IGNORECASE)
 _EMPTY_WORDS: Final = re.compile(
     r"^(?:the|a|an|any|all|some|both|my|our|to|of|only|very|really)\s+"
     r"|\s+(?:any ?more|anymore|now|at all|a lot|very much|too|as well|again|so much|these days|though|best|most|either|either)$",
@@ -166,15 +159,7 @@ def _message_facts(said: Said) -> list[Fact]:
             continue
         for kind, about in _clause_facts(clause):
             found.setdefault(
-                (clause, about),
-                Fact(
-                    id="",
-                    kind=kind,
-                    text=clause,
-                    source=source,
-                    since_us=said.time_us,
-                    about=about,
-                ),
+                (clause, about), Fact(id="", kind=kind, text=clause, source=source, since_us=said.time_us, about=about)
             )
     return list(found.values())[: limits.FACTS_PER_MESSAGE_MAX]
 
@@ -182,11 +167,7 @@ def _message_facts(said: Said) -> list[Fact]:
 def _clause_facts(clause: str) -> Iterator[tuple[FactKind, str]]:
     """Yield kind and topic of each fact in a clause: by the first rule that fits, else by what it mentions."""
     # Some characters become eighteen.
-    plain = (
-        unicodedata.normalize("NFKC", clause)[: 2 * limits.FACT_CHARS_MAX]
-        .replace("’", "'")
-        .replace("‘", "'")
-    )
+    plain = unicodedata.normalize("NFKC", clause)[: 2 * limits.FACT_CHARS_MAX].replace("’", "'").replace("‘", "'")
     language = _language_of(plain)
     if not language.hint.search(plain):
         return
@@ -224,9 +205,7 @@ def _subjects(rule: Rule, match: re.Match[str], language: Language) -> list[str]
     if name == "items":
         values = _LIST_SEPARATOR.split(values[0])[: limits.FACTS_PER_MESSAGE_MAX]
     heads = {key: _head_words(value) for key, value in groups.items()}
-    return [
-        _fill_subject(about, name, heads, head) for value in values if (head := _head_words(value))
-    ]
+    return [_fill_subject(about, name, heads, head) for value in values if (head := _head_words(value))]
 
 
 def _fill_subject(about: str, name: str, heads: dict[str, str], head: str) -> str:
@@ -243,14 +222,7 @@ def _head_words(words: str) -> str:
     while before != text:
         before, text = text, _CJK_AFFIXES.sub("", _EMPTY_WORDS.sub("", text)).strip()
     first = " ".join(
-        re.split(r"\b(?:because|since|when|if|that|which|so|for|with|in|on|at|from|but)\b", text)[
-            0
-        ].split()[:4]
+        re.split(r"\b(?:because|since|when|if|that|which|so|for|with|in|on|at|from|but)\b", text)[0].split()[:4]
     )
-    plural = (
-        len(first) > 3
-        and first.isascii()
-        and first.endswith("s")
-        and not first.endswith(("ss", "us"))
-    )
+    plural = len(first) > 3 and first.isascii() and first.endswith("s") and not first.endswith(("ss", "us"))
     return first[:-1] if plural else first

@@ -112,9 +112,7 @@ class DocumentBlock:
         made = DocumentBlock()
         made.positions, made.times = self.positions[start:stop], self.times[start:stop]
         made.answers, made.kinds = self.answers[start:stop], self.kinds[start:stop]
-        made._add_generation_numbers(
-            self.generations, self.generation_numbers[start:stop], made.kinds
-        )
+        made._add_generation_numbers(self.generations, self.generation_numbers[start:stop], made.kinds)
         return made
 
     def _add_generation_numbers(
@@ -122,8 +120,7 @@ class DocumentBlock:
     ) -> None:
         """Take documents' places, which have numbers elsewhere; those of forgotten documents name nothing."""
         self.generation_numbers.extend(
-            0 if of == FORGOTTEN else self._generation_number(named[at])
-            for at, of in zip(places, kinds, strict=True)
+            0 if of == FORGOTTEN else self._generation_number(named[at]) for at, of in zip(places, kinds, strict=True)
         )
 
     def blank(self, indexes: Iterable[int]) -> None:
@@ -134,9 +131,7 @@ class DocumentBlock:
         whole, self.generations, self._numbers = self.generations, [], {}
         for at, of in enumerate(self.kinds):
             if of != FORGOTTEN:
-                self.generation_numbers[at] = self._generation_number(
-                    whole[self.generation_numbers[at]]
-                )
+                self.generation_numbers[at] = self._generation_number(whole[self.generation_numbers[at]])
 
     def encode(self) -> bytes:
         """Return the row."""
@@ -204,10 +199,7 @@ def decode_block(row: bytes) -> DocumentBlock:
         positions, times = array("I", stored.positions), array("Q", stored.times)
         made.positions = array("q", [stored.position + offset for offset in positions])
         made.times = array("q", [stored.time_us + offset for offset in times])
-        made.answers, made.generation_numbers = (
-            array("H", stored.answers),
-            array("H", stored.places),
-        )
+        made.answers, made.generation_numbers = (array("H", stored.answers), array("H", stored.places))
     except (ValueError, OverflowError) as error:
         raise errors.Corrupt("a row of the archive can't be read.") from error
     made.kinds = bytearray(stored.kinds)

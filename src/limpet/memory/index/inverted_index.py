@@ -140,9 +140,7 @@ class ArchiveIndex:
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
         """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
-        return [
-            (at, documents.decode_block(row)) for at, row in self._documents(owner, first, last)
-        ]
+        return [(at, documents.decode_block(row)) for at, row in self._documents(owner, first, last)]
 
     def views(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlockView]]:
         """Return the same for reading only."""
@@ -189,9 +187,7 @@ def document_rows(owner: int, first: int, held: DocumentBlock) -> Iterator[PutRo
     """Yield the rows of documents from a number on: as many in each as in a segment of the second size, at most."""
     for start in range(0, len(held), SEGMENT_SIZES[1]):
         yield PutRow(
-            DOCUMENTS,
-            encode_key(owner, first + start),
-            held.section(start, start + SEGMENT_SIZES[1]).encode(),
+            DOCUMENTS, encode_key(owner, first + start), held.section(start, start + SEGMENT_SIZES[1]).encode()
         )
 
 
@@ -233,9 +229,7 @@ class IndexBatch:
 
     def load_sessions(self, session_ids: Collection[str]) -> None:
         """Fetch what is known of sessions, in one look."""
-        keys = {
-            encode_key(self._tenant, name): name for name in session_ids if name not in self._known
-        }
+        keys = {encode_key(self._tenant, name): name for name in session_ids if name not in self._known}
         for found, row in self._index.store.get(SESSIONS, list(keys)).items():
             self._known[keys[found]] = decode_row(IndexedSession, row)
 
@@ -243,9 +237,7 @@ class IndexBatch:
         """Return what is known of a session that was looked for."""
         return self._known.get(session_id)
 
-    def add_session(
-        self, session_id: str, user_id: str | None, generation: int, began: int
-    ) -> None:
+    def add_session(self, session_id: str, user_id: str | None, generation: int, began: int) -> None:
         """Know whose a session is from here on, and the generation that it is in."""
         owner = self._owner(user_id or "")
         self._known[session_id] = IndexedSession(owner, generation, began)
@@ -314,9 +306,7 @@ class IndexBatch:
     def write(self, position: int, link: bytes) -> bool:
         """Write it all, and that the index has the log up to a position; False if somebody else was first."""
         at = (CURSORS, encode_key(self._tenant))
-        following = msgspec.structs.replace(
-            self.cursor, format=ROW_FORMAT, position=position, link=link
-        )
+        following = msgspec.structs.replace(self.cursor, format=ROW_FORMAT, position=position, link=link)
         expected: dict[tuple[str, bytes], bytes | None] = {at: self._cursor_row}
         changes: list[PutRow | DropRows] = [PutRow(*at, encode_row(following))]
         if self._next_owner:
@@ -371,9 +361,7 @@ class _OwnerUpdate:
 
     def _with_head(self, new: int, more: int, length: int) -> list[PutRow | DropRows]:
         old = self._head
-        head = OwnerHead(
-            old.following + new, old.documents + more, old.length + length, old.revision + 1
-        )
+        head = OwnerHead(old.following + new, old.documents + more, old.length + length, old.revision + 1)
         return [*self._changes, PutRow(HEADS, encode_key(self._owner), encode_row(head))]
 
     def _append(self, entries: list[NewDocument]) -> None:
@@ -396,23 +384,15 @@ class _OwnerUpdate:
         held.extend(fresh)
         self._build_segments(start, held, before + once, before_often + often)
 
-    def _build_segments(
-        self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]
-    ) -> None:
+    def _build_segments(self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
         """Make segments of what waits, the largest that are whole, and let the rest wait."""
         begin, following = start, start + len(held)
         self._changes.append(DropRows(PENDING, *owner_key_range(self._owner)))
         while (size := _largest_segment(start, following)) is not None:
             low, high = start - begin, start - begin + size
             self._made[size, start] = postings.invert(
-                (
-                    number & 0xFFFF,
-                    one.split(b"\n") if one else (),
-                    many.split(b"\n") if many else (),
-                )
-                for number, one, many in zip(
-                    range(start, start + size), once[low:high], often[low:high], strict=True
-                )
+                (number & 0xFFFF, one.split(b"\n") if one else (), many.split(b"\n") if many else ())
+                for number, one, many in zip(range(start, start + size), once[low:high], often[low:high], strict=True)
             )
             self._held[start] = held.section(low, high)
             start += size
@@ -423,9 +403,7 @@ class _OwnerUpdate:
             self._changes += document_rows(self._owner, first, part)
         if start < following:
             rest = slice(start - begin, None)
-            row = PendingDocuments(
-                held.section(start - begin, len(held)).encode(), once[rest], often[rest]
-            )
+            row = PendingDocuments(held.section(start - begin, len(held)).encode(), once[rest], often[rest])
             self._changes.append(PutRow(PENDING, encode_key(self._owner, start), encode_row(row)))
 
     def _merge(self, size: int, end: int) -> None:
@@ -450,9 +428,7 @@ class _OwnerUpdate:
     def _merge_document_rows(self, first: int, end: int) -> None:
         """Put the documents of a stretch into one row."""
         rows = self._index.documents(self._owner, first, end)
-        self._changes.append(
-            DropRows(DOCUMENTS, encode_key(self._owner, first), encode_key(self._owner, end))
-        )
+        self._changes.append(DropRows(DOCUMENTS, encode_key(self._owner, first), encode_key(self._owner, end)))
         whole = DocumentBlock()
         for _, part in rows:
             whole.extend(part)
@@ -504,16 +480,12 @@ DocumentFilter = Callable[[DocumentBlock, int], bool]
 """Whether a document, of some by its place among them, is to be forgotten."""
 
 
-def forget(
-    rows: ArchiveIndex, who: Who, session_id: str | None = None, position: int | None = None
-) -> int:
+def forget(rows: ArchiveIndex, who: Who, session_id: str | None = None, position: int | None = None) -> int:
     """Drop everything of a user, of one session of theirs, or one message; return how many messages it was.
 
     When this returns, nothing of it is left in any file.
     """
-    forgotten = _write_with_retry(
-        rows, who.tenant, lambda: _removal(rows, who, session_id, position)
-    )
+    forgotten = _write_with_retry(rows, who.tenant, lambda: _removal(rows, who, session_id, position))
     rows.store.scrub()
     return forgotten
 
@@ -531,20 +503,14 @@ def reset_tenant(rows: ArchiveIndex, tenant: str) -> None:
     _write_with_retry(rows, tenant, changes, anew=True)
 
 
-def _scan_all(
-    rows: ArchiveIndex, book: str, first: bytes, last: bytes
-) -> Iterator[tuple[bytes, bytes]]:
+def _scan_all(rows: ArchiveIndex, book: str, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
     while page := rows.store.scan(book, first, last, limit=limits.MEMORY_ROWS):
         yield from page
         first = page[-1][0] + b"\0"
 
 
 def _write_with_retry(
-    rows: ArchiveIndex,
-    tenant: str,
-    changes: Callable[[], tuple[int, list[PutRow | DropRows]]],
-    *,
-    anew: bool = False,
+    rows: ArchiveIndex, tenant: str, changes: Callable[[], tuple[int, list[PutRow | DropRows]]], *, anew: bool = False
 ) -> int:
     at = (CURSORS, encode_key(tenant))
     for _ in range(_TRIES):
@@ -556,9 +522,7 @@ def _write_with_retry(
         count, made = changes()
         if rows.store.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
             return count
-    raise errors.Unavailable(
-        "the archive changes too fast for anything to be forgotten; try again."
-    )
+    raise errors.Unavailable("the archive changes too fast for anything to be forgotten; try again.")
 
 
 def _removal(
@@ -571,10 +535,7 @@ def _removal(
         return _user_removal(rows, who, owner)
     count, made = _DocumentRemoval(rows, owner, _document_filter(session_id, position)).changes()
     if session_id is not None and position is None:
-        for book, named in (
-            (SESSIONS, encode_key(who.tenant, session_id)),
-            (MEMBERS, encode_key(owner, session_id)),
-        ):
+        for book, named in ((SESSIONS, encode_key(who.tenant, session_id)), (MEMBERS, encode_key(owner, session_id))):
             made.append(DropRows(book, named, named + b"\0"))
     return count, made
 
@@ -583,10 +544,7 @@ def _document_filter(session_id: str | None, position: int | None) -> DocumentFi
     def chosen(held: DocumentBlock, at: int) -> bool:
         if position is not None and held.positions[at] != position:
             return False
-        return (
-            session_id is None
-            or held.generations[held.generation_numbers[at]].session_id == session_id
-        )
+        return session_id is None or held.generations[held.generation_numbers[at]].session_id == session_id
 
     return chosen
 
@@ -639,9 +597,7 @@ class _DocumentRemoval:
 
     def _blank(self, held: DocumentBlock) -> list[int]:
         """Forget the chosen ones among documents; return their places."""
-        found = [
-            at for at, kind in enumerate(held.kinds) if kind != FORGOTTEN and self._chosen(held, at)
-        ]
+        found = [at for at, kind in enumerate(held.kinds) if kind != FORGOTTEN and self._chosen(held, at)]
         shown = [held.kinds[at] for at in found if held.kinds[at] < HIDDEN]
         self._count += len(shown)
         self._length += sum(map(length_of_kind, shown))

@@ -81,9 +81,7 @@ def remove_numbers(data: bytes, gone: Collection[int]) -> bytes:
     return encode(*left) if left[0] or left[1] else b""
 
 
-def invert(
-    documents: Iterable[tuple[int, Iterable[Term], Iterable[Term]]],
-) -> dict[Term, bytes]:
+def invert(documents: Iterable[tuple[int, Iterable[Term], Iterable[Term]]]) -> dict[Term, bytes]:
     """Return the lists of documents, which come by number with their terms: those once in it, and those more often."""
     once, often = dict[Term, list[int]](), dict[Term, list[int]]()
     for number, singly, repeated in documents:
@@ -120,10 +118,7 @@ def pack_rows(lists: Mapping[Term, bytes]) -> Iterator[tuple[Term, bytes]]:
     while start < len(terms):
         room = ROW_BYTES + (ends[start - 1] if start else 0)
         stop = max(start + 1, bisect.bisect_right(ends, room))
-        yield (
-            terms[start],
-            _pack_row(terms[start:stop], [lists[term] for term in terms[start:stop]]),
-        )
+        yield (terms[start], _pack_row(terms[start:stop], [lists[term] for term in terms[start:stop]]))
         start = stop
 
 

@@ -163,12 +163,7 @@ class _IndexSearch:
     """One search of what an owner had at one moment."""
 
     def __init__(
-        self,
-        rows: ArchiveIndex,
-        owner: int,
-        head: OwnerHead,
-        sought: ArchiveQuery,
-        kept: SearchCache | None,
+        self, rows: ArchiveIndex, owner: int, head: OwnerHead, sought: ArchiveQuery, kept: SearchCache | None
     ) -> None:
         self._index = rows
         self._owner = owner
@@ -203,10 +198,7 @@ class _IndexSearch:
         """Return what was found, the best first."""
         if not lists:
             return ArchiveMatches((), {})
-        weights = {
-            term: _term_weight(self._head.documents, sum(map(len, found)))
-            for term, found in lists.items()
-        }
+        weights = {term: _term_weight(self._head.documents, sum(map(len, found))) for term, found in lists.items()}
         best = self._best_documents(lists, weights)
         return ArchiveMatches([self._match(score, number) for score, number in best], weights)
 
@@ -223,11 +215,7 @@ class _IndexSearch:
         """Return the documents of each term that any has, the rarest term first."""
         found: dict[Term, _TermDocuments] = {term: ([], []) for term in self._sought.terms}
         self._read_pending(found)
-        wanted = [
-            (segment, term)
-            for segment in inverted_index.segments(self._head.following)
-            for term in found
-        ]
+        wanted = [(segment, term) for segment in inverted_index.segments(self._head.following) for term in found]
         rows = self._index.rows(self._owner, wanted)
         for (segment, term), row in zip(wanted, rows, strict=True):
             base = segment[1] & ~0xFFFF
@@ -252,9 +240,7 @@ class _IndexSearch:
     def _prefix_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
         """Yield the lists of all terms that begin with one."""
         first = inverted_index.owner_key_range(self._owner, *segment)[0] + term
-        later = self._index.store.scan(
-            inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS
-        )
+        later = self._index.store.scan(inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS)
         for data in (row, *(value for _, value in later)):
             if data is not None:
                 for name, held in postings.unpack_row(data).items():
@@ -295,11 +281,7 @@ class _IndexSearch:
         return heapq.nlargest(self._sought.k, shared)
 
     def _add_up(
-        self,
-        lists: Mapping[Term, _TermDocuments],
-        weights: Mapping[Term, float],
-        scores: list[float],
-        bits: list[int],
+        self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float], scores: list[float], bits: list[int]
     ) -> set[int]:
         """Add to the scores of documents what their terms weigh, and note in bits which they have; return whose."""
         kinds = self._documents.kinds
@@ -408,9 +390,7 @@ def contains_phrase(text: str, query: str) -> bool:
     return " ".join(fold(query).split()) in " ".join(fold(text).split())
 
 
-def _densest_span(
-    found: list[tuple[int, int, Term]], weights: Mapping[Term, float]
-) -> tuple[int, int, float]:
+def _densest_span(found: list[tuple[int, int, Term]], weights: Mapping[Term, float]) -> tuple[int, int, float]:
     """Return begin and end of the stretch with the most weight of different terms, and that weight."""
     chosen = (0, 0, 0.0)
     for at, (start, end, term) in enumerate(found):

@@ -31,8 +31,7 @@ _UNSPACED: Final = (
 """Thai, Lao, Burmese, Khmer, Han, kana, and Hangul, whose words take endings without a space."""
 
 _FOLD_STABLE: Final = (
-    "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
-    "\U00020000-\U0002f7ff\U00030000-\U0003ffff"
+    "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0002f7ff\U00030000-\U0003ffff"
 )
 """Of these, kana, Han and whole syllables of Hangul: none is folded, whatever stands beside it, if that is one of them."""
 
@@ -42,12 +41,9 @@ _SPACES: Final = bytes(byte for byte in range(128) if not chr(byte).isalnum())
 _LOWER: Final = _BYTES.lower().translate(bytes.maketrans(_SPACES, b" " * len(_SPACES)))
 """To lower case, with a space for whatever is not part of a word; what is not ASCII stays."""
 _JOINED: Final = bytes(
-    byte if byte in _JOINERS else lower if byte < 128 else 32
-    for byte, lower in zip(_BYTES, _LOWER, strict=True)
+    byte if byte in _JOINERS else lower if byte < 128 else 32 for byte, lower in zip(_BYTES, _LOWER, strict=True)
 )
-_CASE_CLASSES: Final = bytes(
-    65 if 65 <= byte <= 90 else 97 if 97 <= byte <= 122 else 32 for byte in _BYTES
-)
+_CASE_CLASSES: Final = bytes(65 if 65 <= byte <= 90 else 97 if 97 <= byte <= 122 else 32 for byte in _BYTES)
 _DOUBLED_CONSONANTS: Final = frozenset(b"bdfglmnprstz")
 _STEMS_MAX: Final = 100_000
 _LONG_CHARS: Final = 2_000

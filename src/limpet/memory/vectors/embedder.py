@@ -95,9 +95,7 @@ def installed_embedder() -> Embedder:
     return MiniLM()
 
 
-def forget_vectors(
-    shelf: IndexStore, who: Who, session_id: str | None, position: int | None
-) -> int:
+def forget_vectors(shelf: IndexStore, who: Who, session_id: str | None, position: int | None) -> int:
     """Drop vectors of an owner, of a session, or of a message, whichever embedder made them; return how many.
 
     Where nothing was ever embedded there is nothing to do, and no numpy is needed. Raises NotInstalled otherwise.
@@ -124,21 +122,7 @@ class _NoEmbedder:
 _EMBEDDED_ROLES: Final = frozenset({"user", "assistant"})
 _SHORT_WORDS: Final = 4
 """Words of an answer that says little without what it answers: "the window one, please"."""
-_PASSAGE_BREAKS: Final = (
-    "\n\n",
-    "\n",
-    ". ",
-    "! ",
-    "? ",
-    "。",
-    "！",
-    "？",
-    "; ",
-    ", ",
-    "、",
-    "，",
-    " ",
-)
+_PASSAGE_BREAKS: Final = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", "; ", ", ", "、", "，", " ")
 
 
 def embedding_text(message: Message) -> str:

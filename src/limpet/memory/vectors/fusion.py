@@ -81,9 +81,7 @@ def word_hit_trust(query: str, texts: Sequence[str]) -> list[float]:
     having = Counter(word for one in said for word in one & asked)
     weight = {word: math.log1p(len(texts) / (having[word] or 0.5)) for word in asked}
     whole = sum(weight.values()) or 1.0
-    return [
-        _WORD_HIT_WEIGHT * (sum(weight[word] for word in one & asked) / whole) ** 2 for one in said
-    ]
+    return [_WORD_HIT_WEIGHT * (sum(weight[word] for word in one & asked) / whole) ** 2 for one in said]
 
 
 def fuse(rankings: Sequence[Ranking]) -> list[int]:
@@ -97,10 +95,7 @@ def fuse(rankings: Sequence[Ranking]) -> list[int]:
 
 
 def newest_first(
-    positions: Sequence[int],
-    k: int,
-    texts: Mapping[int, str],
-    likeness: Mapping[tuple[int, int], float],
+    positions: Sequence[int], k: int, texts: Mapping[int, str], likeness: Mapping[tuple[int, int], float]
 ) -> list[int]:
     """Return the positions with later messages ahead of earlier ones about the same subject.
 
@@ -109,10 +104,7 @@ def newest_first(
     """
     alike = _likeness_function(texts, likeness)
     moved = _promote_later(positions, k, lambda old, new: alike(old, new) >= _PROMOTION_LIKENESS)
-    return (
-        _promote_later(moved[:k], k, lambda old, new: alike(old, new) >= _SAME_TOPIC_LIKENESS)
-        + moved[k:]
-    )
+    return _promote_later(moved[:k], k, lambda old, new: alike(old, new) >= _SAME_TOPIC_LIKENESS) + moved[k:]
 
 
 def _likeness_function(
@@ -121,8 +113,7 @@ def _likeness_function(
     said = {position: words(text) for position, text in texts.items()}
     having = Counter(word for one in said.values() for word in one)
     weight = {
-        word: math.log1p((len(said) - max(count, 2) + 1.5) / (max(count, 2) - 0.5))
-        for word, count in having.items()
+        word: math.log1p((len(said) - max(count, 2) + 1.5) / (max(count, 2) - 0.5)) for word, count in having.items()
     }
     whole = {position: sum(weight[word] for word in one) for position, one in said.items()}
 

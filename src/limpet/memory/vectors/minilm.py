@@ -108,12 +108,8 @@ def _split_words(text: str) -> Iterator[str]:
 
 
 def _strip_accents(text: str) -> str:
-    spaced = "".join(
-        f" {char} " if _is_ideograph(char) else char for char in text if _char_class(char) != ""
-    )
-    bare = "".join(
-        char for char in unicodedata.normalize("NFD", spaced) if unicodedata.category(char) != "Mn"
-    )
+    spaced = "".join(f" {char} " if _is_ideograph(char) else char for char in text if _char_class(char) != "")
+    bare = "".join(char for char in unicodedata.normalize("NFD", spaced) if unicodedata.category(char) != "Mn")
     # One character at a time: the reference knows no final sigma.
     return "".join(map(str.lower, bare))
 
@@ -182,9 +178,7 @@ class MiniLM:
         self._words = read("embeddings.word_embeddings.weight")
         kind = read("embeddings.token_type_embeddings.weight")[0]
         self._places = read("embeddings.position_embeddings.weight") + kind
-        self._embedding_norm = _LinearWeights(
-            read("embeddings.LayerNorm.weight"), read("embeddings.LayerNorm.bias")
-        )
+        self._embedding_norm = _LinearWeights(read("embeddings.LayerNorm.weight"), read("embeddings.LayerNorm.bias"))
         self._layers = [_read_layer(read, f"encoder.layer.{number}.") for number in range(_LAYERS)]
         self._threads = cast("Any", threadpoolctl.ThreadpoolController())
         self._lock = Lock()
@@ -227,9 +221,7 @@ class MiniLM:
         _normalize(hidden, self._embedding_norm)
         groups = list(_length_groups(lengths, starts))
         for layer in self._layers:
-            hidden += _apply_linear(
-                layer.output, _attention(_apply_linear(layer.attention, hidden), groups)
-            )
+            hidden += _apply_linear(layer.output, _attention(_apply_linear(layer.attention, hidden), groups))
             _normalize(hidden, layer.attention_norm)
             wide = hidden @ layer.up.weight
             _gelu(wide, layer.up.bias)
@@ -274,9 +266,7 @@ def _read_layer(read: _SafetensorsFile, prefix: str) -> _LayerWeights:
         return _LinearWeights(weight, np.array(read(f"{prefix}{name}.bias")))
 
     def norm(name: str) -> _LinearWeights:
-        return _LinearWeights(
-            np.array(read(f"{prefix}{name}.weight")), np.array(read(f"{prefix}{name}.bias"))
-        )
+        return _LinearWeights(np.array(read(f"{prefix}{name}.weight")), np.array(read(f"{prefix}{name}.bias")))
 
     query, key, value = (linear(f"attention.self.{what}") for what in ("query", "key", "value"))
     scale = np.float32((DIMENSIONS // _HEADS) ** -0.5)
@@ -307,9 +297,7 @@ def _length_batches(pieces: Sequence[Sequence[int]]) -> Iterator[list[int]]:
         yield batch
 
 
-def _length_groups(
-    lengths: NDArray[np.intp], starts: NDArray[np.intp]
-) -> Iterator[tuple[slice, int, int]]:
+def _length_groups(lengths: NDArray[np.intp], starts: NDArray[np.intp]) -> Iterator[tuple[slice, int, int]]:
     """Yield the rows of neighbouring texts of one length, how many they are, and that length."""
     edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
     for first, last in itertools.pairwise(edges):
@@ -343,9 +331,7 @@ def _normalize(rows: Floats, scale: _LinearWeights) -> None:
     rows += scale.bias
 
 
-_ERFC: Final = tuple(
-    map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592))
-)
+_ERFC: Final = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)))
 """The coefficients of Hastings' approximation of the error function, which is off by at most 1.5e-7."""
 
 

@@ -79,9 +79,7 @@ class VectorIndex:
         self.vectors = vectors
         self._step = _background_step(len(vectors))
         same_step = known and _background_step(known) == self._step
-        self._nearest = _neighbour_likenesses(
-            vectors.rows, self._step, crowds if same_step else None, known
-        )
+        self._nearest = _neighbour_likenesses(vectors.rows, self._step, crowds if same_step else None, known)
         finite = np.isfinite(self._nearest)
         total = np.where(finite, self._nearest, 0).sum(1, dtype=np.float32)
         self.densities: Floats = total / np.maximum(finite.sum(1), 1).astype(np.float32)
@@ -95,9 +93,7 @@ class VectorIndex:
         """How many bytes its vectors take."""
         return self.vectors.rows.nbytes
 
-    def nearest(
-        self, vector: Floats, k: int, wanted: VectorFilter = NO_FILTER
-    ) -> list[NearMessage]:
+    def nearest(self, vector: Floats, k: int, wanted: VectorFilter = NO_FILTER) -> list[NearMessage]:
         """Return up to k messages, the nearest first; of equals the latest. Each is there once."""
         scores = self.vectors.rows @ vector - self.densities / 2
         chosen = self._mask(wanted)
@@ -249,9 +245,7 @@ class VectorBlock(msgspec.Struct, frozen=True):
 def concatenate_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
     """Return blocks, of which there is one at least, as one."""
     fields = VectorBlock.__struct_fields__
-    return VectorBlock(
-        *(np.concatenate([getattr(block, field) for block in blocks]) for field in fields)
-    )
+    return VectorBlock(*(np.concatenate([getattr(block, field) for block in blocks]) for field in fields))
 
 
 def unit_vectors(rows: EmbeddingRows, count: int, dimensions: int) -> Floats:

@@ -82,16 +82,10 @@ class VectorStore:
         """Return how far a tenant's log is embedded. Call it before reading the log, so that `add` notices a deletion."""
         cursor, forgotten = encode_key(tenant, self._name), encode_key(tenant)
         rows = self._index.get(PROGRESS_TABLE, [cursor, forgotten])
-        return EmbeddingProgress(
-            decode_number(rows.get(cursor)), rows.get(cursor), rows.get(forgotten)
-        )
+        return EmbeddingProgress(decode_number(rows.get(cursor)), rows.get(cursor), rows.get(forgotten))
 
     def add(
-        self,
-        tenant: str,
-        mark: EmbeddingProgress,
-        found: Mapping[str, Sequence[MessageVector]],
-        position: int,
+        self, tenant: str, mark: EmbeddingProgress, found: Mapping[str, Sequence[MessageVector]], position: int
     ) -> bool:
         """Store vectors by user and the new progress, in one write.
 
@@ -102,13 +96,8 @@ class VectorStore:
         for user_id, vectors in found.items():
             if vectors:
                 block = vector_index.pack_block(vectors, self._dimensions)
-                changes += self._append(
-                    Who(tenant, user_id), block, decode_number(mark.forget_count)
-                )
-        expected = {
-            (PROGRESS_TABLE, cursor): mark.cursor,
-            (PROGRESS_TABLE, forgotten): mark.forget_count,
-        }
+                changes += self._append(Who(tenant, user_id), block, decode_number(mark.forget_count))
+        expected = {(PROGRESS_TABLE, cursor): mark.cursor, (PROGRESS_TABLE, forgotten): mark.forget_count}
         return self._index.write(changes, expected=expected)
 
     def _append(self, who: Who, block: VectorBlock, forgotten: int) -> Iterator[PutRow]:
@@ -116,9 +105,7 @@ class VectorStore:
         head = self._head(place) or _OwnerVectors(forgotten)
         count = head.count + len(block)
         if kept := self._index.get(BLOCKS, [place + encode_key(head.last)]):
-            block = vector_index.concatenate_blocks(
-                [*map(vector_index.decode_block, kept.values()), block]
-            )
+            block = vector_index.concatenate_blocks([*map(vector_index.decode_block, kept.values()), block])
         last, part = head.last, block
         for last, part in enumerate(block.split(limits.VECTOR_BLOCK), head.last):
             yield PutRow(BLOCKS, place + encode_key(last), part.encode())
@@ -219,9 +206,7 @@ class VectorStore:
             row = place + encode_key(number)
             if len(rest) < len(block):
                 dropped += len(block) - len(rest)
-                changes.append(
-                    PutRow(BLOCKS, row, rest.encode()) if len(rest) else drop_row(BLOCKS, row)
-                )
+                changes.append(PutRow(BLOCKS, row, rest.encode()) if len(rest) else drop_row(BLOCKS, row))
             if len(rest):
                 head = _OwnerVectors(forgotten, number, len(rest), head.count + len(rest))
         changes.append(_put_head(place, head) if head.count else drop_row(HEADS, place))

@@ -21,15 +21,7 @@ from limpet.stores.sqlite import database, error_mapping
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
 
-__all__ = [
-    "FilesStore",
-    "StoreFiles",
-    "StoreFolder",
-    "delete_index",
-    "is_store",
-    "open_store",
-    "safe_name",
-]
+__all__ = ["FilesStore", "StoreFiles", "StoreFolder", "delete_index", "is_store", "open_store", "safe_name"]
 
 
 def open_store(

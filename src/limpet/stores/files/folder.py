@@ -33,9 +33,7 @@ from limpet.stores.sqlite.shared_file.store_files import (
 LOCK_NAME: Final = ".lock"
 INDEX_NAME: Final = "state.db"
 _GITIGNORE: Final = "/.index/\n.lock\n*.new\n*.bak\n"
-_GITATTRIBUTES: Final = (
-    "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
-)
+_GITATTRIBUTES: Final = "/journal/** -text\n/blobs/** -text\n/sessions/** -text\n/erased.list -text\n"
 """For git: line ends are not converted."""
 
 _TEMPORARY_SUFFIX: Final = r"\.[a-z0-9_]{8}\.new"
@@ -136,9 +134,7 @@ class StoreFolder:
             )
 
     def _has_traces(self) -> bool:
-        return any(self.journal.glob("*.jsonl")) or any(
-            map(is_session_document, self.sessions.glob("[!.]*.json"))
-        )
+        return any(self.journal.glob("*.jsonl")) or any(map(is_session_document, self.sessions.glob("[!.]*.json")))
 
     def is_store(self) -> bool:
         """Return whether the folder holds a store, or the remains of one that lost its journal."""
@@ -167,11 +163,7 @@ class StoreFolder:
 
     def remove_blobs(self, needed: Callable[[bytes], bool]) -> list[Path]:
         """Remove blobs that are not needed; return those that can't be removed. The caller holds the write lock."""
-        found = (
-            path
-            for path in files_named(self.blobs, _BLOB_NAMES)
-            if not needed(bytes.fromhex(path.name))
-        )
+        found = (path for path in files_named(self.blobs, _BLOB_NAMES) if not needed(bytes.fromhex(path.name)))
         left = remove_files(self._files, found)
         self._files.sync(self.blobs)
         return left
@@ -220,12 +212,7 @@ def safe_name(text: str, apart: str = "") -> str:
 
     `apart` separates equal texts of different tenants. Different texts have different names on every file system.
     """
-    if (
-        not apart
-        and _SAFE_NAME.fullmatch(text)
-        and text not in _RESERVED_NAMES
-        and not text.endswith(".")
-    ):
+    if not apart and _SAFE_NAME.fullmatch(text) and text not in _RESERVED_NAMES and not text.endswith("."):
         return text
     plain = re.sub(r"[^a-z0-9]+", "-", text.lower())[:40].strip("-")
     digest = hashlib.sha256(f"{apart}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]

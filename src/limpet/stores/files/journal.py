@@ -81,9 +81,7 @@ class CommitJournal:
     def segments(self) -> list[int]:
         """Return the numbers of the segments; raise Corrupt if one is missing in between."""
         found = sorted(
-            int(match[1])
-            for each in self.folder.iterdir()
-            if (match := _SEGMENT_FILE_NAME.fullmatch(each.name))
+            int(match[1]) for each in self.folder.iterdir() if (match := _SEGMENT_FILE_NAME.fullmatch(each.name))
         )
         if found != list(range(1, len(found) + 1)):
             lost = next(n for n in range(1, len(found) + 1) if n not in found)
@@ -126,19 +124,12 @@ class CommitJournal:
 
     def _has_more(self, segment: int, offset: int) -> bool:
         """Return whether anything but padding follows an offset."""
-        return (
-            next(self._lines(segment, offset), None) is not None or self.path(segment + 1).exists()
-        )
+        return next(self._lines(segment, offset), None) is not None or self.path(segment + 1).exists()
 
     def begin(self, store_id: bytes) -> JournalPoint:
         """Create the first segment; durable on return."""
         head = SegmentHead(
-            limpet="journal",
-            format=journal_lines.JOURNAL_FORMAT,
-            store=store_id.hex(),
-            segment=1,
-            n=0,
-            after="",
+            limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=1, n=0, after=""
         )
         line, check = journal_lines.encode_line("", head)
         self._files.replace_content(self.path(1), line)
@@ -153,9 +144,7 @@ class CommitJournal:
             with open_regular_file(self.path(point.segment)) as file:
                 file.seek(max(0, point.offset - width))
                 end = file.read(min(width, point.offset))
-                return (
-                    file.tell() == point.offset and journal_lines.stated_checksum(end) == point.sum
-                )
+                return file.tell() == point.offset and journal_lines.stated_checksum(end) == point.sum
         except FileNotFoundError:
             return False
 
@@ -173,9 +162,7 @@ class CommitJournal:
                         doubted = offset
                         break
                     if self._has_more(segment, offset + len(line)):
-                        raise _damaged_line_error(
-                            self.path(segment), number + 1, "it is not what was written"
-                        )
+                        raise _damaged_line_error(self.path(segment), number + 1, "it is not what was written")
                     return
                 number += 1
                 offset += len(line)
@@ -185,9 +172,7 @@ class CommitJournal:
                     continue
                 n += 1
                 change = self._change(segment, number, line, n)
-                yield JournalLine(
-                    number, change, offset - len(line), JournalPoint(segment, offset, n, check)
-                )
+                yield JournalLine(number, change, offset - len(line), JournalPoint(segment, offset, n, check))
             else:
                 if not self.path(segment + 1).exists():
                     return
@@ -197,9 +182,7 @@ class CommitJournal:
         """Raise Corrupt if a whole line follows the end of a walk: it was acknowledged and is damaged."""
         if next(self._lines(after.segment, after.offset), b"").endswith(b"\n"):
             number = self._line_at(after.segment, after.offset) + 1
-            raise _damaged_line_error(
-                self.path(after.segment), number, "it is not what was written"
-            )
+            raise _damaged_line_error(self.path(after.segment), number, "it is not what was written")
 
     def _line_at(self, segment: int, offset: int) -> int:
         with open_regular_file(self.path(segment)) as file:
@@ -208,9 +191,7 @@ class CommitJournal:
     def _check_head(self, segment: int, line: bytes, n: int, before: str) -> None:
         head = self._head(segment, line)
         if (head.n, head.after) != (n, before):
-            raise _damaged_line_error(
-                self.path(segment), 1, "it does not follow from the segment before"
-            )
+            raise _damaged_line_error(self.path(segment), 1, "it does not follow from the segment before")
 
     def _change(self, segment: int, number: int, line: bytes, n: int) -> CommitLine:
         try:
@@ -218,9 +199,7 @@ class CommitJournal:
         except UnreadableLine as error:
             raise _damaged_line_error(self.path(segment), number, str(error)) from error
         if change.n != n:
-            raise _damaged_line_error(
-                self.path(segment), number, f"it is commit {change.n:,}, not {n:,}"
-            )
+            raise _damaged_line_error(self.path(segment), number, f"it is commit {change.n:,}, not {n:,}")
         return change
 
     def first_point(self) -> JournalPoint:
@@ -234,20 +213,13 @@ class CommitJournal:
         A `look` at the folder that the caller has taken under the write lock saves another one.
         """
         look = look or self.look_at_folder()
-        if (
-            self._fd is not None
-            and self._open_segment_inode[0] == point.segment
-            and self.is_folder_unchanged(look)
-        ):
+        if self._fd is not None and self._open_segment_inode[0] == point.segment and self.is_folder_unchanged(look):
             fd = self._fd
         else:
             fd = self._open_segment(point.segment)
             if self._open_segment_inode[1] is None and not self.has_line_at(point):
                 raise truncated_journal_error(self.folder)
-            self._open_segment_inode = (
-                point.segment,
-                self._files.inode_at(str(self.path(point.segment))),
-            )
+            self._open_segment_inode = (point.segment, self._files.inode_at(str(self.path(point.segment))))
             if self.path(point.segment + 1).exists():
                 return False
             self._keep_look(look)
@@ -309,11 +281,7 @@ class CommitJournal:
 
     def remove_padding(self, point: JournalPoint) -> None:
         """Remove the padding after the last line, if it ends at the point."""
-        if (
-            self._fd is not None
-            and self._open_segment_inode[0] == point.segment
-            and self.is_end(point)
-        ):
+        if self._fd is not None and self._open_segment_inode[0] == point.segment and self.is_end(point):
             self._truncate(self._fd, point.offset)
 
     def append(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
@@ -354,9 +322,7 @@ class CommitJournal:
             undo()
         except OSError:
             if isinstance(error, OSError):
-                raise error_mapping.unknown_outcome_error(
-                    f"{self.folder} can't be written ({error})"
-                ) from error
+                raise error_mapping.unknown_outcome_error(f"{self.folder} can't be written ({error})") from error
 
     def _append_new(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
         segment = point.segment + 1

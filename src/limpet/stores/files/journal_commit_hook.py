@@ -39,9 +39,7 @@ from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 if TYPE_CHECKING:
     from limpet.stores.sqlite.database import Synchronous
 
-TORN_END_REMARK = (
-    "the journal ended with {:,} byte(s) of a commit that was never acknowledged; they were cut off"
-)
+TORN_END_REMARK = "the journal ended with {:,} byte(s) of a commit that was never acknowledged; they were cut off"
 
 
 class IndexUnusable(Exception):
@@ -55,11 +53,7 @@ class JournalCommitHook(CommitHook):
     reports_anchor = False
 
     def __init__(
-        self,
-        files: StoreFiles,
-        folder: StoreFolder,
-        documents: FileDocuments,
-        again: ErasureReplay | None,
+        self, files: StoreFiles, folder: StoreFolder, documents: FileDocuments, again: ErasureReplay | None
     ) -> None:
         self.journal = CommitJournal(files, folder.journal)
         self._files = files
@@ -111,10 +105,7 @@ class JournalCommitHook(CommitHook):
         decided = self._rewriter.read_plan()
         if decided is None:
             return False
-        if (
-            self._rewriter.move_segments(decided)
-            and self._stored_point(connection) == decided.before
-        ):
+        if self._rewriter.move_segments(decided) and self._stored_point(connection) == decided.before:
             self._put_point(connection, decided.after)
             return True
         self._rewriter.remove_plan()
@@ -146,9 +137,7 @@ class JournalCommitHook(CommitHook):
         if found is None:
             self.journal.begin(self._store_id)
         elif found != self._store_id:
-            raise IndexUnusable(
-                "the index was of another journal, and was made again from this one"
-            )
+            raise IndexUnusable("the index was of another journal, and was made again from this one")
         if point is None:
             return self._fill_empty_index(connection)
         if not self.journal.has_line_at(point):
@@ -167,9 +156,7 @@ class JournalCommitHook(CommitHook):
         try:
             return msgspec.json.decode(row[0], type=JournalPoint)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise errors.Corrupt(
-                f"the index of {self._folder.root} does not say how far it has come."
-            ) from None
+            raise errors.Corrupt(f"the index of {self._folder.root} does not say how far it has come.") from None
 
     def _put_point(self, connection: apsw.Connection, point: JournalPoint) -> None:
         connection.execute(self._sql["put_point"], (msgspec.json.encode(point),))
@@ -201,9 +188,7 @@ class JournalCommitHook(CommitHook):
     def _check_log(self, connection: apsw.Connection) -> None:
         """Raise Corrupt unless the journal's content is an intact log. The checksums of lines prove only their order."""
         try:
-            maintenance.raise_if_faulty(
-                self._folder.root, list(verification.log_faults(connection, part=True))
-            )
+            maintenance.raise_if_faulty(self._folder.root, list(verification.log_faults(connection, part=True)))
         except errors.Corrupt as error:
             error.facts["journal"] = "damaged"
             raise
@@ -226,17 +211,10 @@ class JournalCommitHook(CommitHook):
             for event in step.change.events if n <= point.n else ():
                 at = journal_index.event_address(event).position
                 links[event.tenant] = max(links.get(event.tenant, (0, "")), (at, event.link))
-        heads = {
-            tenant: verification.read_head(connection, tenant)
-            for tenant in verification.read_tenants(connection)
-        }
-        same = all(
-            links.get(t) == (h.position, h.link.hex()) for t, h in heads.items() if h.position
-        )
+        heads = {tenant: verification.read_head(connection, tenant) for tenant in verification.read_tenants(connection)}
+        same = all(links.get(t) == (h.position, h.link.hex()) for t, h in heads.items() if h.position)
         if n >= point.n and same:
-            return IndexUnusable(
-                "the journal had been rewritten, and the index was made again from it"
-            )
+            return IndexUnusable("the journal had been rewritten, and the index was made again from it")
         self.journal.check_next(end)
         return journal.truncated_journal_error(self._folder.journal, max(0, point.n - n))
 
@@ -250,9 +228,7 @@ class JournalCommitHook(CommitHook):
             last = steps[-1]
             if any(step.change.erased for step in steps):
                 # The pages and the log of the index may still hold the erased content.
-                raise IndexUnusable(
-                    "something had been erased since the index was written, and it was made again"
-                )
+                raise IndexUnusable("something had been erased since the index was written, and it was made again")
             with connection:
                 self._apply_lines(connection, steps)
         cut = self.journal.sync_last_line(before, last)
@@ -314,12 +290,9 @@ class JournalCommitHook(CommitHook):
     def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
         """Return whether nothing was ever erased from a document's stream or its bases."""
         match document:
-            case {
-                "tenant": str(tenant),
-                "stream": str(stream),
-                "version": int(at),
-                "link": str(link),
-            } if 0 < at <= NUMBER_MASK:
+            case {"tenant": str(tenant), "stream": str(stream), "version": int(at), "link": str(link)} if (
+                0 < at <= NUMBER_MASK
+            ):
                 bindings = (tenant, stream, at, link)
                 return first_row(connection, self._sql["untouched"], bindings) == (1,)
             case _:
@@ -343,9 +316,7 @@ class JournalCommitHook(CommitHook):
         """Return a new check of the journal."""
         return JournalVerification(self.journal, self._folder)
 
-    def refill(
-        self, connection: apsw.Connection, derive: port.StreamDeriver
-    ) -> Iterator[port.Rebuilt]:
+    def refill(self, connection: apsw.Connection, derive: port.StreamDeriver) -> Iterator[port.Rebuilt]:
         """Rebuild the whole index from the journal, in the open transaction; yield the counts so far."""
         with self._recorder.paused():
             connection.execute(self._sql["clear_truth"])

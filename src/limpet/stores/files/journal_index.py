@@ -28,13 +28,7 @@ from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPo
 from limpet.stores.files.journal_lines import CommitLine, SegmentHead, event_address
 from limpet.stores.sql_statements import split_statements
 from limpet.stores.sqlite import database, event_erasure, log_writes, verification
-from limpet.stores.sqlite.reads import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    SQLiteCache,
-    first_row,
-    row_checksum,
-)
+from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, row_checksum
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles, read_regular_file
 
 if TYPE_CHECKING:
@@ -122,9 +116,7 @@ class RowChangeRecorder:
         )  # fmt: skip
 
 
-def _event_entries(
-    connection: apsw.Connection, rows: Iterable[SQLiteRow]
-) -> tuple[journal_lines.EventEntry, ...]:
+def _event_entries(connection: apsw.Connection, rows: Iterable[SQLiteRow]) -> tuple[journal_lines.EventEntry, ...]:
     query, names = database.statements()["stream_name"], dict[int, str]()
     made: list[journal_lines.EventEntry] = []
     for row in rows:
@@ -167,12 +159,8 @@ def _base_entry(row: SQLiteRow) -> journal_lines.BaseEntry:
 
 
 def _key_entry(row: SQLiteRow) -> journal_lines.KeyEntry:
-    tenant, key, command, begin, end, time_us, _ = cast(
-        "tuple[int, str, bytes, int, int, int, bytes]", row
-    )
-    return journal_lines.KeyEntry(
-        tenant=tenant, key=key, command=command.hex(), first=begin, last=end, time_us=time_us
-    )
+    tenant, key, command, begin, end, time_us, _ = cast("tuple[int, str, bytes, int, int, int, bytes]", row)
+    return journal_lines.KeyEntry(tenant=tenant, key=key, command=command.hex(), first=begin, last=end, time_us=time_us)
 
 
 def _blob_entry(row: SQLiteRow, keep: Callable[[bytes, bytes], None]) -> journal_lines.BlobEntry:
@@ -180,16 +168,12 @@ def _blob_entry(row: SQLiteRow, keep: Callable[[bytes, bytes], None]) -> journal
     if len(content) > limits.BLOB_INLINE_BYTES:
         keep(hash_, content)
         return journal_lines.BlobEntry(tenant=tenant, sha256=hash_.hex())
-    return journal_lines.BlobEntry(
-        tenant=tenant, sha256=hash_.hex(), content=journal_lines.encode_content(content)
-    )
+    return journal_lines.BlobEntry(tenant=tenant, sha256=hash_.hex(), content=journal_lines.encode_content(content))
 
 
 def _note_entry(row: SQLiteRow) -> journal_lines.NoteEntry:
     tenant, name, version, value, _ = cast("tuple[str, str, int, bytes, bytes]", row)
-    return journal_lines.NoteEntry(
-        tenant=tenant, name=name, version=version, value=journal_lines.encode_content(value)
-    )
+    return journal_lines.NoteEntry(tenant=tenant, name=name, version=version, value=journal_lines.encode_content(value))
 
 
 def _erased_entry(row: SQLiteRow) -> journal_lines.ErasedEntry:
@@ -212,9 +196,7 @@ def index_statements() -> dict[str, str]:
     return {**database.statements(), **split_statements(text)}
 
 
-def apply_commit(
-    connection: apsw.Connection, change: journal_lines.CommitLine, fetch: BlobFileLoader
-) -> None:
+def apply_commit(connection: apsw.Connection, change: journal_lines.CommitLine, fetch: BlobFileLoader) -> None:
     """Put and drop the rows of one commit, in an open transaction. Nothing is derived."""
     run, sql = connection.execute, index_statements()
     for tenant, key in change.dropped_keys:
@@ -255,12 +237,7 @@ def _apply_other_rows(connection: apsw.Connection, change: journal_lines.CommitL
     for each in change.erased:
         high = each.tenant << TENANT_SHIFT
         cause = high | each.cause if each.cause else 0
-        row = (
-            high | each.position,
-            high | each.notice,
-            cause,
-            journal_lines.decode_content(each.stand_in),
-        )
+        row = (high | each.position, high | each.notice, cause, journal_lines.decode_content(each.stand_in))
         run(sql["put_gone"], (*row, row_checksum(*row)))
     if change.pending is not None:
         run(sql["put_todo"], (change.pending.bytes,))
@@ -299,9 +276,7 @@ def apply_and_derive(
     for key in keys:
         name = _stream_name(connection, key)
         if name and not is_erased_stream(name):
-            batch.write_derived(
-                key >> TENANT_SHIFT, key, event_erasure.derive_stream(connection, key, name, derive)
-            )
+            batch.write_derived(key >> TENANT_SHIFT, key, event_erasure.derive_stream(connection, key, name, derive))
     connection.execute(index_statements()["count_rebuild"])
 
 
@@ -439,9 +414,7 @@ class JournalRewriter:
             self._files.close(fd)
         self._files.sync(path)
 
-    def _segments(
-        self, store_id: bytes, edit: CommitEdit
-    ) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
+    def _segments(self, store_id: bytes, edit: CommitEdit) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
         """Yield each segment's new content, with the ends of the old and the new segment."""
         segment, n, check, content = 0, 0, "", bytearray()
         before = self._journal.first_point()

@@ -64,9 +64,7 @@ class LineContent(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
     base64: str | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        if (self.json is UNSET) + (self.text is UNSET) + (
-            self.base64 is UNSET
-        ) != _CONTENT_FORMS - 1:
+        if (self.json is UNSET) + (self.text is UNSET) + (self.base64 is UNSET) != _CONTENT_FORMS - 1:
             raise ValueError("a content is written in one way")
         if self.base64 is not UNSET:
             binascii.a2b_base64(self.base64, strict_mode=True)
@@ -238,11 +236,7 @@ def stated_checksum(line: bytes) -> str:
 def is_intact(line: bytes, before: str) -> bool:
     """Return whether a line is undamaged and follows the line with that checksum."""
     check = stated_checksum(line)
-    return (
-        bool(check)
-        and line.endswith(_LINE_END)
-        and _checksum(before, line[:-_CHECKSUM_TAIL_BYTES]) == check
-    )
+    return bool(check) and line.endswith(_LINE_END) and _checksum(before, line[:-_CHECKSUM_TAIL_BYTES]) == check
 
 
 _DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -174,10 +174,7 @@ class FileDocuments:
         What is no document of ours is somebody else's, whatever it is called, and stays.
         """
         left = self._clear_leftovers()
-        for path in (
-            *files_named(self.folder, _DOCUMENT_NAMES),
-            *files_named(self.folder, _SET_ASIDE_NAMES),
-        ):
+        for path in (*files_named(self.folder, _DOCUMENT_NAMES), *files_named(self.folder, _SET_ASIDE_NAMES)):
             try:
                 if self._must_be_removed(path, keeps):
                     self._files.remove(path)
@@ -225,11 +222,7 @@ class FileDocuments:
         if not path.is_file() or path.is_symlink():
             return None
         # Another process may remove it now.
-        with (
-            self._error_translator,
-            contextlib.suppress(FileNotFoundError),
-            path.open("rb") as file,
-        ):
+        with self._error_translator, contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             if last is not None:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - last))
             return file.read()

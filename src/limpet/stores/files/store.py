@@ -37,13 +37,7 @@ class FilesStore(SQLiteStore):
         self.folder = folder
         self.documents = FileDocuments(files, folder.sessions)
         self._journal_hook = JournalCommitHook(files, folder, self.documents, again)
-        super().__init__(
-            folder.index / INDEX_NAME,
-            files=files,
-            random=random,
-            again=again,
-            witness=self._journal_hook,
-        )
+        super().__init__(folder.index / INDEX_NAME, files=files, random=random, again=again, witness=self._journal_hook)
 
     def _open(self, again: ErasureReplay | None) -> None:
         try:
@@ -98,9 +92,7 @@ class FilesStore(SQLiteStore):
         faults = tuple(self._journal_faults())
         for step in super().verify():
             if isinstance(step, port.Report):
-                yield msgspec.structs.replace(
-                    step, faults=tuple(dict.fromkeys((*faults, *step.faults)))
-                )
+                yield msgspec.structs.replace(step, faults=tuple(dict.fromkeys((*faults, *step.faults))))
             else:
                 yield step
 

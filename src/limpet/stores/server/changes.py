@@ -41,13 +41,7 @@ class ChangeBuilder:
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        tenant: str,
-        cached: CachedTenant,
-        random: Callable[[int], bytes],
-        *,
-        careful: bool,
+        self, driver: Driver, tenant: str, cached: CachedTenant, random: Callable[[int], bytes], *, careful: bool
     ) -> None:
         self._driver = driver
         self._tenant = tenant
@@ -71,9 +65,7 @@ class ChangeBuilder:
 
     def append(self, append: port.Append) -> port.AppendOutcome:
         """Check one append's conditions and add it to the change. Any outcome but Appended adds nothing."""
-        if append.key is not None and (
-            used := self._find_key(append.key, ask=self._check_everything)
-        ):
+        if append.key is not None and (used := self._find_key(append.key, ask=self._check_everything)):
             return used
         streams: list[StreamRow | None] = []
         refused = self._check_versions(append, streams) or self._check_claims(
@@ -95,15 +87,11 @@ class ChangeBuilder:
             self._add_derived(append, begin)
         return port.Appended(begin, self._position)
 
-    def _check_versions(
-        self, append: port.Append, streams: list[StreamRow | None]
-    ) -> port.Stale | None:
+    def _check_versions(self, append: port.Append, streams: list[StreamRow | None]) -> port.Stale | None:
         """Return the first stream at another version than expected; append the streams of the others to `streams`."""
         for write in append.writes:
             # Whether a new stream exists already is checked by the server.
-            stream = self._find_stream(
-                write.stream, ask=self._check_everything or write.expected > 0
-            )
+            stream = self._find_stream(write.stream, ask=self._check_everything or write.expected > 0)
             actual = stream.version if stream is not None else 0
             if actual != write.expected:
                 return port.Stale(write.stream, actual)
@@ -116,9 +104,7 @@ class ChangeBuilder:
         for write, stream in zip(append.writes, streams, strict=True):
             if len(write.claims) == 1 and not everything and self._is_first_write(write, stream):
                 continue
-            if write.claims and (
-                taken := self._find_taken_claim(write, stream, everything=everything)
-            ):
+            if write.claims and (taken := self._find_taken_claim(write, stream, everything=everything)):
                 return taken
         return None
 
@@ -147,18 +133,14 @@ class ChangeBuilder:
             tenant=tenant,
             before=self.head_before,
             after=self.head_after,
-            streams=tuple(map(self._new_stream_row, self._new_streams))
-            if self._new_streams
-            else (),
+            streams=tuple(map(self._new_stream_row, self._new_streams)) if self._new_streams else (),
             bases=tuple(self._bases),
             rows=tuple(self._rows),
             claims=tuple([(*claim, version) for claim, version in self._claims.items()]),
             keys=tuple([checked_reads.key_row(tenant, used) for used in self._keys.values()]),
             blobs=self._blobs,
             blob_uses=tuple(self._uses),
-            projections=tuple(
-                [ProjectionRow(row, checked_reads.projection_checksum(tenant, row)) for row in put]
-            ),
+            projections=tuple([ProjectionRow(row, checked_reads.projection_checksum(tenant, row)) for row in put]),
             drop_projections=tuple([row_id for row_id, row in rows.items() if row is None]),
             snapshots=tuple(self._snapshots.values()),
             renames=tuple(self._rebased_streams()) if self._bases else (),
@@ -216,16 +198,12 @@ class ChangeBuilder:
             for span in spans:
                 if version := self._claims.get((span.stretch, text)):
                     places = [*places, (span.stretch, version)]
-            if taken := (
-                stream_paths.find_claim_version(spans, places) if places else 0
-            ) or made.get(text, 0):
+            if taken := (stream_paths.find_claim_version(spans, places) if places else 0) or made.get(text, 0):
                 return port.ClaimTaken(write.stream, text, taken)
             made[text] = write.previous_version + index + 1
         return None
 
-    def _spans_before_write(
-        self, write: port.StreamWrite, stream: StreamRow | None
-    ) -> tuple[Span, ...]:
+    def _spans_before_write(self, write: port.StreamWrite, stream: StreamRow | None) -> tuple[Span, ...]:
         """Return the spans that a write continues."""
         if write.base is not None:
             return self._base_spans(write.base)[1]
@@ -236,9 +214,7 @@ class ChangeBuilder:
 
     def _spans_before_stretch(self, stream: StreamRow) -> tuple[Span, ...]:
         """Return the spans before the stretch that a stream with bases is written in."""
-        found = self._earlier_spans.get(stream.number) or self._cached.earlier_spans.get(
-            stream.number
-        )
+        found = self._earlier_spans.get(stream.number) or self._cached.earlier_spans.get(stream.number)
         if found is None:
             *spans, _ = self._stream_path(stream, stream.version)
             found = self._earlier_spans[stream.number] = tuple(spans)
@@ -253,9 +229,7 @@ class ChangeBuilder:
         return source.number, spans
 
     def _stream_path(self, stream: StreamRow, at: int) -> tuple[Span, ...]:
-        find = checked_reads.base_lookup(
-            self._driver, self._tenant, *self._numbered.values(), stream
-        )
+        find = checked_reads.base_lookup(self._driver, self._tenant, *self._numbered.values(), stream)
         return stream_paths.resolve_path(stream.number, at, find)
 
     def _add_write(self, write: port.StreamWrite, stream: StreamRow | None) -> None:
@@ -280,12 +254,7 @@ class ChangeBuilder:
 
     def _add_events(self, write: port.StreamWrite, number: int) -> int:
         """Add the rows of a write's events; return the last one's version."""
-        position, version, link, name = (
-            self._position,
-            write.previous_version,
-            self._link,
-            write.stream,
-        )
+        position, version, link, name = (self._position, write.previous_version, self._link, write.stream)
         random, rows = self._random, self._rows
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
@@ -374,10 +343,7 @@ class StreamDerivation:
         return DerivedRows(
             stream_paths.claims_by_stretch(stream.number, stream.bases, derived.claims),
             [(positions[v - stream.first], hash_) for hash_, v in derived.blobs],
-            [
-                ProjectionRow(p, checked_reads.projection_checksum(self._tenant, p))
-                for p in derived.projections
-            ],
+            [ProjectionRow(p, checked_reads.projection_checksum(self._tenant, p)) for p in derived.projections],
         )
 
 
@@ -418,10 +384,7 @@ class ServerPipeline:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give the connection back. Commits still in flight may be applied or not."""
         try:

@@ -13,15 +13,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port, stream_paths
-from limpet.stores.server.driver import (
-    Driver,
-    EventErasure,
-    FeedRow,
-    KeyRow,
-    NoteRow,
-    ProjectionRow,
-    StreamRow,
-)
+from limpet.stores.server.driver import Driver, EventErasure, FeedRow, KeyRow, NoteRow, ProjectionRow, StreamRow
 from limpet.stores.stream_paths import Span, StreamBase
 
 CHECKSUM_BYTES = 8
@@ -64,9 +56,7 @@ def key_row(tenant: str, used: port.RawKey) -> KeyRow:
     return KeyRow(used.key, prefixed_hash, used.first, used.last, used.time_us)
 
 
-def event_erasure(
-    tenant: str, position: int, notice: int, cause: int, payload: bytes | None
-) -> EventErasure:
+def event_erasure(tenant: str, position: int, notice: int, cause: int, payload: bytes | None) -> EventErasure:
     """Return the erasure of an event as stored: its redacted payload is prefixed with a checksum."""
     prefixed = None if payload is None else _checksum(tenant, position, cause, payload) + payload
     return EventErasure(notice, cause, prefixed)
@@ -87,8 +77,7 @@ def checked_stream(tenant: str, row: StreamRow) -> StreamRow:
     """Return a stream; raise Corrupt if its checksum differs."""
     if row.checksum != stream_checksum(tenant, row):
         raise errors.Corrupt(
-            f"the record of stream {row.number:,} is damaged.",
-            facts={"tenant": tenant, "stream": row.number},
+            f"the record of stream {row.number:,} is damaged.", facts={"tenant": tenant, "stream": row.number}
         )
     return row
 
@@ -127,9 +116,7 @@ def checked_event(tenant: str, row: FeedRow, name: str) -> port.StoredEvent:
         return chain.decode_event(event, name)
     if erasure is None:
         raise chain.unexplained_erasure_error(event.address)
-    return chain.decode_event(
-        event, name, checked_redaction(tenant, event.address.position, erasure)
-    )
+    return chain.decode_event(event, name, checked_redaction(tenant, event.address.position, erasure))
 
 
 def unnamed_stream_error(number: int) -> errors.Corrupt:
@@ -139,9 +126,7 @@ def unnamed_stream_error(number: int) -> errors.Corrupt:
 
 def continues_after(driver: Driver, tenant: str, position: int) -> bool:
     """Whether the log has events after the head's position, and the head has not moved meanwhile."""
-    return bool(driver.feed(tenant, after=position, limit=1)) and (
-        driver.head(tenant).position == position
-    )
+    return bool(driver.feed(tenant, after=position, limit=1)) and (driver.head(tenant).position == position)
 
 
 def missing_head_error(tenant: str) -> errors.Corrupt:
@@ -162,15 +147,11 @@ def find_stream(driver: Driver, tenant: str, stream: str | int) -> StreamRow | N
 def _check_requested(tenant: str, row: StreamRow, stream: str | int) -> StreamRow:
     """Return a stream, checked; raise Corrupt if it is not the requested one."""
     if stream not in (row.name, row.number):
-        raise errors.Corrupt(
-            "a stream is stored under the name of another.", facts={"stream": row.number}
-        )
+        raise errors.Corrupt("a stream is stored under the name of another.", facts={"stream": row.number})
     return checked_stream(tenant, row)
 
 
-def base_lookup(
-    driver: Driver, tenant: str, *streams: StreamRow
-) -> Callable[[int], Sequence[StreamBase]]:
+def base_lookup(driver: Driver, tenant: str, *streams: StreamRow) -> Callable[[int], Sequence[StreamBase]]:
     """Return a function that reads the bases of a stream by its number. The given streams need not be read."""
     bases_by_number = {stream.number: stream.bases for stream in streams}
 
@@ -194,15 +175,7 @@ def stream_path(driver: Driver, tenant: str, stream: StreamRow, at: int | None) 
 
 
 def read_stream(
-    driver: Driver,
-    tenant: str,
-    name: str,
-    *,
-    low: int,
-    high: int,
-    limit: int,
-    at: int | None,
-    newest: bool,
+    driver: Driver, tenant: str, name: str, *, low: int, high: int, limit: int, at: int | None, newest: bool
 ) -> tuple[StreamRow | None, list[port.StoredEvent]]:
     """Return a stream, and its events with low <= version <= high: the first `limit` of them, or the newest."""
     last = high if at is None else min(high, at)
@@ -221,17 +194,13 @@ def read_stream(
     return row, [checked_event(tenant, event, name) for event in own]
 
 
-def _read_spans(
-    driver: Driver, tenant: str, spans: Sequence[Span], limit: int, *, newest: bool
-) -> list[FeedRow]:
+def _read_spans(driver: Driver, tenant: str, spans: Sequence[Span], limit: int, *, newest: bool) -> list[FeedRow]:
     """Return the events of spans in order, the first of them or the newest."""
     parts: list[list[FeedRow]] = []
     for span in reversed(spans) if newest else spans:
         if limit <= 0:
             break
-        _, own = driver.own_events(
-            tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest
-        )
+        _, own = driver.own_events(tenant, span.stream, low=span.low, high=span.high, limit=limit, newest=newest)
         _check_versions(own, span, limit, newest=newest)
         parts.append(own)
         limit -= len(own)
@@ -257,9 +226,7 @@ def check_positions(rows: Sequence[FeedRow], after: int) -> None:
         return
     at = next(at for at, row in enumerate(rows, after + 1) if row.event.address.position != at)
     raise errors.Corrupt(
-        f"the event at position {at:,} is missing.",
-        hint="`limpet verify` lists all damage.",
-        facts={"position": at},
+        f"the event at position {at:,} is missing.", hint="`limpet verify` lists all damage.", facts={"position": at}
     )
 
 
@@ -267,18 +234,14 @@ def own_events(driver: Driver, tenant: str, stream: StreamRow) -> Iterator[FeedR
     """Yield a stream's own events, including those that a rewind has cut off."""
     after = 0
     while True:
-        _, page = driver.own_events(
-            tenant, stream.number, low=after + 1, high=stream.version, limit=limits.READ_CHUNK
-        )
+        _, page = driver.own_events(tenant, stream.number, low=after + 1, high=stream.version, limit=limits.READ_CHUNK)
         yield from page
         if len(page) < limits.READ_CHUNK:
             return
         after = page[-1].event.address.version
 
 
-def blob_uses(
-    driver: Driver, tenant: str, *, after: int = 0, until: int = UNBOUNDED
-) -> Iterator[tuple[int, bytes]]:
+def blob_uses(driver: Driver, tenant: str, *, after: int = 0, until: int = UNBOUNDED) -> Iterator[tuple[int, bytes]]:
     """Yield position and hash of uses of blobs with after < position <= until."""
     while page := driver.blob_uses(tenant, after=after):
         for position, hash_ in page:
@@ -288,9 +251,7 @@ def blob_uses(
         after = page[-1][0]
 
 
-def event_link(
-    driver: Driver, tenant: str, stream: str | int, version: int
-) -> tuple[StreamRow | None, bytes]:
+def event_link(driver: Driver, tenant: str, stream: str | int, version: int) -> tuple[StreamRow | None, bytes]:
     """Return a stream, and the link of its own event at a version; empty if it has none."""
     row, own = driver.own_events(tenant, stream, low=version, high=version, limit=1)
     if row is not None:
@@ -303,17 +264,13 @@ def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) ->
     if not spans:
         return 0
     claims = driver.claims(tenant, (text,), [span.stretch for span in spans])
-    return stream_paths.find_claim_version(
-        spans, [(stretch, version) for stretch, _, version in claims]
-    )
+    return stream_paths.find_claim_version(spans, [(stretch, version) for stretch, _, version in claims])
 
 
 def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:
     """Return the lowest version on a path whose event has at least this ordinal; 0 if there is none."""
     for span in spans:
-        version = driver.find_ordinal(
-            tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal
-        )
+        version = driver.find_ordinal(tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal)
         if version:
             return version
     return 0

@@ -232,14 +232,7 @@ class Driver(Protocol):
         ...
 
     def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
+        self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[StreamRow | None, list[FeedRow]]:
         """Return a stream, and its own events with low <= version <= high by version, as of one moment.
 
@@ -259,9 +252,7 @@ class Driver(Protocol):
         """Return the lowest own version, low <= version <= high, whose event has at least this ordinal; 0 if there is none."""
         ...
 
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
+    def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         """Return stretch, text and version of those of the claims that exist in one of the stretches."""
         ...
 
@@ -297,9 +288,7 @@ class Driver(Protocol):
         """Return one page of projections; see `Query` of the port."""
         ...
 
-    def projections(
-        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[ProjectionRow]:
+    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         """Return projections of all kinds with (kind, id) > after, in that order."""
         ...
 
@@ -311,21 +300,15 @@ class Driver(Protocol):
         """Return the contents of those of the blobs that exist, by hash."""
         ...
 
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
+    def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         """Return blobs with a hash > after, by hash."""
         ...
 
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
+    def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         """Return uses of blobs with position > after, by position: about `limit`, never part of a position's uses."""
         ...
 
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
+    def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         """Return those of the blobs that exist and that no event outside the streams `but` refers to."""
         ...
 
@@ -349,9 +332,7 @@ class Driver(Protocol):
         """Return a pipeline; None if the driver has none."""
         ...
 
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         """Replace all derived rows (claims, blob uses, projections, snapshots) of the tenants in `before` by those of the changes.
 
         Each tenant's head gets the next epoch. The changes have derived rows only, each claim of a stretch once; their

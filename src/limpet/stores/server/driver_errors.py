@@ -33,7 +33,5 @@ def to_error(
     text = text.rstrip(".")
     detail = text if text.endswith(("?", "!")) else f"{text}."
     if case is None:
-        return errors.Unavailable(
-            f"{shown} could not do it: {detail}", hint=RETRY_HINT, facts=facts
-        )
+        return errors.Unavailable(f"{shown} could not do it: {detail}", hint=RETRY_HINT, facts=facts)
     return case.kind(f"{shown} {case.what}: {detail}", hint=hint or case.hint, facts=facts)

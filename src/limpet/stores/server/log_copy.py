@@ -59,9 +59,7 @@ class LogCopyReader:
         used: dict[int, list[bytes]] = {}
         if rows:
             first, last = rows[0].event.address.position, rows[-1].event.address.position
-            for position, hash_ in checked_reads.blob_uses(
-                self._driver, tenant, after=first - 1, until=last
-            ):
+            for position, hash_ in checked_reads.blob_uses(self._driver, tenant, after=first - 1, until=last):
                 used.setdefault(position, []).append(hash_)
         return used
 
@@ -90,9 +88,7 @@ class LogCopyReader:
         return next(((base.source, base.version) for base in bases), None)
 
 
-def _erased_fields(
-    tenant: str, position: int, erasure: EventErasure
-) -> tuple[int, int, bytes | None]:
+def _erased_fields(tenant: str, position: int, erasure: EventErasure) -> tuple[int, int, bytes | None]:
     redaction = checked_reads.checked_redaction(tenant, position, erasure)
     return erasure.notice, erasure.cause, redaction
 
@@ -162,11 +158,7 @@ class ServerCopyTarget:
             for raw in plan.new_events
             if raw.base is not None
         ]
-        added = [
-            (raw.position, hash_)
-            for raw in (*plan.newly_erased, *plan.new_events)
-            for hash_ in raw.blobs
-        ]
+        added = [(raw.position, hash_) for raw in (*plan.newly_erased, *plan.new_events) for hash_ in raw.blobs]
         return TenantChange(
             tenant=self._tenant,
             before=self._head,
@@ -185,18 +177,14 @@ class ServerCopyTarget:
             pending_work=b"" if again else None,
         )
 
-    def _new_streams(
-        self, plan: store_copy.CopyPlan, bases: Sequence[tuple[int, StreamBase]]
-    ) -> Iterator[StreamRow]:
+    def _new_streams(self, plan: store_copy.CopyPlan, bases: Sequence[tuple[int, StreamBase]]) -> Iterator[StreamRow]:
         last = {raw.number: raw.version for raw in plan.new_events}
         for raw in plan.new_events:
             if raw.number == raw.position:
                 name = plan.new_streams[raw.number]
                 own = tuple(base for number, base in bases if number == raw.number)
                 row = StreamRow(raw.number, name, raw.version, last[raw.number], own)
-                yield replace(
-                    row, bases=(), checksum=checked_reads.stream_checksum(self._tenant, row)
-                )
+                yield replace(row, bases=(), checksum=checked_reads.stream_checksum(self._tenant, row))
 
     def _renamed_streams(
         self, plan: store_copy.CopyPlan, bases: Sequence[tuple[int, StreamBase]]
@@ -223,18 +211,13 @@ class ServerCopyTarget:
         assert raw.erased is not None, "the plan has read it"
         return checked_reads.event_erasure(self._tenant, raw.position, *raw.erased)
 
-    def _remaining_uses(
-        self, again: set[int], numbers: Sequence[int]
-    ) -> Iterator[tuple[int, bytes]]:
+    def _remaining_uses(self, again: set[int], numbers: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yield the blob uses of the other events of streams with newly erased ones."""
         own: set[int] = set()
         for number in numbers:
             stream = self._streams[number]
             assert stream is not None, "the plan has read it"
-            own |= {
-                row.event.address.position
-                for row in checked_reads.own_events(self._driver, self._tenant, stream)
-            }
+            own |= {row.event.address.position for row in checked_reads.own_events(self._driver, self._tenant, stream)}
         for position, hash_ in self._every_blob_use():
             if position in own and position not in again:
                 yield position, hash_

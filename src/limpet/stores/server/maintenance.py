@@ -36,15 +36,7 @@ from limpet.stores.erasure import (
 )
 from limpet.stores.server import checked_reads
 from limpet.stores.server.changes import ChangeBuilder, DerivedRows, StreamDerivation
-from limpet.stores.server.driver import (
-    Driver,
-    EventErasure,
-    FeedHead,
-    FeedRow,
-    ProjectionRow,
-    StreamRow,
-    TenantChange,
-)
+from limpet.stores.server.driver import Driver, EventErasure, FeedHead, FeedRow, ProjectionRow, StreamRow, TenantChange
 from limpet.stores.server.tenant_cache import CachedTenant
 
 PAGE_ROWS = 512
@@ -131,9 +123,7 @@ class TenantVerification:
                 f"the log ends at position {position:,}, but {lost:,} more event(s) had been acknowledged."
             )
         elif before != self.head.link:
-            self.faults.append(
-                f"the log differs from what was acknowledged at position {position:,}."
-            )
+            self.faults.append(f"the log differs from what was acknowledged at position {position:,}.")
         elif checked_reads.continues_after(self._driver, self._tenant, last):
             self.faults.append(f"the head says that the log ends at {last:,}, but it goes on.")
 
@@ -187,14 +177,10 @@ class TenantVerification:
             self._versions[stream.number] = 0
             if not last or lost or stream.version < last:
                 has = last - lost if last else 0
-                self.faults.append(
-                    f"stream {stream.number:,} has {has} of {stream.version} events."
-                )
+                self.faults.append(f"stream {stream.number:,} has {has} of {stream.version} events.")
             if stream.checksum != checked_reads.stream_checksum(self._tenant, stream):
                 self.faults.append("a row of streams is damaged.")
-            has_bad_base = has_bad_base or any(
-                self._is_bad_base(stream, at) for at in range(len(stream.bases))
-            )
+            has_bad_base = has_bad_base or any(self._is_bad_base(stream, at) for at in range(len(stream.bases)))
         if has_bad_base:
             self.faults.append("streams are forked from versions or streams that do not exist.")
         for number, last in enumerate(self._versions):
@@ -305,9 +291,7 @@ _derived_rows_decoder = msgspec.msgpack.Decoder(DerivedRows)
 class TenantRebuild:
     """One rebuild of one tenant, for one head. The derived rows wait at the end of the spool until `install`."""
 
-    def __init__(
-        self, driver: Driver, tenant: str, derive: port.StreamDeriver, spool: IO[bytes]
-    ) -> None:
+    def __init__(self, driver: Driver, tenant: str, derive: port.StreamDeriver, spool: IO[bytes]) -> None:
         self._driver = driver
         self._derive = derive
         self.tenant = tenant
@@ -347,9 +331,7 @@ class TenantRebuild:
         self._end = self._spool.tell()
 
     def install(
-        self,
-        write_lock: Callable[[], AbstractContextManager[bool]],
-        invalidate: Callable[[list[str]], None],
+        self, write_lock: Callable[[], AbstractContextManager[bool]], invalidate: Callable[[list[str]], None]
     ) -> Generator[int]:
         """Replace the tenant's derived rows and set `done`. Yields as `prepare`, which is repeated if the head has moved.
 
@@ -362,9 +344,7 @@ class TenantRebuild:
                     yield from self.prepare()
                 # This change tells no cache of the engine: the next batch must report that caches are stale.
                 invalidate([self.tenant])
-                self.done = self._driver.replace_derived(
-                    {self.tenant: self._head}, self._spooled_changes()
-                )
+                self.done = self._driver.replace_derived({self.tenant: self._head}, self._spooled_changes())
             if self.done:
                 return
             if left > 1:
@@ -376,9 +356,7 @@ class TenantRebuild:
             derivation = StreamDerivation(self._driver, tenant, stream, stream.name)
             blobs = functools.partial(checked_reads.read_blobs, self._driver, tenant)
             rows = derivation.rows(self._derive(stream.name, derivation.events(), blobs))
-        raise_if_damaged(
-            [chain.missing_blob_fault(h, at) for at, h in rows.blob_uses if h not in hashes]
-        )
+        raise_if_damaged([chain.missing_blob_fault(h, at) for at, h in rows.blob_uses if h not in hashes])
         self._count(
             events=stream.version - stream.first + 1,
             streams=1,
@@ -460,20 +438,14 @@ class ServerErasure:
     """Builds the change of one erasure, for the tenant's present head."""
 
     def __init__(
-        self,
-        driver: Driver,
-        erasure: Erasure,
-        derive: port.StreamDeriver,
-        random: Callable[[int], bytes],
+        self, driver: Driver, erasure: Erasure, derive: port.StreamDeriver, random: Callable[[int], bytes]
     ) -> None:
         self._driver = driver
         self._erasure = erasure
         self._tenant = erasure.tenant
         self._derive = derive
         self.head = driver.head(erasure.tenant)
-        self._builder = ChangeBuilder(
-            driver, self._tenant, CachedTenant(self.head), random, careful=True
-        )
+        self._builder = ChangeBuilder(driver, self._tenant, CachedTenant(self.head), random, careful=True)
         self._streams: list[StreamRow] = []
         self._erasures: dict[int, EventErasure] = {}
         self._new_blobs: dict[bytes, bytes] = {}
@@ -500,9 +472,7 @@ class ServerErasure:
             self._collect_derived(share, stream)
         begin = self.head.position + 1
         writes = [self._erase_stream(*each, begin + at) for at, each in enumerate(shares)]
-        append = port.Append(
-            tenant=self._tenant, writes=tuple(writes), time_us=self._erasure.time_us
-        )
+        append = port.Append(tenant=self._tenant, writes=tuple(writes), time_us=self._erasure.time_us)
         outcome = self._builder.append(append)
         assert isinstance(outcome, port.Appended), "`find_stale` has checked the versions"
         notices = self._builder.build_change()
@@ -515,9 +485,7 @@ class ServerErasure:
     def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
         """Collect the projections and blobs that a stream has now, by deriving it once more."""
         events = StreamDerivation(self._driver, self._tenant, stream, share.stream).events()
-        rows, before = derived_row_ids(
-            share, lambda: self._derive(share.stream, events, self._read_blobs)
-        )
+        rows, before = derived_row_ids(share, lambda: self._derive(share.stream, events, self._read_blobs))
         self._dropped_projections |= dict.fromkeys(rows)
         # `before` is None if the stream is unreadable: then its blobs are found by its events' positions.
         used = (hash_ for hash_, _ in before.blobs) if before else self._used_blobs(stream)
@@ -525,10 +493,7 @@ class ServerErasure:
 
     def _used_blobs(self, stream: StreamRow) -> Iterator[bytes]:
         """Yield the blobs that a stream's events refer to, without reading the events' payloads."""
-        own = {
-            row.event.address.position
-            for row in checked_reads.own_events(self._driver, self._tenant, stream)
-        }
+        own = {row.event.address.position for row in checked_reads.own_events(self._driver, self._tenant, stream)}
         for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant):
             if position in own:
                 yield hash_
@@ -538,9 +503,7 @@ class ServerErasure:
         others = [hash_ for hash_ in hashes if hash_ not in new]
         return new | checked_reads.read_blobs(self._driver, self._tenant, others)
 
-    def _erase_stream(
-        self, share: StreamErasure, stream: StreamRow, position: int
-    ) -> port.StreamWrite:
+    def _erase_stream(self, share: StreamErasure, stream: StreamRow, position: int) -> port.StreamWrite:
         """Erase payloads of one stream; return the write of its notice, which gets that position."""
         redactions = {each.position: each for each in share.redactions}
         erased: list[tuple[int, bytes]] = []
@@ -570,9 +533,7 @@ class ServerErasure:
         for content in redaction.blobs if redaction else ():
             self._new_blobs[chain.blob_hash(content)] = content
 
-    def _derive_remaining(
-        self, share: StreamErasure, stream: StreamRow, notice: FeedRow
-    ) -> DerivedRows:
+    def _derive_remaining(self, share: StreamErasure, stream: StreamRow, notice: FeedRow) -> DerivedRows:
         derivation = StreamDerivation(self._driver, self._tenant, stream, share.stream)
         events = derivation.events(self._remaining_events(stream, notice))
         return derivation.rows(self._derive(share.stream, events, self._read_blobs))
@@ -593,17 +554,13 @@ class ServerErasure:
         renamed = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
         return stream.number, renamed.name, checked_reads.stream_checksum(self._tenant, renamed)
 
-    def _assemble(
-        self, notices: TenantChange, remaining: DerivedRows
-    ) -> tuple[TenantChange, ErasureCounts]:
+    def _assemble(self, notices: TenantChange, remaining: DerivedRows) -> tuple[TenantChange, ErasureCounts]:
         driver, tenant, streams = self._driver, self._tenant, self._streams
         numbers = tuple(stream.number for stream in streams)
         stretches = [*numbers, *(base.stretch for stream in streams for base in stream.bases)]
         keys = driver.keys_covering(tenant, list(self._erasures)) if self._erasures else []
         needed = {hash_ for _, hash_ in remaining.blob_uses}
-        unused = (
-            driver.unused_blobs(tenant, self._hashes, but=numbers) if self._hashes else set[bytes]()
-        )
+        unused = driver.unused_blobs(tenant, self._hashes, but=numbers) if self._hashes else set[bytes]()
         unused -= needed | set(self._new_blobs)
         head = notices.after
         change = msgspec.structs.replace(

@@ -87,9 +87,7 @@ class CommitNotifications:
         if self._thread is None:
             with self._changed:
                 if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(
-                        target=self._run_listener, name="limpet-news", daemon=True
-                    )
+                    self._thread = threading.Thread(target=self._run_listener, name="limpet-news", daemon=True)
                     self._thread.start()
 
     def wait(self, tenant: str, is_reached: Callable[[], bool], timeout_s: float) -> bool:
@@ -155,11 +153,7 @@ class CommitNotifications:
                 # Logged once for each outage. Waiters poll until the server can be reached again.
                 if not (is_reported or self._closed):
                     extra = {"action": "store.not_heard", "error": error.code}
-                    _log.warning(
-                        "notifications of the store can't be received: %s",
-                        error.message,
-                        extra=extra,
-                    )
+                    _log.warning("notifications of the store can't be received: %s", error.message, extra=extra)
                 is_reported = True
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, LISTEN_RETRY_S)

@@ -154,9 +154,7 @@ class ServerStore:
         builders: dict[str, ChangeBuilder] = {}
         for tenant, indexes in groups.items():
             cached = self._tenant_cache.get(tenant)
-            builder = builders[tenant] = ChangeBuilder(
-                self._driver, tenant, cached, self._random, careful=careful
-            )
+            builder = builders[tenant] = ChangeBuilder(self._driver, tenant, cached, self._random, careful=careful)
             if cached.newer_head is None:
                 for at in indexes:
                     outcomes[at] = builder.append(appends[at])
@@ -176,9 +174,7 @@ class ServerStore:
     def _apply_changes(self, builders: dict[str, ChangeBuilder]) -> dict[str, ChangeResult]:
         """Apply changes. An empty one, whose appends were all refused, is checked too: a refusal must not be stale."""
         results: dict[str, ChangeResult] = {}
-        changes = {
-            t: builder.build_change() for t, builder in builders.items() if not builder.is_empty
-        }
+        changes = {t: builder.build_change() for t, builder in builders.items() if not builder.is_empty}
         if changes:
             applied = self._driver.apply(list(changes.values()))
             results = dict(zip(changes, applied, strict=True))
@@ -195,9 +191,7 @@ class ServerStore:
         pipeline = self._driver.pipeline() if not self._tenant_cache.is_contended else None
         if pipeline is None:
             return None
-        return ServerPipeline(
-            self._driver, pipeline, self._tenant_cache, self._notifications, self._random
-        )
+        return ServerPipeline(self._driver, pipeline, self._tenant_cache, self._notifications, self._random)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -296,23 +290,17 @@ class ServerStore:
         self._cached_tenant(tenant)
         return checked_reads.read_blobs(self._driver, tenant, hashes)
 
-    def _stream_path(
-        self, tenant: str, stream: str, at: int | None
-    ) -> tuple[stream_paths.Span, ...]:
+    def _stream_path(self, tenant: str, stream: str, at: int | None) -> tuple[stream_paths.Span, ...]:
         row = self._find_stream(tenant, stream)
         return checked_reads.stream_path(self._driver, tenant, row, at) if row is not None else ()
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        return checked_reads.find_ordinal(
-            self._driver, tenant, self._stream_path(tenant, stream, at), ordinal
-        )
+        return checked_reads.find_ordinal(self._driver, tenant, self._stream_path(tenant, stream, at), ordinal)
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
-        return checked_reads.find_claim(
-            self._driver, tenant, self._stream_path(tenant, stream, at), claim
-        )
+        return checked_reads.find_claim(self._driver, tenant, self._stream_path(tenant, stream, at), claim)
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return the use of an idempotency key; None if it is unused."""
@@ -329,10 +317,7 @@ class ServerStore:
     def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
         """Return one page of projections."""
         self._cached_tenant(tenant)
-        return [
-            checked_reads.checked_projection(tenant, row)
-            for row in self._driver.query_projections(tenant, query)
-        ]
+        return [checked_reads.checked_projection(tenant, row) for row in self._driver.query_projections(tenant, query)]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
         """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
@@ -342,14 +327,10 @@ class ServerStore:
             return None
         snapshot = row.snapshot
         found, link = checked_reads.event_link(self._driver, tenant, stream, snapshot.version)
-        if found is None or row.checksum != checked_reads.snapshot_checksum(
-            tenant, found.number, snapshot, link
-        ):
+        if found is None or row.checksum != checked_reads.snapshot_checksum(tenant, found.number, snapshot, link):
             return None
         spans = checked_reads.stream_path(self._driver, tenant, found, None)
-        return (
-            snapshot if stream_paths.clip(spans, snapshot.version - 1, snapshot.version) else None
-        )
+        return snapshot if stream_paths.clip(spans, snapshot.version - 1, snapshot.version) else None
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         """Return the streams that were forked from this one, each with the version that it was forked at."""
@@ -385,9 +366,7 @@ class ServerStore:
         check_note(name, value)
         return self._driver.put_note(tenant, name, value, expected=expected)
 
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, port.Note]]:
+    def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
         """Return notes whose names have a prefix, by name, beginning after `after`."""
         self._check_open()
         rows = self._driver.notes(tenant, prefix, after=after, limit=limit)
@@ -407,9 +386,7 @@ class ServerStore:
         processes wrote to during every try before. Raises Conflict if rows of a tenant could not be replaced.
         """
         self._check_open()
-        yield from maintenance.rebuild(
-            self._driver, derive, self.write_lock, self._tenant_cache.invalidate
-        )
+        yield from maintenance.rebuild(self._driver, derive, self.write_lock, self._tenant_cache.invalidate)
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Remove payloads from the log in one change."""
@@ -494,8 +471,7 @@ class ServerStore:
         """Raise NoBackup: there is no file to copy."""
         self._check_open()
         raise errors.NoBackup(
-            "a store on a server has no file to copy.",
-            hint="`limpet backup` copies its log into a new SQLite file.",
+            "a store on a server has no file to copy.", hint="`limpet backup` copies its log into a new SQLite file."
         )
 
 

@@ -131,9 +131,7 @@ class TenantCache:
     A batch is one holding of the store's write lock. Every method but `is_contended` is called by its holder.
     """
 
-    def __init__(
-        self, driver: Driver, loss_detector: LossDetector, notifications: CommitNotifications
-    ) -> None:
+    def __init__(self, driver: Driver, loss_detector: LossDetector, notifications: CommitNotifications) -> None:
         self._driver = driver
         self._loss_detector = loss_detector
         self._notifications = notifications
@@ -197,11 +195,7 @@ class TenantCache:
         cached = self._tenants.get(tenant)
         if cached is None:
             # At most one lock at a time: two stores that hold one each could wait for each other's.
-            if (
-                self._locked_tenant is None
-                and tenant in self._contended
-                and not self._skips_lock(tenant)
-            ):
+            if self._locked_tenant is None and tenant in self._contended and not self._skips_lock(tenant):
                 # Set first: an interrupt in between must not leave a lock that no batch releases.
                 self._locked_tenant = tenant
                 if not self._driver.acquire_advisory_lock(tenant, ADVISORY_LOCK_WAIT_S):
@@ -257,9 +251,7 @@ class TenantCache:
             self._other_writer_seen(tenant)
         return False
 
-    def change_applied(
-        self, tenant: str, head: FeedHead, result: AppliedUnderContention | None
-    ) -> None:
+    def change_applied(self, tenant: str, head: FeedHead, result: AppliedUnderContention | None) -> None:
         """Record that the server has applied a change that leads to a head."""
         self._loss_detector.record(tenant, head)
         if result is not None:

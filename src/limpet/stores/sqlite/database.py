@@ -20,11 +20,7 @@ import apsw
 from limpet import errors, limits
 from limpet.stores import sql_statements
 from limpet.stores.sqlite.shared_file import anchor, commit_handoff
-from limpet.stores.sqlite.shared_file.store_files import (
-    NETWORK_FILE_SYSTEMS,
-    StoreFiles,
-    open_regular_file,
-)
+from limpet.stores.sqlite.shared_file.store_files import NETWORK_FILE_SYSTEMS, StoreFiles, open_regular_file
 
 APPLICATION_ID: Final = 0x4C504453
 SCHEMA_VERSION: Final = 5
@@ -44,12 +40,7 @@ TABLES_SINCE: Final[dict[str, int]] = {"bases": BASES_SINCE, "notes": 4}
 ERASED_SINCE: Final = 5
 """The first schema in which events can be erased."""
 
-MIGRATIONS: Final[dict[int, str]] = {
-    1: "schema-2.sql",
-    2: "schema-3.sql",
-    3: "schema-4.sql",
-    4: "schema-5.sql",
-}
+MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql", 2: "schema-3.sql", 3: "schema-4.sql", 4: "schema-5.sql"}
 """From a schema version to the SQL file that migrates a store to the next one."""
 
 Synchronous = Literal["FULL", "NORMAL"]
@@ -73,12 +64,7 @@ def schema_sql(version: int) -> str:
 
 def minify_sql(text: str) -> str:
     """Return SQL without comments and needless blanks. SQLite stores its text in every database."""
-    return (
-        " ".join(re.sub("--.*", "", text).split())
-        .replace("( ", "(")
-        .replace(" )", ")")
-        .replace(", ", ",")
-    )
+    return " ".join(re.sub("--.*", "", text).split()).replace("( ", "(").replace(" )", ")").replace(", ", ",")
 
 
 @functools.cache
@@ -146,9 +132,7 @@ def register_checksum_vfs() -> None:
         apsw.set_default_vfs(default)
 
 
-def connect(
-    path: Path, *, write: bool, verified: bool = True, synchronous: Synchronous = "FULL"
-) -> apsw.Connection:
+def connect(path: Path, *, write: bool, verified: bool = True, synchronous: Synchronous = "FULL") -> apsw.Connection:
     """Open a connection with all settings made and read back; `verified` checks every page on reading."""
     has_log = Path(f"{path}-wal").exists()
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=CHECKSUM_VFS)
@@ -176,9 +160,7 @@ def enable_checkpoint_on_close(connection: apsw.Connection) -> None:
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
 
 
-def check_settings(
-    connection: apsw.Connection, path: Path, synchronous: Synchronous = "FULL"
-) -> None:
+def check_settings(connection: apsw.Connection, path: Path, synchronous: Synchronous = "FULL") -> None:
     """Raise UnsafeStore unless journal and sync settings are those that survive a power cut."""
     mode, wanted = connection.pragma("journal_mode"), _SYNCHRONOUS_LEVELS[synchronous]
     level = connection.pragma("synchronous")
@@ -306,6 +288,4 @@ def check_file_header(path: Path) -> None:
             hint="Nothing was changed. A backup can replace it.",
             facts={"path": str(path)},
         )
-    raise errors.NotAStore(
-        f"{path} is not a Limpet store. Nothing was changed in it.", hint="Choose another path."
-    )
+    raise errors.NotAStore(f"{path} is not a Limpet store. Nothing was changed in it.", hint="Choose another path.")

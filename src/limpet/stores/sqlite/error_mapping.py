@@ -25,10 +25,7 @@ class ErrorTranslator:
     def __enter__(self) -> None: ...
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and isinstance(error, DRIVER_ERRORS):
             raise self._to_error(error) from error
@@ -47,14 +44,10 @@ def to_error(error: Exception, path: str) -> errors.Error:
             return errors.StoreFull(facts=facts)
         case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError() | PermissionError():
             return errors.StoreReadOnly(
-                f"{path} can't be written.",
-                hint="Check the permissions of the file and its folder.",
-                facts=facts,
+                f"{path} can't be written.", hint="Check the permissions of the file and its folder.", facts=facts
             )
         case apsw.BusyError() | apsw.LockedError():
-            return errors.StoreBusy(
-                f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts
-            )
+            return errors.StoreBusy(f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts)
         case apsw.ConnectionClosedError():
             return errors.EngineClosed()
         case (

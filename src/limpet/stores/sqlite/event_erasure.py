@@ -43,22 +43,14 @@ from limpet.stores.sqlite.reads import (
     row_checksum,
 )
 from limpet.stores.sqlite.shared_file.anchor import LogHead
-from limpet.stores.sqlite.shared_file.store_files import (
-    StoreFiles,
-    open_regular_file,
-    read_regular_file,
-)
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file, read_regular_file
 
 
 class SQLiteErasure:
     """One erasure in the open transaction. The caller holds the write lock."""
 
     def __init__(
-        self,
-        connection: apsw.Connection,
-        erasure: Erasure,
-        derive: port.StreamDeriver,
-        random: Callable[[int], bytes],
+        self, connection: apsw.Connection, erasure: Erasure, derive: port.StreamDeriver, random: Callable[[int], bytes]
     ) -> None:
         self._connection = connection
         self._erasure = erasure
@@ -78,9 +70,7 @@ class SQLiteErasure:
         if self._erasure.head not in (None, self._next - 1):
             return port.Stale("", self._next - 1)
         for share in self._erasure.streams:
-            actual = read_integer(
-                self._connection, self._sql["stream_version"], (self._key(share),)
-            )
+            actual = read_integer(self._connection, self._sql["stream_version"], (self._key(share),))
             if actual != share.expected or not actual:
                 return port.Stale(share.stream, actual)
         return None
@@ -104,9 +94,7 @@ class SQLiteErasure:
                 time_us=self._erasure.time_us,
             )
         )  # fmt: skip
-        assert isinstance(appended, port.Appended), (
-            "`find_stale` has compared versions under the write lock"
-        )
+        assert isinstance(appended, port.Appended), "`find_stale` has compared versions under the write lock"
         for share, key in zip(shares, keys, strict=True):
             if not share.whole:
                 self._derive_again(share, key)
@@ -114,16 +102,12 @@ class SQLiteErasure:
 
     @functools.cached_property
     def _next(self) -> int:
-        row = self._connection.execute(
-            self._sql["head"], (self._base, self._base | NUMBER_MASK)
-        ).fetchone()
+        row = self._connection.execute(self._sql["head"], (self._base, self._base | NUMBER_MASK)).fetchone()
         return decode_head(row).position + 1
 
     def _forget_derived(self, share: StreamErasure, key: int) -> None:
         """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
-        rows, _ = derived_row_ids(
-            share, lambda: derive_stream(self._connection, key, share.stream, self._derive)
-        )
+        rows, _ = derived_row_ids(share, lambda: derive_stream(self._connection, key, share.stream, self._derive))
         self._drops |= dict.fromkeys(rows)
         run, sql = self._connection.execute, self._sql
         self._hashes.update(str(found) for (found,) in run(sql["hashes_of"], (key,)))
@@ -134,12 +118,8 @@ class SQLiteErasure:
         redactions = {each.position: each for each in share.redactions}
         gone: list[tuple[int, bytes]] = []
         ordinal = 0
-        for event, header, digest, blank in self._connection.execute(
-            self._sql["own_events"], (key,)
-        ).fetchall():
-            assert (
-                isinstance(event, int) and isinstance(header, bytes) and isinstance(digest, bytes)
-            )
+        for event, header, digest, blank in self._connection.execute(self._sql["own_events"], (key,)).fetchall():
+            assert isinstance(event, int) and isinstance(header, bytes) and isinstance(digest, bytes)
             at, kind, ordinal = event & NUMBER_MASK, *chain.kind_and_ordinal(header)
             redaction = redactions.pop(at, None)
             if is_notice(kind) or not (share.whole or redaction):
@@ -196,9 +176,7 @@ def read_own_events(connection: apsw.Connection, key: int, name: str) -> Iterato
             yield event
 
 
-def derive_stream(
-    connection: apsw.Connection, key: int, name: str, derive: port.StreamDeriver
-) -> port.DerivedState:
+def derive_stream(connection: apsw.Connection, key: int, name: str, derive: port.StreamDeriver) -> port.DerivedState:
     """Return what is derived from a stream's own events."""
     blobs = functools.partial(reads.read_blobs, connection, key >> TENANT_SHIFT)
     return derive(name, read_own_events(connection, key, name), blobs)
@@ -221,8 +199,8 @@ def erasure_faults(connection: apsw.Connection) -> Iterator[str]:
     groups: dict[int, list[tuple[int, int, bytes]]] = {}
     for row in connection.execute(sql["every_erased"]):
         match row:
-            case (int(event), int(by), int(), _, bytes(check), int(stream), bytes(digest), 1) if (
-                check == row_checksum(*row[:4])
+            case (int(event), int(by), int(), _, bytes(check), int(stream), bytes(digest), 1) if check == row_checksum(
+                *row[:4]
             ):
                 groups.setdefault(by, []).append((event, stream, digest))
             case _:
@@ -231,15 +209,11 @@ def erasure_faults(connection: apsw.Connection) -> Iterator[str]:
         yield from _notice_faults(connection, by, gone)
     for key, version in connection.execute(sql["unexplained"]):
         # In a damaged file either may be anything.
-        place = chain.EventAddress(
-            number_in_tenant(key), 0, version if isinstance(version, int) else 0
-        )
+        place = chain.EventAddress(number_in_tenant(key), 0, version if isinstance(version, int) else 0)
         yield chain.unexplained_erasure_error(place).message
 
 
-def _notice_faults(
-    connection: apsw.Connection, by: int, gone: list[tuple[int, int, bytes]]
-) -> Iterator[str]:
+def _notice_faults(connection: apsw.Connection, by: int, gone: list[tuple[int, int, bytes]]) -> Iterator[str]:
     first = gone[0][0] & NUMBER_MASK
     raw = connection.execute(database.statements()["event_at"], (by,)).fetchone()
     if raw is not None:
@@ -247,12 +221,7 @@ def _notice_faults(
         kind, _ = chain.kind_and_ordinal(row.header)
         said = erasure_proof((event & NUMBER_MASK, digest) for event, _, digest in gone)
         later = all(event < by for event, _, _ in gone)
-        if (
-            is_notice(kind)
-            and later
-            and streams == {raw[1]}
-            and row.payload == msgspec.json.encode(said)
-        ):
+        if is_notice(kind) and later and streams == {raw[1]} and row.payload == msgspec.json.encode(said):
             return
     yield f"{len(gone):,} event(s), from position {first:,} on, are erased, but no notice in the log says so."
 
@@ -295,9 +264,7 @@ def read_erased_list(path: Path) -> list[ErasedListEntry]:
     body, check = data[:-_LIST_CHECKSUM_BYTES], data[-_LIST_CHECKSUM_BYTES:]
     if data.startswith(ERASED_LIST_MAGIC) and hashlib.sha256(body).digest() == check:
         try:
-            return msgspec.msgpack.decode(
-                body[len(ERASED_LIST_MAGIC) :], type=list[ErasedListEntry]
-            )
+            return msgspec.msgpack.decode(body[len(ERASED_LIST_MAGIC) :], type=list[ErasedListEntry])
         except msgspec.MsgspecError:
             pass
     raise errors.Corrupt(
@@ -316,9 +283,7 @@ def erased_list_checksum(path: Path) -> bytes:
         return file.read()
 
 
-def update_erased_list(
-    files: StoreFiles, path: Path, connection: apsw.Connection, store_id: bytes
-) -> None:
+def update_erased_list(files: StoreFiles, path: Path, connection: apsw.Connection, store_id: bytes) -> None:
     """Add all events that the store has erased to the list; durable on return."""
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new"):
         files.remove(leftover)

@@ -76,9 +76,7 @@ class SQLiteIndexStore:
         """Make the file aside and put it in its place whole: nobody ever sees half of one."""
         import tempfile  # noqa: PLC0415 - opening what exists is faster without it
 
-        handle, name = tempfile.mkstemp(
-            prefix=f"{self.path.name}.", suffix=".new", dir=self.path.parent
-        )
+        handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.", suffix=".new", dir=self.path.parent)
         os.close(handle)
         with contextlib.closing(apsw.Connection(name, vfs=database.CHECKSUM_VFS)) as connection:
             connection.pragma("page_size", 4096)
@@ -250,9 +248,7 @@ class SQLiteIndexStore:
     @contextlib.contextmanager
     def _connect_unverified(self) -> Iterator[apsw.Connection]:
         database.register_checksum_vfs()
-        with contextlib.closing(
-            apsw.Connection(str(self.path), vfs=database.CHECKSUM_VFS)
-        ) as connection:
+        with contextlib.closing(apsw.Connection(str(self.path), vfs=database.CHECKSUM_VFS)) as connection:
             connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
             connection.pragma("checksum_verification", False)
             yield connection

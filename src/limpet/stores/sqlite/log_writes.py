@@ -50,12 +50,7 @@ class AppendBatch:
     """
 
     def __init__(
-        self,
-        cursor: apsw.Cursor,
-        known: SQLiteCache,
-        random: Callable[[int], bytes],
-        *,
-        careful: bool,
+        self, cursor: apsw.Cursor, known: SQLiteCache, random: Callable[[int], bytes], *, careful: bool
     ) -> None:
         self._careful = careful
         self._events: list[SQLiteRow] = []
@@ -133,12 +128,7 @@ class AppendBatch:
             if changes() - before != len(self._new_projections) + len(self._touched_projections):
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
-        self._events, self._claims, self._new_projections, self._touched_projections = (
-            [],
-            [],
-            {},
-            {},
-        )
+        self._events, self._claims, self._new_projections, self._touched_projections = ([], [], {}, {})
         self._blobs, self._uses = [], []
         return True
 
@@ -158,9 +148,7 @@ class AppendBatch:
     def _previous_spans(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
         """Return the spans that a write continues."""
         if write.base is not None:
-            return self._resolve_base(
-                self._cache.tenant_number(self._connection, tenant), write.base
-            )[1]
+            return self._resolve_base(self._cache.tenant_number(self._connection, tenant), write.base)[1]
         if not key:
             return ()
         stretch, spans = self._stretch(key)
@@ -170,9 +158,7 @@ class AppendBatch:
         """Return the key of a base's stream, and its path at the base version."""
         source = self._cache.stream_key(self._connection, tenant, base[0])
         assert source and base[1] <= self._version(source), "a base names a stream that exists"
-        spans = stream_paths.resolve_path(
-            source, base[1], functools.partial(reads.read_bases, self._connection)
-        )
+        spans = stream_paths.resolve_path(source, base[1], functools.partial(reads.read_bases, self._connection))
         assert stream_paths.last_version(spans) == base[1], "a base names a version that existed"
         return source, spans
 
@@ -193,9 +179,7 @@ class AppendBatch:
         head = self.heads.get(tenant) or self._cache.heads.get(tenant)
         if head is None:
             base = tenant << TENANT_SHIFT
-            head = decode_head(
-                first_row(self._connection, self._sql["head"], (base, base | NUMBER_MASK))
-            )
+            head = decode_head(first_row(self._connection, self._sql["head"], (base, base | NUMBER_MASK)))
         return head
 
     def _write(self, tenant: int, write: port.StreamWrite, key: int, head: LogHead) -> LogHead:
@@ -204,8 +188,7 @@ class AppendBatch:
         if not key:
             key = begin
             self._connection.execute(
-                self._sql["add_stream"],
-                (key, tenant, write.stream, row_checksum(key, tenant, write.stream)),
+                self._sql["add_stream"], (key, tenant, write.stream, row_checksum(key, tenant, write.stream))
             )
             self._cache.stretches[key] = (key, ())
         if write.base is not None:
@@ -216,15 +199,11 @@ class AppendBatch:
         position, version, link = head.position, write.previous_version, head.link
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
-            header = chain.encode_header(
-                event, chain.EventAddress(position, key & NUMBER_MASK, version)
-            )
+            header = chain.encode_header(event, chain.EventAddress(position, key & NUMBER_MASK, version))
             salt = self._random(chain.SALT_BYTES)
             digest = chain.event_digest(salt, header, payload)
             link = chain.next_link(link, digest, header)
-            self._events.append(
-                (base | position, key, version, header, payload, salt, digest, link)
-            )
+            self._events.append((base | position, key, version, header, payload, salt, digest, link))
             if event.blobs:
                 self._add_blobs(tenant, base | position, event.blobs)
         if write.claims:
@@ -240,17 +219,13 @@ class AppendBatch:
             self._blobs.append((tenant, hash_, content))
             self._uses.append((event, hash_))
 
-    def _write_drops_snapshots_key(
-        self, tenant: int, append: port.Append, begin: int, end: int
-    ) -> None:
+    def _write_drops_snapshots_key(self, tenant: int, append: port.Append, begin: int, end: int) -> None:
         execute, sql = self._connection.execute, self._sql
         for place in append.drops:
             self.drop_projection(tenant, *place)
         for snap in append.snapshots:
             key = self._cache.stream_key(self._connection, tenant, snap.stream)
-            check = row_checksum(
-                key, snap.version, snap.fold, snap.state, self._link(key, snap.version)
-            )
+            check = row_checksum(key, snap.version, snap.fold, snap.state, self._link(key, snap.version))
             execute(sql["put_snapshot"], (key, snap.version, snap.fold, snap.state, check))
         if append.key is not None:
             row = (tenant, append.key.key, append.key.command_hash, begin, end, append.time_us)
@@ -274,9 +249,7 @@ class AppendBatch:
 
     def write_derived(self, tenant: int, key: int, derived: port.DerivedState) -> int:
         """Write the derived rows of a whole stream that has none; return the number of its claims."""
-        claims = stream_paths.claims_by_stretch(
-            key, reads.read_bases(self._connection, key), derived.claims
-        )
+        claims = stream_paths.claims_by_stretch(key, reads.read_bases(self._connection, key), derived.claims)
         self._claims += claims
         for projection in derived.projections:
             self._put_projection(tenant, projection)
@@ -337,9 +310,7 @@ _hash_list_decoder = msgspec.json.Decoder(list[str])
 
 def copy_page(connection: apsw.Connection, base: int, after: int, limit: int) -> list[RawEvent]:
     """Return a tenant's events after a position, as stored. `base` is the tenant's part of every key."""
-    found = connection.execute(
-        database.statements()["copy"], (base | after, base | NUMBER_MASK, limit)
-    )
+    found = connection.execute(database.statements()["copy"], (base | after, base | NUMBER_MASK, limit))
     return [_raw_event(row) for row in found]
 
 
@@ -347,9 +318,7 @@ def _raw_event(row: tuple[apsw.SQLiteValue, ...]) -> RawEvent:
     event, stream = decode_event_row(row[:8]), row[1]
     name, named, tenant = row[8:11]
     if not isinstance(name, str) or named != row_checksum(stream, tenant, name):
-        raise chain.damaged_event_error(
-            event.address, "the name of its stream is not what was written"
-        )
+        raise chain.damaged_event_error(event.address, "the name of its stream is not what was written")
     chain.decode_event(event, name)
     raw = RawEvent(
         stream=name, position=event.address.position, number=event.address.stream,
@@ -363,9 +332,7 @@ def _raw_event(row: tuple[apsw.SQLiteValue, ...]) -> RawEvent:
     return raw
 
 
-def _raw_base(
-    place: chain.EventAddress, row: tuple[apsw.SQLiteValue, ...]
-) -> tuple[int, int] | None:
+def _raw_base(place: chain.EventAddress, row: tuple[apsw.SQLiteValue, ...]) -> tuple[int, int] | None:
     match row:
         case (None, *_):
             return None
@@ -375,20 +342,14 @@ def _raw_base(
             raise chain.damaged_event_error(place, "its base is not what was written")
 
 
-def _raw_erasure(
-    place: chain.EventAddress, row: tuple[apsw.SQLiteValue, ...]
-) -> tuple[int, int, bytes | None] | None:
+def _raw_erasure(place: chain.EventAddress, row: tuple[apsw.SQLiteValue, ...]) -> tuple[int, int, bytes | None] | None:
     match row:
         case (None, *_):
             return None
-        case (check, int(), int(notice), int(cause), None | bytes() as payload) if (
-            check == row_checksum(*row[1:])
-        ):
+        case (check, int(), int(notice), int(cause), None | bytes() as payload) if check == row_checksum(*row[1:]):
             return notice & NUMBER_MASK, cause & NUMBER_MASK, payload
         case _:
-            raise chain.damaged_event_error(
-                place, "the record of its erasure is not what was written"
-            )
+            raise chain.damaged_event_error(place, "the record of its erasure is not what was written")
 
 
 def copy_keys(connection: apsw.Connection, tenant: int, after: str, limit: int) -> list[RawKey]:
@@ -399,8 +360,8 @@ def copy_keys(connection: apsw.Connection, tenant: int, after: str, limit: int) 
 
 def _raw_key(tenant: int, row: tuple[apsw.SQLiteValue, ...]) -> RawKey:
     match row:
-        case (str(key), bytes(hash_), int(begin), int(end), int(time_us), bytes(check)) if (
-            check == row_checksum(tenant, *row[:-1])
+        case (str(key), bytes(hash_), int(begin), int(end), int(time_us), bytes(check)) if check == row_checksum(
+            tenant, *row[:-1]
         ):
             return RawKey(key, hash_, begin, end, time_us)
         case _:
@@ -424,9 +385,7 @@ class SQLiteCopyTarget:
 
     def head(self) -> tuple[int, bytes]:
         """Return position and link of the last event."""
-        row = first_row(
-            self._connection, self._sql["head"], (self._key_base, self._key_base | NUMBER_MASK)
-        )
+        row = first_row(self._connection, self._sql["head"], (self._key_base, self._key_base | NUMBER_MASK))
         found = decode_head(row if self.tenant else None)
         return found.position, found.link
 

@@ -15,27 +15,9 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port
-from limpet.stores.erasure import (
-    Erasure,
-    ErasureReplay,
-    StreamErasure,
-    is_erased_stream,
-    is_notice,
-)
-from limpet.stores.sqlite import (
-    database,
-    error_mapping,
-    event_erasure,
-    log_writes,
-    reads,
-    verification,
-)
-from limpet.stores.sqlite.reads import (
-    TENANT_SHIFT,
-    SQLiteCache,
-    first_row,
-    read_integer,
-)
+from limpet.stores.erasure import Erasure, ErasureReplay, StreamErasure, is_erased_stream, is_notice
+from limpet.stores.sqlite import database, error_mapping, event_erasure, log_writes, reads, verification
+from limpet.stores.sqlite.reads import TENANT_SHIFT, SQLiteCache, first_row, read_integer
 from limpet.stores.sqlite.shared_file.anchor import Anchor
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
@@ -62,10 +44,7 @@ class ErasuresToRepeat:
     """Events of this log that the erased list names and that still have their payload, as in a restored backup."""
 
     def __init__(
-        self,
-        connection: apsw.Connection,
-        entries: list[event_erasure.ErasedListEntry],
-        store_id: bytes,
+        self, connection: apsw.Connection, entries: list[event_erasure.ErasedListEntry], store_id: bytes
     ) -> None:
         self._connection = connection
         self._sql = database.statements()
@@ -93,9 +72,7 @@ class ErasuresToRepeat:
                 todo = again.pending_work(name)
                 yield Erasure(tenant=name, streams=shares, time_us=time_us, pending_work=todo)
 
-    def _stream_erasures(
-        self, tenant: int, gone: dict[int, int], again: ErasureReplay
-    ) -> Iterator[StreamErasure]:
+    def _stream_erasures(self, tenant: int, gone: dict[int, int], again: ErasureReplay) -> Iterator[StreamErasure]:
         streams: dict[int, list[int]] = {}
         for key in sorted(gone):
             row = first_row(self._connection, self._sql["event_at"], (key,))
@@ -105,30 +82,20 @@ class ErasuresToRepeat:
         for stream, keys in streams.items():
             row = first_row(self._connection, self._sql["stream_name"], (stream,))
             name = str(row[0]) if row else ""
-            pairs = (
-                []
-                if stream in whole
-                else [self._event_and_cause(key, gone[key], name) for key in keys]
-            )
+            pairs = [] if stream in whole else [self._event_and_cause(key, gone[key], name) for key in keys]
             yield StreamErasure(
                 stream=name,
                 expected=read_integer(self._connection, self._sql["stream_version"], (stream,)),
                 kind=again.notice_kind(name),
                 whole=stream in whole,
                 redactions=tuple(
-                    again.redactions(
-                        pairs, lambda hashes: reads.read_blobs(self._connection, tenant, hashes)
-                    )
+                    again.redactions(pairs, lambda hashes: reads.read_blobs(self._connection, tenant, hashes))
                 ),
             )
 
     def _wholly_erased(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
         """Return the streams to erase completely: no event of them stays, and no stream that stays has them as its base."""
-        whole = {
-            stream
-            for stream, keys in streams.items()
-            if self._all_events_erased(stream, keys, gone)
-        }
+        whole = {stream for stream, keys in streams.items() if self._all_events_erased(stream, keys, gone)}
         while True:
             kept = {s for s in whole if not self._is_base_of_kept(s, whole)}
             if kept == whole:
@@ -145,14 +112,10 @@ class ErasuresToRepeat:
     def _is_base_of_kept(self, stream: int, whole: set[int]) -> bool:
         forks = reads.read_forks(self._connection, stream)
         tenant = stream >> TENANT_SHIFT
-        keys = (
-            read_integer(self._connection, self._sql["stream_key"], (tenant, n)) for n, _ in forks
-        )
+        keys = (read_integer(self._connection, self._sql["stream_key"], (tenant, n)) for n, _ in forks)
         return any(key not in whole for key in keys)
 
-    def _event_and_cause(
-        self, key: int, cause: int, name: str
-    ) -> tuple[port.StoredEvent, port.StoredEvent]:
+    def _event_and_cause(self, key: int, cause: int, name: str) -> tuple[port.StoredEvent, port.StoredEvent]:
         event = self._event(key, name)
         because = self._event(cause, "") if cause and cause != key else event
         return event, because
@@ -192,9 +155,7 @@ def raise_if_faulty(path: Path, faults: list[str] | tuple[str, ...]) -> None:
         )
 
 
-def derive_all(
-    connection: apsw.Connection, path: Path, derive: port.StreamDeriver
-) -> Iterator[port.Rebuilt]:
+def derive_all(connection: apsw.Connection, path: Path, derive: port.StreamDeriver) -> Iterator[port.Rebuilt]:
     """Derive everything again, in an open transaction; yield the counts so far."""
     queries, made = database.statements(), port.Rebuilt()
     connection.execute(queries["clear_derived"])
@@ -223,9 +184,7 @@ def derive_all(
 
 def _stream_keys_and_names(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
     after = 0
-    while found := connection.execute(
-        database.statements()["streams_of"], (tenant, after)
-    ).fetchall():
+    while found := connection.execute(database.statements()["streams_of"], (tenant, after)).fetchall():
         for key, name in found:
             assert isinstance(key, int)
             after = key
@@ -274,18 +233,10 @@ def _check_provable(connection: apsw.Connection, files: StoreFiles, path: Path) 
     store_id = row[0] if row and isinstance(row[0], bytes) else b""
     with contextlib.closing(Anchor(files, Path(f"{path}-anchor"), store_id)) as anchor:
         slot, _ = anchor.read()
-        faults = (
-            []
-            if slot and slot.store_id == store_id
-            else ["its anchor is missing, so nothing can prove it."]
-        )
-        for report in verification.verify_connection(
-            connection, anchor, (), verification.CHECKSUMMED_LOG_TABLES
-        ):
+        faults = [] if slot and slot.store_id == store_id else ["its anchor is missing, so nothing can prove it."]
+        for report in verification.verify_connection(connection, anchor, (), verification.CHECKSUMMED_LOG_TABLES):
             faults += report.faults if isinstance(report, port.Report) else []
-    raise_if_faulty(
-        path, faults + _schema_faults(connection, database.check_schema_version(connection, path))
-    )
+    raise_if_faulty(path, faults + _schema_faults(connection, database.check_schema_version(connection, path)))
 
 
 def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:

@@ -43,9 +43,7 @@ def first_row(
     return next(connection.execute(query, bindings), None)
 
 
-def read_integer(
-    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
-) -> int:
+def read_integer(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
     """Return the integer that a query returns, 0 if it returns none."""
     found = connection.execute(query, bindings).get
     return found if isinstance(found, int) else 0
@@ -73,16 +71,7 @@ def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
 def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
     """Return an event's columns; raise Corrupt if a type is wrong."""
     match row:
-        case (
-            int(key),
-            int(stream),
-            int(version),
-            bytes(header),
-            payload,
-            salt,
-            bytes(digest),
-            bytes(link),
-        ):
+        case (int(key), int(stream), int(version), bytes(header), payload, salt, bytes(digest), bytes(link)):
             place = chain.EventAddress(key & NUMBER_MASK, stream & NUMBER_MASK, version)
             if isinstance(payload, _ERASABLE_TYPES) and isinstance(salt, _ERASABLE_TYPES):
                 return chain.EventRow(place, header, payload, salt, digest, link)
@@ -123,9 +112,7 @@ def number_in_tenant(key: apsw.SQLiteValue) -> int:
     return key & NUMBER_MASK if isinstance(key, int) else 0
 
 
-def read_feed(
-    connection: apsw.Connection, base: int, after: int, limit: int
-) -> list[port.StoredEvent]:
+def read_feed(connection: apsw.Connection, base: int, after: int, limit: int) -> list[port.StoredEvent]:
     """Return a tenant's events after a position; `base` is the tenant's part of every key."""
     sql = database.statements()
     found = connection.execute(sql["read_feed"], (base | after, base | NUMBER_MASK, limit))
@@ -158,17 +145,11 @@ def decode_events(
     return made
 
 
-def _read_redactions(
-    connection: apsw.Connection, keys: list[apsw.SQLiteValue]
-) -> dict[apsw.SQLiteValue, bytes | None]:
+def _read_redactions(connection: apsw.Connection, keys: list[apsw.SQLiteValue]) -> dict[apsw.SQLiteValue, bytes | None]:
     found: dict[apsw.SQLiteValue, bytes | None] = {}
-    for row in connection.execute(
-        database.statements()["stand_ins"], (msgspec.json.encode(keys).decode(),)
-    ):
+    for row in connection.execute(database.statements()["stand_ins"], (msgspec.json.encode(keys).decode(),)):
         match row:
-            case (int(event), int(), int(), payload, bytes(check)) if check == row_checksum(
-                *row[:-1]
-            ):
+            case (int(event), int(), int(), payload, bytes(check)) if check == row_checksum(*row[:-1]):
                 assert payload is None or isinstance(payload, bytes), "its checksum matches"
                 found[event] = payload
             case _:
@@ -182,9 +163,7 @@ def read_forks(connection: apsw.Connection, key: int) -> list[tuple[str, int]]:
     return [(str(name), version) for name, version in found if isinstance(version, int)]
 
 
-def read_blobs(
-    connection: apsw.Connection, tenant: int, hashes: Collection[bytes]
-) -> dict[bytes, bytes]:
+def read_blobs(connection: apsw.Connection, tenant: int, hashes: Collection[bytes]) -> dict[bytes, bytes]:
     """Return the contents of a tenant's blobs that exist; raise Corrupt for a damaged one."""
     wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
     found: dict[bytes, bytes] = {}
@@ -201,8 +180,8 @@ def read_bases(connection: apsw.Connection, key: int) -> list[StreamBase]:
     found: list[StreamBase] = []
     for row in connection.execute(database.statements()["bases_of"], (key,)):
         match row:
-            case (bytes(check), int(stretch), int(), int(since), int(source), int(version)) if (
-                check == row_checksum(*row[1:])
+            case (bytes(check), int(stretch), int(), int(since), int(source), int(version)) if check == row_checksum(
+                *row[1:]
             ):
                 found.append(StreamBase(stretch, since, source, version))
             case _:
@@ -238,9 +217,7 @@ def read_stream(
     """Return a stream's events with after < version <= until: the first `limit` of them or the newest."""
     found: list[port.StoredEvent] = []
     query = database.statements()["read_stream_back" if newest else "read_stream"]
-    spans = stream_paths.clip(
-        read_path(connection, key, at), after, UNBOUNDED if until is None else until
-    )
+    spans = stream_paths.clip(read_path(connection, key, at), after, UNBOUNDED if until is None else until)
     for part in reversed(spans) if newest else spans:
         bindings = (part.stream, part.low - 1, part.high, limit - len(found))
         found += decode_events(connection, connection.execute(query, bindings).fetchall(), name)
@@ -264,9 +241,7 @@ def find_version_at(connection: apsw.Connection, key: int, position: int) -> int
     return low - 1 if low > begin else 0
 
 
-def find_version_by_ordinal(
-    connection: apsw.Connection, key: int, name: str, ordinal: int, at: int | None
-) -> int:
+def find_version_by_ordinal(connection: apsw.Connection, key: int, name: str, ordinal: int, at: int | None) -> int:
     """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
     sql = database.statements()
     spans = read_path(connection, key, at)
@@ -277,9 +252,7 @@ def find_version_by_ordinal(
         place = stream_paths.locate(spans, middle)
         row = first_row(connection, sql["header_at"], place)
         if row is None:
-            raise errors.Corrupt(
-                f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]}
-            )
+            raise errors.Corrupt(f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]})
         if chain.decode_event(decode_event_row(row), name).ordinal >= ordinal:
             high = middle
         else:
@@ -306,9 +279,7 @@ def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snap
     match first_row(connection, database.statements()["snapshot"], (key,)):
         case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
             whole = row_checksum(key, version, fold, state, link) == check
-            if not whole or not stream_paths.clip(
-                read_path(connection, key, None), version - 1, version
-            ):
+            if not whole or not stream_paths.clip(read_path(connection, key, None), version - 1, version):
                 return None
             return port.Snapshot(name, version, fold, state)
         case _:
@@ -331,9 +302,7 @@ def projection_query(query: port.Query) -> tuple[str, dict[str, apsw.SQLiteValue
     parts = [sql["query"]]
     for name in ("owner", "status", "lookup"):
         if (wanted := getattr(query, name)) is not None:
-            parts.append(
-                sql[f"query_{name}"] if wanted or name != "lookup" else sql["query_no_lookup"]
-            )
+            parts.append(sql[f"query_{name}"] if wanted or name != "lookup" else sql["query_no_lookup"])
             bindings[name] = wanted
     if query.terms:
         parts.append(sql["query_terms"])

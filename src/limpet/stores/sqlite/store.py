@@ -20,15 +20,7 @@ from limpet.stores import port, store_copy
 from limpet.stores.chain import RandomPool
 from limpet.stores.erasure import Erasure, ErasureCounts, ErasureReplay
 from limpet.stores.port import WriteLockGuard, check_note
-from limpet.stores.sqlite import (
-    database,
-    error_mapping,
-    event_erasure,
-    log_writes,
-    maintenance,
-    reads,
-    verification,
-)
+from limpet.stores.sqlite import database, error_mapping, event_erasure, log_writes, maintenance, reads, verification
 from limpet.stores.sqlite.error_mapping import ErrorTranslator
 from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, ReadConnectionPool, SQLiteCache
 from limpet.stores.sqlite.shared_file.anchor import Anchor, LogHead
@@ -108,9 +100,7 @@ class SQLiteStore:
                     store_id = self._store_id = database.read_store_id(self._writer, self.path)
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
-                    verification.check_foreign_checkpoint(
-                        self._writer, self._anchor, had_log=had_log
-                    )
+                    verification.check_foreign_checkpoint(self._writer, self._anchor, had_log=had_log)
                     told = self._commit_hook.opened(self._writer)
                     noted = verification.compare_anchor(self._writer, self._anchor, store_id)
                     self.remarks = (*told, *noted) if self._commit_hook.reports_anchor else told
@@ -141,9 +131,7 @@ class SQLiteStore:
     def durability(self) -> str:
         """Return `power-loss`, because of WAL with synchronous FULL; `process-crash` on a RAM disk."""
         return (
-            "process-crash"
-            if self._files.file_system_type(self.path.parent) in MEMORY_FILE_SYSTEMS
-            else "power-loss"
+            "process-crash" if self._files.file_system_type(self.path.parent) in MEMORY_FILE_SYSTEMS else "power-loss"
         )
 
     def write_lock(self) -> WriteLockGuard:
@@ -241,9 +229,7 @@ class SQLiteStore:
         rebuilt = reads.read_integer(self._writer, self._sql["rebuilt"], ())
         if rebuilt != self._cache_epoch or not self._handoff.has_layout:
             self._cache.forget_streams()
-            self._handoff.set_layout(
-                database.SCHEMA_VERSION, self._file_identity.database_inode, rebuilt
-            )
+            self._handoff.set_layout(database.SCHEMA_VERSION, self._file_identity.database_inode, rebuilt)
             self._cache_epoch = rebuilt
 
     def _begin(self) -> None:
@@ -287,9 +273,7 @@ class SQLiteStore:
         except error_mapping.DRIVER_ERRORS as error:
             # The hook has made it durable, and the next holder of the lock applies it: the effect is unknown here.
             if self._commit_hook.kept:
-                raise error_mapping.unknown_outcome_error(
-                    f"{self.path} can't be written ({error})"
-                ) from error
+                raise error_mapping.unknown_outcome_error(f"{self.path} can't be written ({error})") from error
             raise
         self._seen_data_version = self._writer.data_version("main")
 
@@ -438,9 +422,7 @@ class SQLiteStore:
         """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
-            return reads.read_stream(
-                connection, key, stream, after, until, limit=limit, at=at, newest=newest
-            )
+            return reads.read_stream(connection, key, stream, after, until, limit=limit, at=at, newest=newest)
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
@@ -463,9 +445,7 @@ class SQLiteStore:
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash; missing ones are left out."""
         with self._read_connection() as connection:
-            return reads.read_blobs(
-                connection, self._cache.tenant_number(connection, tenant), hashes
-            )
+            return reads.read_blobs(connection, self._cache.tenant_number(connection, tenant), hashes)
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
@@ -477,27 +457,19 @@ class SQLiteStore:
         """Return the version of the event that made the claim; 0 if it is free."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
-            return (
-                reads.find_claim_on_path(connection, reads.read_path(connection, key, at), claim)
-                if key
-                else 0
-            )
+            return reads.find_claim_on_path(connection, reads.read_path(connection, key, at), claim) if key else 0
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return what an idempotency key was used for."""
         with self._read_connection() as connection:
-            row = reads.first_row(
-                connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key)
-            )
+            row = reads.first_row(connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key))
             return reads.decode_key_record(row) if row else None
 
     def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
         with self._read_connection() as connection:
             row = reads.first_row(
-                connection,
-                self._sql["projection"],
-                (self._cache.tenant_number(connection, tenant), kind, id),
+                connection, self._sql["projection"], (self._cache.tenant_number(connection, tenant), kind, id)
             )
             return reads.decode_projection(row) if row else None
 
@@ -566,19 +538,13 @@ class SQLiteStore:
             counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
             version = (counted.version if counted else 0) + 1
             for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
-                writer.execute(
-                    self._sql["put_note"], (tenant, *row, reads.row_checksum(tenant, *row))
-                )
+                writer.execute(self._sql["put_note"], (tenant, *row, reads.row_checksum(tenant, *row)))
             return True
 
-    def notes(
-        self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256
-    ) -> list[tuple[str, port.Note]]:
+    def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
         """Return notes whose names begin with a prefix, after a name, by name, at most `limit`."""
         with self._read_connection() as connection:
-            found = connection.execute(
-                self._sql["notes"], (tenant, prefix, after, limit)
-            ).fetchall()
+            found = connection.execute(self._sql["notes"], (tenant, prefix, after, limit)).fetchall()
         # Rows come by name, so all names with the prefix come first.
         named = ((str(row[0]), row) for row in found)
         return [(name, _decode_note(tenant, row)) for name, row in named if name.startswith(prefix)]
@@ -647,9 +613,7 @@ class SQLiteStore:
     def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
         """Return the tenant's idempotency keys after a key, by their text."""
         with self._read_connection() as connection:
-            return log_writes.copy_keys(
-                connection, self._cache.tenant_number(connection, tenant), after, limit
-            )
+            return log_writes.copy_keys(connection, self._cache.tenant_number(connection, tenant), after, limit)
 
     def paste(
         self,
@@ -711,9 +675,7 @@ class SQLiteStore:
             self._files.sync(self._commit_hook.lock_path(self.path))
             self._anchor.write({})
             self._begin()
-            self._writer.execute(
-                sql["put_listed"], (event_erasure.erased_list_checksum(list_path),)
-            )
+            self._writer.execute(sql["put_listed"], (event_erasure.erased_list_checksum(list_path),))
             rest = b"\n" + rest if incomplete else rest
             if rest:
                 self._writer.execute(sql["set_pending"], (rest,))
@@ -733,9 +695,7 @@ class SQLiteStore:
         """Repeat listed erasures if the file is a restored backup, and complete an interrupted scrub."""
         list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
         row, repeated = reads.first_row(self._writer, sql["listed"], ()), False
-        if (check := event_erasure.erased_list_checksum(list_path)) and (
-            row is None or row[0] != check
-        ):
+        if (check := event_erasure.erased_list_checksum(list_path)) and (row is None or row[0] != check):
             erasures = maintenance.ErasuresToRepeat(
                 self._writer, event_erasure.read_erased_list(list_path), self._store_id
             )
@@ -767,10 +727,7 @@ class SQLiteStore:
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
         self._check_open()
-        with (
-            self._error_translator,
-            contextlib.closing(database.connect(self.path, write=False)) as connection,
-        ):
+        with self._error_translator, contextlib.closing(database.connect(self.path, write=False)) as connection:
             place = Path(target).expanduser().resolve()
             yield from verification.copy_database(self._files, connection, place)
 

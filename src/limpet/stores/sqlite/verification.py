@@ -20,14 +20,7 @@ from limpet import errors
 from limpet.core.values.json_values import Json
 from limpet.stores import chain, port
 from limpet.stores.sqlite import database, error_mapping, event_erasure, reads
-from limpet.stores.sqlite.reads import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    decode_event_row,
-    decode_head,
-    first_row,
-    read_integer,
-)
+from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, decode_event_row, decode_head, first_row, read_integer
 from limpet.stores.sqlite.shared_file.anchor import Anchor, AnchorSlot, LogHead
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 
@@ -61,9 +54,7 @@ def copy_erased_list(made: Path, target: Path, files: StoreFiles | None = None) 
     with error_mapping.translator(str(target)):
         listed = event_erasure.erased_list_path(target)
         if listed.exists():
-            (files or StoreFiles()).replace_content(
-                event_erasure.erased_list_path(made), listed.read_bytes()
-            )
+            (files or StoreFiles()).replace_content(event_erasure.erased_list_path(made), listed.read_bytes())
 
 
 def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> None:
@@ -72,9 +63,7 @@ def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> No
     with error_mapping.translator(str(target)):
         refuse_present(target)
         if Path(f"{made}-wal").exists():
-            raise errors.StoreBusy(
-                f"{made} is in use.", hint="Nobody else is to open it until it is in its place."
-            )
+            raise errors.StoreBusy(f"{made} is in use.", hint="Nobody else is to open it until it is in its place.")
         listed = event_erasure.erased_list_path(made)
         if listed.exists():
             # It has what it had, and what else was erased.
@@ -95,9 +84,7 @@ _BACKUP_PAGES = 256
 def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
     """Return a tenant's last event."""
     base = tenant << TENANT_SHIFT
-    return decode_head(
-        first_row(connection, database.statements()["head"], (base, base | NUMBER_MASK))
-    )
+    return decode_head(first_row(connection, database.statements()["head"], (base, base | NUMBER_MASK)))
 
 
 def read_tenants(connection: apsw.Connection) -> dict[int, str]:
@@ -135,15 +122,11 @@ def anchor_faults(
 ) -> tuple[list[str], tuple[str, ...]]:
     """Return what in an anchor's reading the log does not bear out, and what is merely worth a note."""
     slot, spoiled = reading
-    notes = (
-        ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
-    )
+    notes = ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
     known = read_tenants(connection)
     if slot is None:
         if any(read_head(connection, tenant).position for tenant in known):
-            notes.append(
-                "there was no anchor beside the file, as with a copy of it or a backup; one has been written"
-            )
+            notes.append("there was no anchor beside the file, as with a copy of it or a backup; one has been written")
         return [], tuple(notes)
     if slot.store_id != store_id:
         return [], (*notes, "the anchor belonged to another store and has been written anew")
@@ -151,9 +134,7 @@ def anchor_faults(
     for tenant, kept in slot.heads.items():
         faults += _head_faults(connection, tenant, kept)
         if not faults and read_head(connection, tenant).position > kept.position:
-            notes.append(
-                "the anchor was behind the log, as after a crash, and has been written anew"
-            )
+            notes.append("the anchor was behind the log, as after a crash, and has been written anew")
     return faults, tuple(dict.fromkeys(notes))
 
 
@@ -161,12 +142,8 @@ def _head_faults(connection: apsw.Connection, tenant: int, kept: LogHead) -> lis
     present = read_head(connection, tenant).position
     if present < kept.position:
         lost = kept.position - present
-        return [
-            f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."
-        ]
-    row = first_row(
-        connection, database.statements()["link_at"], (tenant << TENANT_SHIFT | kept.position,)
-    )
+        return [f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."]
+    row = first_row(connection, database.statements()["link_at"], (tenant << TENANT_SHIFT | kept.position,))
     if row is None or row[0] != kept.link:
         return [f"the log differs from what was acknowledged at position {kept.position:,}."]
     return []
@@ -216,14 +193,10 @@ def verify_connection(
                 yield seen
         schema = read_integer(connection, "PRAGMA user_version", ())
         faults += _stream_faults(connection, based=schema >= database.BASES_SINCE)
-        faults += [
-            f"SQLite: {said}" for said in _structure_messages(connection, tables) if said != "ok"
-        ]
+        faults += [f"SQLite: {said}" for said in _structure_messages(connection, tables) if said != "ok"]
         for table in (each for each in marked if database.TABLES_SINCE.get(each, 1) <= schema):
             for mark, *fields in connection.execute(database.statements()[f"marked_{table}"]):
-                faults += (
-                    [] if mark == reads.row_checksum(*fields) else [f"a row of {table} is damaged."]
-                )
+                faults += [] if mark == reads.row_checksum(*fields) else [f"a row of {table} is damaged."]
         if schema >= database.ERASED_SINCE:
             faults += event_erasure.erasure_faults(connection)
         if marked == CHECKSUMMED_TABLES:
@@ -251,9 +224,7 @@ def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[s
 def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
     """Yield what is missing of streams; `based`: some may go on from others."""
     queries = database.statements()
-    for stream, count, last in connection.execute(
-        queries["holes_beside_bases" if based else "holes"]
-    ):
+    for stream, count, last in connection.execute(queries["holes_beside_bases" if based else "holes"]):
         yield f"stream {reads.number_in_tenant(stream):,} has {count} of {last} events."
     if based and read_integer(connection, queries["strayed_bases"], ()):
         yield "streams are said to go on from what is not there."
@@ -295,10 +266,7 @@ def _check_events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[in
     before, position = chain.GENESIS_LINK, 0
     base = tenant << TENANT_SHIFT
     while chunk := list(
-        connection.execute(
-            database.statements()["read_feed"],
-            (base | position, base | NUMBER_MASK, _EVENTS_PER_READ),
-        )
+        connection.execute(database.statements()["read_feed"], (base | position, base | NUMBER_MASK, _EVENTS_PER_READ))
     ):
         for raw in chunk:
             row = decode_event_row(raw)
@@ -327,9 +295,7 @@ def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
     counts: dict[str, dict[str, int]] = {}
     for kind, state, count in connection.execute(database.statements()["counts"]):
         counts.setdefault(str(kind), {})[str(state)] = int(str(count))
-    heads = {
-        name: read_head(connection, tenant) for tenant, name in read_tenants(connection).items()
-    }
+    heads = {name: read_head(connection, tenant) for tenant, name in read_tenants(connection).items()}
     return {
         "store": str(path),
         "backend": "sqlite",
@@ -342,9 +308,7 @@ def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
         "schema": read_integer(connection, "PRAGMA user_version", ()),
         "events": sum(found.position for found in heads.values()),
         "blobs": read_integer(connection, database.statements()["blobs_count"], ()),
-        "heads": {
-            name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()
-        },
+        "heads": {name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()},
         "holds": counts,
     }
 
@@ -353,9 +317,7 @@ def _present_files(path: Path) -> list[Path]:
     return [f for f in (path, Path(f"{path}-wal"), Path(f"{path}-anchor")) if f.exists()]
 
 
-def copy_database(
-    files: StoreFiles, source: apsw.Connection, target: Path
-) -> Iterator[tuple[int, int]]:
+def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
     database.check_location(files, target)
     refuse_present(target)
@@ -392,8 +354,7 @@ def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
         # Whoever was through just now has removed the file that this one may have opened.
         if not files.try_lock(fd) or files.inode_at(str(lock)) != files.inode_of(fd):
             raise errors.InvalidRequest(
-                f"another backup to {target} is under way.",
-                hint="Wait for it, or name another file.",
+                f"another backup to {target} is under way.", hint="Wait for it, or name another file."
             )
         try:
             _clear_staging(files, folder)

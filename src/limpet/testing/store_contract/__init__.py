@@ -12,33 +12,15 @@ need it. `walk` runs random steps on a store and on a plain model, for as long a
 
 import pytest
 
-for _name in (
-    "durability_contract",
-    "erasure_contract",
-    "harness",
-    "log_contract",
-    "projection_contract",
-):
+for _name in ("durability_contract", "erasure_contract", "harness", "log_contract", "projection_contract"):
     pytest.register_assert_rewrite(f"{__name__}.{_name}")
 
 # ruff: noqa: E402 - pytest rewrites the asserts of the modules that are imported below
-from limpet.testing.store_contract.durability_contract import (
-    BlobContract,
-    ConcurrencyContract,
-    DurabilityContract,
-)
+from limpet.testing.store_contract.durability_contract import BlobContract, ConcurrencyContract, DurabilityContract
 from limpet.testing.store_contract.erasure_contract import CopyContract, ErasureContract
 from limpet.testing.store_contract.harness import walk
-from limpet.testing.store_contract.log_contract import (
-    AppendContract,
-    ForkContract,
-    PipelineContract,
-)
-from limpet.testing.store_contract.projection_contract import (
-    NoteContract,
-    ProjectionContract,
-    RebuildContract,
-)
+from limpet.testing.store_contract.log_contract import AppendContract, ForkContract, PipelineContract
+from limpet.testing.store_contract.projection_contract import NoteContract, ProjectionContract, RebuildContract
 
 
 class StoreContract(

@@ -92,35 +92,26 @@ class DurabilityContract(harness.StoreHarness):
         commit_all(store, make_append(write("a", 3, b"4")))
         assert store.version(TENANT, "a") == 4
 
-    def test_what_one_opener_remembers_never_stands_above_what_another_wrote(
-        self, store: Store, folder: Path
-    ) -> None:
+    def test_what_one_opener_remembers_never_stands_above_what_another_wrote(self, store: Store, folder: Path) -> None:
         self.must_reopen()
         second = self.open_store(folder)
 
         def row(owner: str, *terms: str) -> Projection:
             return Projection(kind="row", id="1", owner=owner, terms=terms, document=owner.encode())
 
-        commit_all(
-            store,
-            make_append(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)),
-        )
+        commit_all(store, make_append(write("a", 0, b"1"), write("b", 0, b"1"), projections=(row("x", "t"),)))
         commit_all(second, make_append(write("a", 1, b"2")))
         commit_all(store, make_append(write("a", 2, b"3")))
         commit_all(second, make_append(write("a", 3, b"4"), projections=(row("y", "u"),)))
         assert commit(store, make_append(write("a", 3, b"late"))) == [Stale("a", 4)]
         commit_all(store, make_append(write("b", 1, b"2"), projections=(row("x", "t"),)))
-        assert second.query_projections(TENANT, Query(kind="row", owner="x", terms=("t",))) == [
-            row("x", "t")
-        ]
+        assert second.query_projections(TENANT, Query(kind="row", owner="x", terms=("t",))) == [row("x", "t")]
         assert second.query_projections(TENANT, Query(kind="row", terms=("u",))) == []
         commit_all(second, make_append(write("c", 0, b"1"), drops=(("row", "1"),)))
         commit_all(store, make_append(write("b", 2, b"3"), projections=(row("x", "t"),)))
         assert second.find_projection(TENANT, "row", "1") == row("x", "t")
         commit_all(second, make_append(write("b", 3, b"4"), write("a", 4, b"5")))
-        assert commit(store, make_append(write("b", 3, b"late"), write("a", 5, b"6"))) == [
-            Stale("b", 4)
-        ]
+        assert commit(store, make_append(write("b", 3, b"late"), write("a", 5, b"6"))) == [Stale("b", 4)]
         commit_all(store, make_append(write("b", 4, b"5"), write("a", 5, b"6")))
         assert visible_state(second) == visible_state(store)
         assert verify_store(second).ok
@@ -301,9 +292,7 @@ def _derive_nothing(stream: str, events: Iterator[StoredEvent], blobs: BlobLoade
 
 
 def _name_all(store: Store, text: str, at: int) -> None:
-    row = Projection(
-        kind=text, id=text, owner=text, status=text, lookup=text, terms=(text,), document=b"%d" % at
-    )
+    row = Projection(kind=text, id=text, owner=text, status=text, lookup=text, terms=(text,), document=b"%d" % at)
     named = make_append(
         write(text, 0, b"%d" % at, claims=((text, 0),)),
         projections=(row, msgspec.structs.replace(row, kind="row")),
@@ -329,9 +318,7 @@ def _find_all(store: Store, text: str, at: int) -> None:
         Query(kind="row", terms=(text,)),
     ):
         assert store.query_projections(TENANT, query) == [row]
-    assert store.query_projections(TENANT, Query(kind=text)) == [
-        msgspec.structs.replace(row, kind=text)
-    ]
+    assert store.query_projections(TENANT, Query(kind=text)) == [msgspec.structs.replace(row, kind=text)]
 
 
 def _all_unicode() -> Iterator[str]:
@@ -351,9 +338,7 @@ class BlobContract(harness.StoreHarness):
     def test_blobs_come_back_by_their_hash(self, store: Store) -> None:
         contents = (b"", b"\x00", b"one", LARGE)
         commit_all(store, make_append(write("a", 0, b"1", blobs=contents)))
-        assert store.blobs(TENANT, [hash_of(each) for each in contents]) == {
-            hash_of(each): each for each in contents
-        }
+        assert store.blobs(TENANT, [hash_of(each) for each in contents]) == {hash_of(each): each for each in contents}
         assert store.blobs(TENANT, [hash_of(b"one")] * 2) == {hash_of(b"one"): b"one"}
         assert store.blobs(TENANT, []) == {}
 
@@ -380,15 +365,9 @@ class BlobContract(harness.StoreHarness):
 
     def test_a_blob_is_kept_once(self, store: Store) -> None:
         commit_all(
-            store,
-            make_append(
-                write("a", 0, b"1", b"2", blobs=(LARGE, LARGE)), write("b", 0, b"3", blobs=(LARGE,))
-            ),
+            store, make_append(write("a", 0, b"1", b"2", blobs=(LARGE, LARGE)), write("b", 0, b"3", blobs=(LARGE,)))
         )
-        again = [
-            make_append(write("a", 2, b"4", blobs=(LARGE,))),
-            make_append(write("a", 3, b"5", blobs=(LARGE,))),
-        ]
+        again = [make_append(write("a", 2, b"4", blobs=(LARGE,))), make_append(write("a", 3, b"5", blobs=(LARGE,)))]
         commit_all(store, *again)
         assert store.status()["blobs"] == 1
         assert blobs_of(store, LARGE) == [LARGE]
@@ -568,12 +547,7 @@ class ConcurrencyContract(harness.StoreHarness):
     @pytest.mark.parametrize("seed", range(3))
     def test_a_random_walk_agrees_with_a_plain_model(self, folder: Path, seed: int) -> None:
         reopen_every = 40 if self.reopens else None
-        walk(
-            lambda: self.open_store(folder),
-            steps=self.walk_steps,
-            seed=seed,
-            reopen_every=reopen_every,
-        )
+        walk(lambda: self.open_store(folder), steps=self.walk_steps, seed=seed, reopen_every=reopen_every)
 
 
 def _hand_over_once(store: Store, given: list[Append]) -> bool:

@@ -15,14 +15,7 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.stores.erasure import (
-    Erasure,
-    ErasureCounts,
-    RedactedPayload,
-    StreamErasure,
-    is_erased_stream,
-    is_notice,
-)
+from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure, is_erased_stream, is_notice
 from limpet.stores.port import (
     Append,
     BlobLoader,
@@ -98,15 +91,11 @@ def claim_payload(claim: str = "", word: str = "", contents: tuple[bytes, ...] =
     return msgspec.json.encode(_ClaimPayload(claim, word, hashes))
 
 
-def append_events(
-    store: Store, stream: str, *events: NewEvent, tenant: str = TENANT, key: str = ""
-) -> None:
+def append_events(store: Store, stream: str, *events: NewEvent, tenant: str = TENANT, key: str = "") -> None:
     """Append events to a stream, with everything that is derived from it."""
     before = store.version(tenant, stream)
     claims = [msgspec.json.decode(each.payload, type=_ClaimPayload).claim for each in events]
-    write = StreamWrite(
-        stream, before, events, tuple((text, at) for at, text in enumerate(claims) if text)
-    )
+    write = StreamWrite(stream, before, events, tuple((text, at) for at, text in enumerate(claims) if text))
     words = [
         msgspec.json.decode(each.payload or b"{}", type=_ClaimPayload).word
         for each in store.read(tenant, stream)
@@ -126,15 +115,12 @@ def append_events(
 def stream_erasure(store: Store, *streams: str, tenant: str = TENANT, todo: bytes = b"") -> Erasure:
     """Return the erasure of whole streams as they are now."""
     shares = tuple(
-        StreamErasure(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True)
-        for each in streams
+        StreamErasure(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True) for each in streams
     )
     return Erasure(tenant=tenant, streams=shares, time_us=5, pending_work=todo)
 
 
-def event_erasure(
-    store: Store, stream: str, version: int, new: bytes, contents: tuple[bytes, ...] = ()
-) -> Erasure:
+def event_erasure(store: Store, stream: str, version: int, new: bytes, contents: tuple[bytes, ...] = ()) -> Erasure:
     """Return the erasure of one event, with what is read in its place."""
     (found,) = store.read(TENANT, stream, after=version - 1, until=version)
     stand_in = RedactedPayload(found.position, new, found.position, contents)
@@ -154,9 +140,7 @@ class ErasureContract(harness.StoreHarness):
     """Taking things out of the log."""
 
     def _told(self, store: Store) -> None:
-        append_events(
-            store, "a", claim_event("c1", "one", (LONE, SHARED)), claim_event("c2", "two"), key="k1"
-        )
+        append_events(store, "a", claim_event("c1", "one", (LONE, SHARED)), claim_event("c2", "two"), key="k1")
         append_events(store, "b", claim_event("c1", "three", (SHARED,)), key="k2")
         append_events(store, "a", claim_event("c1", "other", (LONE,)), tenant=OTHER, key="k1")
 
@@ -179,13 +163,9 @@ class ErasureContract(harness.StoreHarness):
         before = feed_all(store)
         erase_all(store, stream_erasure(store, "a"))
         after = feed_all(store)
-        assert [(e.position, e.kind, e.link) for e in after[:3]] == [
-            (e.position, e.kind, e.link) for e in before
-        ]
+        assert [(e.position, e.kind, e.link) for e in after[:3]] == [(e.position, e.kind, e.link) for e in before]
         assert [(e.payload is None, e.erased) for e in after[:3]] == [(True, True)] * 2 + [(False, False)]  # fmt: skip
-        assert [(e.kind, e.stream, e.version, e.erased) for e in after[3:]] == [
-            (KIND, "erased:1", 3, False)
-        ]
+        assert [(e.kind, e.stream, e.version, e.erased) for e in after[3:]] == [(KIND, "erased:1", 3, False)]
 
     def test_others_lose_nothing(self, store: Store) -> None:
         self._told(store)
@@ -200,9 +180,7 @@ class ErasureContract(harness.StoreHarness):
         self._told(store)
         erase_all(store, stream_erasure(store, "a"))
         append_events(store, "a", claim_event("c1", "new"))
-        assert [(e.version, e.payload) for e in store.read(TENANT, "a")] == [
-            (1, claim_payload("c1", "new"))
-        ]
+        assert [(e.version, e.payload) for e in store.read(TENANT, "a")] == [(1, claim_payload("c1", "new"))]
         assert store.find_claim(TENANT, "a", "c1") == 1
         erase_all(store, stream_erasure(store, "a"))
         assert store.version(TENANT, "a") == 0
@@ -214,10 +192,7 @@ class ErasureContract(harness.StoreHarness):
         gone = erase_all(store, event_erasure(store, "a", 1, new, (b"made",)))
         assert (gone.events, gone.keys) == (1, 1)
         read = store.read(TENANT, "a")
-        assert [(e.payload, e.erased) for e in read[:2]] == [
-            (new, True),
-            (claim_payload("c2", "two"), False),
-        ]
+        assert [(e.payload, e.erased) for e in read[:2]] == [(new, True), (claim_payload("c2", "two"), False)]
         assert (read[2].kind, read[2].version) == (KIND, 3)
         assert [store.find_claim(TENANT, "a", claim) for claim in ("c1", "c2", "c9")] == [0, 2, 1]
         row = store.find_projection(TENANT, "row", "a")
@@ -255,9 +230,7 @@ class ErasureContract(harness.StoreHarness):
             late, streams=(late.streams[0], msgspec.structs.replace(late.streams[1], expected=7))
         )
         assert store.erase(late, derive_claims) == Stale("b", 1)
-        assert store.erase(stream_erasure(store, "a", "nobody"), derive_claims) == Stale(
-            "nobody", 0
-        )
+        assert store.erase(stream_erasure(store, "a", "nobody"), derive_claims) == Stale("nobody", 0)
         assert visible_state(store) == before
         assert store.pending_erasures() is None
 
@@ -266,9 +239,7 @@ class ErasureContract(harness.StoreHarness):
         self._told(store)
         seen = store.head(TENANT)
         assert seen == feed_all(store)[-1].position
-        looked = msgspec.structs.replace(
-            stream_erasure(store, "a"), head=seen, pending_work=b"todo"
-        )
+        looked = msgspec.structs.replace(stream_erasure(store, "a"), head=seen, pending_work=b"todo")
         append_events(store, "other", claim_event(word="elsewhere"), tenant=OTHER)
         assert store.head(TENANT) == seen
         append_events(store, "news", claim_event(word="new"))
@@ -285,17 +256,13 @@ class ErasureContract(harness.StoreHarness):
         for fails_at in range(4):
             left = iter(range(fails_at, -1, -1))
 
-            def failing(
-                stream: str, events: Iterator[StoredEvent], blobs: BlobLoader
-            ) -> DerivedState:
+            def failing(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
                 if next(left, 1) == 0:  # noqa: B023 - called within the loop
                     raise ZeroDivisionError
                 return derive_claims(stream, events, blobs)
 
             both = event_erasure(store, "b", 1, claim_payload())
-            both = msgspec.structs.replace(
-                both, streams=(*stream_erasure(store, "a").streams, *both.streams)
-            )
+            both = msgspec.structs.replace(both, streams=(*stream_erasure(store, "a").streams, *both.streams))
             if fails_at < 3:
                 with pytest.raises(ZeroDivisionError):
                     store.erase(both, failing)
@@ -480,10 +447,7 @@ class RandomHistory:
             gone = self.dice.choice(own)
             seen = {found.version for found in self.store.read(TENANT, gone.stream)}
             if gone.version in seen:
-                erase_all(
-                    self.store,
-                    event_erasure(self.store, gone.stream, gone.version, claim_payload("", "-")),
-                )
+                erase_all(self.store, event_erasure(self.store, gone.stream, gone.version, claim_payload("", "-")))
 
     def _erase_stream(self) -> None:
         if not (streams := self._streams()) or self.dice.randrange(3):
@@ -501,9 +465,7 @@ def copy_page(source: Store, after: int, limit: int, tenant: str = TENANT) -> di
     return {"events": events, "blobs": blobs_of_events(source, events, tenant)}
 
 
-def blobs_of_events(
-    source: Store, events: Sequence[RawEvent], tenant: str = TENANT
-) -> dict[bytes, bytes]:
+def blobs_of_events(source: Store, events: Sequence[RawEvent], tenant: str = TENANT) -> dict[bytes, bytes]:
     """Return the blobs that events refer to."""
     return source.blobs(tenant, {hash_ for raw in events for hash_ in raw.blobs})
 
@@ -615,9 +577,7 @@ class CopyContract(harness.StoreHarness):
 
     @pytest.mark.parametrize("field", ["payload", "salt", "digest", "link", "header"])
     @pytest.mark.parametrize("at", [0, 2])
-    def test_what_is_not_as_it_was_written_is_refused(
-        self, store: Store, field: str, at: int
-    ) -> None:
+    def test_what_is_not_as_it_was_written_is_refused(self, store: Store, field: str, at: int) -> None:
         source = self._source()
         given = copy_page(source, 0, 3)
         bad = given["events"][at]
@@ -629,13 +589,7 @@ class CopyContract(harness.StoreHarness):
 
     @pytest.mark.parametrize(
         "change",
-        [
-            {"payload": None},
-            {"payload": None, "salt": None},
-            {"version": 7},
-            {"number": 1},
-            {"erased": (4, 0, None)},
-        ],
+        [{"payload": None}, {"payload": None, "salt": None}, {"version": 7}, {"number": 1}, {"erased": (4, 0, None)}],
         ids="+".join,
     )
     def test_what_is_not_whole_is_refused(self, store: Store, change: dict[str, Any]) -> None:
@@ -744,9 +698,7 @@ class CopyContract(harness.StoreHarness):
         assert store.pending_erasures() is None
 
     @pytest.mark.parametrize("limit", [1, 2, 256])
-    def test_what_was_erased_meanwhile_is_erased_in_the_copy(
-        self, store: Store, limit: int
-    ) -> None:
+    def test_what_was_erased_meanwhile_is_erased_in_the_copy(self, store: Store, limit: int) -> None:
         source = self._source()
         copy_log(source, store)
         gone = [raw.position for raw in source.copy_events(TENANT) if raw.stream == "b"]
@@ -772,9 +724,7 @@ class CopyContract(harness.StoreHarness):
         source = self._source()
         copy_log(source, store)
         for word in "-=":
-            erase_all(
-                source, event_erasure(source, "a", 1, claim_payload("", word, (b"x3",)), (b"x3",))
-            )
+            erase_all(source, event_erasure(source, "a", 1, claim_payload("", word, (b"x3",)), (b"x3",)))
             head = store.head(TENANT)
             again = [raw for raw in source.copy_events(TENANT, limit=head) if raw.erased]
             store.paste(TENANT, again, blobs=blobs_of_events(source, again))
@@ -814,9 +764,7 @@ class CopyContract(harness.StoreHarness):
         with pytest.raises(errors.Corrupt, match="position 1 "):
             store.copy_events(TENANT)
 
-    def test_whoever_waits_hears_of_it_and_what_was_cached_does_not_hold(
-        self, store: Store
-    ) -> None:
+    def test_whoever_waits_hears_of_it_and_what_was_cached_does_not_hold(self, store: Store) -> None:
         source = self._source()
         store.paste(TENANT, **copy_page(source, 0, 1))
         count = store.cache_epoch(TENANT)

@@ -108,9 +108,7 @@ class StoreHarness:
             pytest.skip("this store keeps nothing between two openings")
 
 
-def event(
-    payload: bytes, *, ordinal: int = 0, time_us: int = 0, blobs: tuple[bytes, ...] = ()
-) -> NewEvent:
+def event(payload: bytes, *, ordinal: int = 0, time_us: int = 0, blobs: tuple[bytes, ...] = ()) -> NewEvent:
     """Return an event."""
     return NewEvent("thing.happened", 1, time_us, payload, ordinal, blobs=blobs)
 
@@ -206,9 +204,7 @@ def append_with(
 ) -> Append:
     """Return an append whose event does not matter to the test."""
     occasion = write("occasions", store.version(tenant, "occasions"), b"")
-    return make_append(
-        occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots
-    )
+    return make_append(occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots)
 
 
 def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[StoredEvent]:
@@ -245,10 +241,7 @@ def visible_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
         [store.snapshot(tenant, stream) for stream in streams],
         store.notes(tenant),
         store.query_projections(tenant, Query(kind="row")),
-        [
-            store.query_projections(tenant, Query(kind="row", terms=(term,)))
-            for term in ("t1", "t2")
-        ],
+        [store.query_projections(tenant, Query(kind="row", terms=(term,))) for term in ("t1", "t2")],
         blobs_of(store, b"x1", b"x2", b"x3", tenant=tenant),
         sorted(store.tenants()),
         (report.faults, report.events, report.tenants),
@@ -265,9 +258,7 @@ _SAME_TIME = 30
 """Microseconds of the walk that projections take for one, so that many rows have equal times."""
 
 
-def walk(
-    open_store: Callable[[], Store], *, steps: int, seed: int, reopen_every: int | None = None
-) -> None:
+def walk(open_store: Callable[[], Store], *, steps: int, seed: int, reopen_every: int | None = None) -> None:
     """Take so many random steps on a store and on a model; raise AssertionError where they differ.
 
     With `reopen_every` the store is closed and opened again, on average, after so many steps.
@@ -390,14 +381,7 @@ class _RandomWalk:
         self._blobs = random.Random(0)
         self.now_us = 0
         self.models = {tenant: _TenantModel() for tenant in _TENANTS}
-        self._verbs = (
-            self._commit,
-            self._commit,
-            self._commit,
-            self._look,
-            self._page,
-            self._forget,
-        )
+        self._verbs = (self._commit, self._commit, self._commit, self._look, self._page, self._forget)
 
     def step(self) -> None:
         self.now_us += self.dice.randrange(3)
@@ -478,9 +462,7 @@ class _RandomWalk:
         tokens = dice.choice((None, 0, 7))
         counter = None if tokens is None else "words"
         blobs = tuple(self._blobs.sample(_BLOBS, self._blobs.choice((0, 0, 0, 1, 2))))
-        return NewEvent(
-            "a.b", dice.randrange(1, 4), self.now_us, payload, ordinal, tokens, counter, blobs
-        )
+        return NewEvent("a.b", dice.randrange(1, 4), self.now_us, payload, ordinal, tokens, counter, blobs)
 
     def _row(self) -> Projection:
         dice = self.dice

@@ -88,10 +88,7 @@ class AppendContract(harness.StoreHarness):
 
     def test_a_refused_append_beside_another_makes_no_tenant(self, store: Store) -> None:
         refused = make_append(write("a", 1, b"no"), tenant=OTHER)
-        assert commit(store, refused, make_append(write("a", 0, b"1"))) == [
-            Stale("a", 0),
-            Appended(1, 1),
-        ]
+        assert commit(store, refused, make_append(write("a", 0, b"1"))) == [Stale("a", 0), Appended(1, 1)]
         assert store.tenants() == [TENANT]
         assert verify_store(store).tenants == 1
 
@@ -105,9 +102,7 @@ class AppendContract(harness.StoreHarness):
         commit_all(store, make_append(write("a", 0, b"1", b"2", claims=(("c1", 1),))))
         again = make_append(write("a", 2, b"no", claims=(("c1", 0),)))
         assert commit(store, again) == [ClaimTaken("a", "c1", 2)]
-        assert commit(store, make_append(write("b", 0, b"3", claims=(("c1", 0),)))) == [
-            Appended(3, 3)
-        ]
+        assert commit(store, make_append(write("b", 0, b"3", claims=(("c1", 0),)))) == [Appended(3, 3)]
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_claim(TENANT, "b", "c1") == 1
         assert store.find_claim(TENANT, "a", "c2") == 0
@@ -131,9 +126,7 @@ class AppendContract(harness.StoreHarness):
 
     def test_a_key_answers_with_its_first_use(self, store: Store) -> None:
         commit_all(store, make_append(write("a", 0, b"1")))
-        commit_all(
-            store, make_append(write("a", 1, b"2"), write("b", 0, b"3"), key=KeyUse("k1", b"first"))
-        )
+        commit_all(store, make_append(write("a", 1, b"2"), write("b", 0, b"3"), key=KeyUse("k1", b"first")))
         commit_all(store, make_append(write("a", 2, b"4")))
         first_use = KeyRecord(b"first", 2, 3)
         assert store.find_key(TENANT, "k1") == first_use
@@ -144,10 +137,7 @@ class AppendContract(harness.StoreHarness):
 
     def test_keys_are_forgotten_by_the_time_of_their_use(self, store: Store) -> None:
         for version, (key, time_us) in enumerate((("k1", 10), ("k2", 20), ("k3", 30))):
-            commit_all(
-                store,
-                make_append(write("a", version, b"x"), key=KeyUse(key, b"h"), time_us=time_us),
-            )
+            commit_all(store, make_append(write("a", version, b"x"), key=KeyUse(key, b"h"), time_us=time_us))
         assert store.delete_keys(TENANT, before_us=10) == 0
         assert store.delete_keys(TENANT, before_us=21) == 2
         assert store.find_key(TENANT, "k1") is None
@@ -157,9 +147,7 @@ class AppendContract(harness.StoreHarness):
         assert store.find_key(TENANT, "k1") == KeyRecord(b"new", 4, 4)
 
     def test_appends_of_one_commit_each_have_their_outcome(self, store: Store) -> None:
-        commit_all(
-            store, make_append(write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first"))
-        )
+        commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first")))
         assert commit(
             store,
             make_append(write("a", 1, b"2")),
@@ -167,13 +155,7 @@ class AppendContract(harness.StoreHarness):
             make_append(write("a", 2, b"no", claims=(("c1", 0),))),
             make_append(write("c", 0, b"no"), key=KeyUse("k1", b"first")),
             make_append(write("b", 0, b"3"), write("a", 2, b"4")),
-        ) == [
-            Appended(2, 2),
-            Stale("b", 0),
-            ClaimTaken("a", "c1", 1),
-            KeyRecord(b"first", 1, 1),
-            Appended(3, 4),
-        ]
+        ) == [Appended(2, 2), Stale("b", 0), ClaimTaken("a", "c1", 1), KeyRecord(b"first", 1, 1), Appended(3, 4)]
         told = [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3"), ("a", 3, b"4")]
         assert _payloads(feed_all(store)) == told
 
@@ -181,37 +163,23 @@ class AppendContract(harness.StoreHarness):
         row = Projection(kind="row", id="1", status="old", terms=("t1",))
         assert commit(
             store,
-            make_append(
-                write("a", 0, b"1", claims=(("c1", 0),)),
-                key=KeyUse("k1", b"first"),
-                projections=(row,),
-            ),
+            make_append(write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first"), projections=(row,)),
             make_append(write("a", 0, b"no")),
             make_append(write("a", 1, b"no", claims=(("c1", 0),))),
             make_append(write("a", 1, b"no"), key=KeyUse("k1", b"other")),
             make_append(write("a", 1, b"2"), drops=(("row", "1"),)),
-        ) == [
-            Appended(1, 1),
-            Stale("a", 1),
-            ClaimTaken("a", "c1", 1),
-            KeyRecord(b"first", 1, 1),
-            Appended(2, 2),
-        ]
+        ) == [Appended(1, 1), Stale("a", 1), ClaimTaken("a", "c1", 1), KeyRecord(b"first", 1, 1), Appended(2, 2)]
         assert store.find_projection(TENANT, "row", "1") is None
 
     def test_one_commit_may_serve_several_tenants(self, store: Store) -> None:
-        appends: list[Append] = [
-            make_append(write("a", 0, b"1"), tenant=name) for name in ("x", "y", "z")
-        ]
+        appends: list[Append] = [make_append(write("a", 0, b"1"), tenant=name) for name in ("x", "y", "z")]
         assert commit(store, *appends) == [Appended(1, 1)] * 3
         assert sorted(store.tenants()) == ["x", "y", "z"]
 
     def test_positions_and_versions_have_no_gaps(self, store: Store) -> None:
         for turn in range(1, 8):
             version = store.version(TENANT, "a")
-            commit_all(
-                store, make_append(write("a", version, *[b"x"] * turn), write(f"s{turn}", 0, b"y"))
-            )
+            commit_all(store, make_append(write("a", version, *[b"x"] * turn), write(f"s{turn}", 0, b"y")))
             commit(store, make_append(write("a", 0, b"no")), make_append(write("new", turn, b"no")))
         events = feed_all(store)
         assert [e.position for e in events] == list(range(1, 36))
@@ -220,10 +188,7 @@ class AppendContract(harness.StoreHarness):
         assert store.version(TENANT, "new") == 0
 
     def test_a_stream_is_read_in_ranges(self, store: Store) -> None:
-        commit_all(
-            store,
-            make_append(write("b", 0, b"0"), write("a", 0, *[b"%d" % n for n in range(1, 11)])),
-        )
+        commit_all(store, make_append(write("b", 0, b"0"), write("a", 0, *[b"%d" % n for n in range(1, 11)])))
 
         def versions(after: int, until: int | None, limit: int) -> list[int]:
             page = store.read(TENANT, "a", after=after, until=until, limit=limit)
@@ -239,9 +204,7 @@ class AppendContract(harness.StoreHarness):
         assert store.read(TENANT, "missing") == []
 
     def test_the_feed_is_read_in_pages(self, store: Store) -> None:
-        commit_all(
-            store, make_append(write("a", 0, *[b"x"] * 7)), make_append(write("b", 0, *[b"y"] * 4))
-        )
+        commit_all(store, make_append(write("a", 0, *[b"x"] * 7)), make_append(write("b", 0, *[b"y"] * 4)))
         assert [e.position for e in store.feed(TENANT, after=5, limit=3)] == [6, 7, 8]
         assert [e.stream for e in store.feed(TENANT, after=6)] == ["a", "b", "b", "b", "b"]
         assert store.feed(TENANT, after=11) == store.feed(TENANT, after=99) == []
@@ -267,9 +230,7 @@ class AppendContract(harness.StoreHarness):
             NewEvent("a.d", 3, -1, b"3", 2**53, 2**53, "o200k"),
         )
         commit_all(store, make_append(StreamWrite("a", 0, events)))
-        for position, (new, stored) in enumerate(
-            zip(events, feed_all(store), strict=True), start=1
-        ):
+        for position, (new, stored) in enumerate(zip(events, feed_all(store), strict=True), start=1):
             assert stored == StoredEvent(
                 position,
                 "a",
@@ -296,9 +257,7 @@ def _payloads(events: list[StoredEvent]) -> list[tuple[str, int, bytes | None]]:
     return [(e.stream, e.version, e.payload) for e in events]
 
 
-def _check_no_trace(
-    store: Store, second: StreamWrite, outcome: AppendOutcome, key: str = "k2"
-) -> None:
+def _check_no_trace(store: Store, second: StreamWrite, outcome: AppendOutcome, key: str = "k2") -> None:
     """Refuse an append for its second write, or for its key, and look for anything it left."""
     row = Projection(kind="row", id="1", terms=("t1",), document=b"before")
     first = make_append(
@@ -321,9 +280,7 @@ def _check_no_trace(
     )
     assert commit(store, refused) == [outcome]
     assert visible_state(store) == before
-    assert commit(store, make_append(write("c", 0, b"3"))) == [Appended(3, 3)], (
-        "no hole in the feed"
-    )
+    assert commit(store, make_append(write("c", 0, b"3"))) == [Appended(3, 3)], "no hole in the feed"
 
 
 class ForkContract(harness.StoreHarness):
@@ -353,9 +310,7 @@ class ForkContract(harness.StoreHarness):
         commit_all(store, make_append(based_write("a", 4, ("a", 2), b"back")))
         assert read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (5, b"back")]
         assert store.version(TENANT, "a") == 5
-        assert read_payloads(store, "a", after=4) == [(5, b"back")], (
-            "who knew version 4 hears of it"
-        )
+        assert read_payloads(store, "a", after=4) == [(5, b"back")], "who knew version 4 hears of it"
         commit_all(store, make_append(write("a", 5, b"6")))
         assert read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (5, b"back"), (6, b"6")]
         assert len(feed_all(store)) == 6, "nothing has left the log"
@@ -363,9 +318,7 @@ class ForkContract(harness.StoreHarness):
 
     def test_a_stream_begins_anew(self, store: Store) -> None:
         commit_all(store, make_append(write("a", 0, b"1", b"2", claims=(("x", 0),))))
-        commit_all(
-            store, make_append(based_write("a", 2, ("a", 0), b"3", b"4", claims=(("x", 1),)))
-        )
+        commit_all(store, make_append(based_write("a", 2, ("a", 0), b"3", b"4", claims=(("x", 1),))))
         assert read_payloads(store, "a") == [(3, b"3"), (4, b"4")]
         assert read_payloads(store, "a", at=2) == [(1, b"1"), (2, b"2")]
         assert (store.find_claim(TENANT, "a", "x"), store.version(TENANT, "a")) == (4, 4)
@@ -383,12 +336,8 @@ class ForkContract(harness.StoreHarness):
             8: b"12348",
         }  # fmt: skip
         for version, payloads in was.items():
-            assert b"".join(p for _, p in read_payloads(store, "a", at=version)) == payloads, (
-                version
-            )
-        assert read_payloads(store, "a", at=99) == read_payloads(store, "a"), (
-            "what will be is what is"
-        )
+            assert b"".join(p for _, p in read_payloads(store, "a", at=version)) == payloads, version
+        assert read_payloads(store, "a", at=99) == read_payloads(store, "a"), "what will be is what is"
         assert read_payloads(store, "a", at=6, after=1, until=5) == [(2, b"2"), (5, b"5")]
 
     def test_a_fork_of_what_was_left_out(self, store: Store) -> None:
@@ -429,10 +378,7 @@ class ForkContract(harness.StoreHarness):
         assert store.read(TENANT, "a", after=3, until=6) == []
 
     def test_seek_follows_the_stream(self, store: Store) -> None:
-        commit_all(
-            store,
-            make_append(StreamWrite("a", 0, tuple(event(b"", ordinal=n) for n in (0, 1, 2, 3)))),
-        )
+        commit_all(store, make_append(StreamWrite("a", 0, tuple(event(b"", ordinal=n) for n in (0, 1, 2, 3)))))
         back = tuple(event(b"", ordinal=n) for n in (1, 2))
         commit_all(store, make_append(StreamWrite("a", 4, back, base=("a", 2))))
         commit_all(store, make_append(StreamWrite("b", 0, (event(b"", ordinal=2),), base=("a", 6))))
@@ -452,9 +398,7 @@ class ForkContract(harness.StoreHarness):
         assert [store.find_claim(TENANT, "b", c) for c in ("c1", "c2", "c3")] == [1, 2, 3]
         taken = write("a", 4, b"no", claims=(("c1", 0),))
         assert commit(store, make_append(taken)) == [ClaimTaken("a", "c1", 1)]
-        assert commit(store, make_append(write("b", 3, b"no", claims=(("c2", 0),)))) == [
-            ClaimTaken("b", "c2", 2)
-        ]
+        assert commit(store, make_append(write("b", 3, b"no", claims=(("c2", 0),)))) == [ClaimTaken("b", "c2", 2)]
         commit_all(store, make_append(write("a", 4, b"again", claims=(("c3", 0), ("c2", 0)))))
         assert store.find_claim(TENANT, "a", "c3") == 5
         assert store.find_claim(TENANT, "a", "c3", at=3) == 3
@@ -467,10 +411,7 @@ class ForkContract(harness.StoreHarness):
         assert commit(store, make_append(refused)) == [ClaimTaken("b", "c1", 1)]
         assert store.version(TENANT, "b") == 0
         taken = based_write("b", 0, ("a", 1), b"own", claims=(("c2", 0),))
-        assert commit(store, make_append(taken), make_append(refused)) == [
-            Appended(3, 3),
-            Stale("b", 2),
-        ]
+        assert commit(store, make_append(taken), make_append(refused)) == [Appended(3, 3), Stale("b", 2)]
 
     def test_a_base_waits_for_no_commit(self, store: Store) -> None:
         outcomes = commit(
@@ -488,10 +429,7 @@ class ForkContract(harness.StoreHarness):
         assert verify_store(store).ok
 
     def test_a_snapshot_that_was_left_out_is_absent(self, store: Store) -> None:
-        commit_all(
-            store,
-            make_append(write("a", 0, b"1", b"2", b"3"), snapshots=(Snapshot("a", 3, 1, b"s"),)),
-        )
+        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3"), snapshots=(Snapshot("a", 3, 1, b"s"),)))
         commit_all(store, make_append(based_write("b", 0, ("a", 3), b"own")))
         assert store.snapshot(TENANT, "b") is None
         commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4")))
@@ -525,11 +463,7 @@ class ForkContract(harness.StoreHarness):
         commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),))))
         commit_all(second, make_append(write("a", 1, b"2", b"3", claims=(("c2", 0), ("c3", 1)))))
         commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4")))
-        assert (
-            read_payloads(second, "a")
-            == read_payloads(store, "a")
-            == [(1, b"1"), (2, b"2"), (4, b"4")]
-        )
+        assert read_payloads(second, "a") == read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (4, b"4")]
         assert commit(second, make_append(write("a", 3, b"late"))) == [Stale("a", 4)]
         taken = write("a", 4, b"no", claims=(("c2", 0),))
         assert commit(second, make_append(taken)) == [ClaimTaken("a", "c2", 2)]
@@ -556,11 +490,7 @@ class ForkContract(harness.StoreHarness):
 
 
 def based_write(
-    stream: str,
-    expected: int,
-    base: tuple[str, int],
-    *payloads: bytes,
-    claims: tuple[tuple[str, int], ...] = (),
+    stream: str, expected: int, base: tuple[str, int], *payloads: bytes, claims: tuple[tuple[str, int], ...] = ()
 ) -> StreamWrite:
     """Return a write with a base."""
     return msgspec.structs.replace(write(stream, expected, *payloads, claims=claims), base=base)
@@ -635,22 +565,15 @@ class PipelineContract(harness.StoreHarness):
             sent = out.send([whole]) and [out.receive()]
         if not sent:
             commit_all(store, whole)
-        assert (store.find_projection(TENANT, "row", "1"), store.snapshot(TENANT, "a")) == (
-            row,
-            snapshot,
-        )
+        assert (store.find_projection(TENANT, "row", "1"), store.snapshot(TENANT, "a")) == (row, snapshot)
         assert store.find_key(TENANT, "k1") is not None
         assert harness.blobs_of(store, b"large") == [b"large"]
         assert verify_store(store).ok
 
     def test_tenants_are_told_apart(self, store: Store) -> None:
-        commit_all(
-            store, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER)
-        )
+        commit_all(store, make_append(write("a", 0, b"1")), make_append(write("a", 0, b"1"), tenant=OTHER))
         with store.write_lock(), _pipeline(store) as out:
-            assert out.send(
-                [make_append(write("a", 1, b"2"), tenant=OTHER), make_append(write("a", 1, b"2"))]
-            )
+            assert out.send([make_append(write("a", 1, b"2"), tenant=OTHER), make_append(write("a", 1, b"2"))])
             assert out.send([make_append(write("a", 2, b"3"), tenant=OTHER)])
             assert out.receive() == [Appended(2, 2), Appended(2, 2)]
             assert out.receive() == [Appended(3, 3)]
@@ -661,21 +584,13 @@ class PipelineContract(harness.StoreHarness):
         commit_all(store, make_append(write("a", 0, b"1")))
         with store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"2"))])
-            assert not out.send([make_append(write("a", 1, b"3"))]), (
-                "one on its way has that version"
-            )
-            assert not out.send(
-                [make_append(write("b", 0, b"4")), make_append(write("a", 7, b"5"))]
-            )
+            assert not out.send([make_append(write("a", 1, b"3"))]), "one on its way has that version"
+            assert not out.send([make_append(write("b", 0, b"4")), make_append(write("a", 7, b"5"))])
             assert out.receive() == [Appended(2, 2)]
         assert [event.payload for event in feed_all(store)] == [b"1", b"2"]
 
     def test_one_that_is_not_taken_takes_all_behind_it_along(self, store: Store) -> None:
-        commit_all(
-            store,
-            make_append(write("a", 0, b"1", claims=(("c1", 0),))),
-            make_append(write("b", 0, b"2")),
-        )
+        commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),))), make_append(write("b", 0, b"2")))
         again = make_append(write("a", 1, b"3", claims=(("c1", 0),)))
         with store.write_lock(), _pipeline(store) as out:
             sent = [out.send([again]), out.send([make_append(write("b", 1, b"4"))])]
@@ -691,37 +606,23 @@ class PipelineContract(harness.StoreHarness):
         self.must_reopen()
         commit_all(store, make_append(write("a", 0, b"1")), make_append(write("b", 0, b"2")))
         with closing(self.open_store(folder)) as other, store.write_lock(), _pipeline(store) as out:
-            assert out.send([make_append(write("a", 1, b"3"))]) and out.receive() == [
-                Appended(3, 3)
-            ]
+            assert out.send([make_append(write("a", 1, b"3"))]) and out.receive() == [Appended(3, 3)]
             # Where nobody can be kept out of a store, another may write between two of its commits.
             commit_all(other, make_append(write("c", 0, b"4")))
-            assert out.send([make_append(write("a", 2, b"5"))]) and out.send(
-                [make_append(write("b", 1, b"6"))]
-            )
+            assert out.send([make_append(write("a", 2, b"5"))]) and out.send([make_append(write("b", 1, b"6"))])
             assert all(lost_race(each) for each in (*out.receive(), *out.receive()))
         assert [event.payload for event in feed_all(store)] == [b"1", b"2", b"3", b"4"]
         commit_all(store, make_append(write("a", 2, b"5")), make_append(write("b", 1, b"6")))
         assert verify_store(store).ok
 
-    def test_who_leaves_while_some_are_on_their_way_finds_out_what_became_of_them(
-        self, store: Store
-    ) -> None:
+    def test_who_leaves_while_some_are_on_their_way_finds_out_what_became_of_them(self, store: Store) -> None:
         commit_all(store, make_append(write("a", 0, b"1")), make_append(write("b", 0, b"2")))
         with store.write_lock(), _pipeline(store) as out:
-            assert out.send([make_append(write("a", 1, b"3"))]) and out.send(
-                [make_append(write("b", 1, b"4"))]
-            )
+            assert out.send([make_append(write("a", 1, b"3"))]) and out.send([make_append(write("b", 1, b"4"))])
         made = {name: store.version(TENANT, name) for name in "ab"}
-        commit_all(
-            store,
-            make_append(write("a", made["a"], b"5")),
-            make_append(write("b", made["b"], b"6")),
-        )
+        commit_all(store, make_append(write("a", made["a"], b"5")), make_append(write("b", made["b"], b"6")))
         told = [event.payload for event in feed_all(store)]
-        assert told.count(b"3") <= 1 and told.count(b"4") <= told.count(b"3"), (
-            "none without those before"
-        )
+        assert told.count(b"3") <= 1 and told.count(b"4") <= told.count(b"3"), "none without those before"
         assert verify_store(store).ok
 
 

@@ -69,11 +69,7 @@ class ProjectionContract(harness.StoreHarness):
         project(store, changed)
         assert store.find_projection(TENANT, "row", "1") == changed
         assert store.query_projections(TENANT, Query(kind="row")) == [changed]
-        for old in (
-            Query(kind="row", owner="ada"),
-            Query(kind="row", lookup="x"),
-            Query(kind="row", terms=("t1",)),
-        ):
+        for old in (Query(kind="row", owner="ada"), Query(kind="row", lookup="x"), Query(kind="row", terms=("t1",))):
             assert store.query_projections(TENANT, old) == []
         drop(store, ("row", "1"), ("row", "never was"))
         assert store.find_projection(TENANT, "row", "1") is None
@@ -100,9 +96,7 @@ class ProjectionContract(harness.StoreHarness):
         expected = sorted(rows, key=lambda row: (row.time_us, row.id), reverse=True)
         assert store.query_projections(TENANT, Query(kind="row")) == expected
         assert store.query_projections(TENANT, Query(kind="row", limit=3)) == expected[:3]
-        assert (
-            store.query_projections(TENANT, Query(kind="row", limit=4, offset=18)) == expected[18:]
-        )
+        assert store.query_projections(TENANT, Query(kind="row", limit=4, offset=18)) == expected[18:]
         assert store.query_projections(TENANT, Query(kind="row", offset=99)) == []
 
     def test_paging_by_cursor_visits_each_row_once(self, store: Store) -> None:
@@ -117,13 +111,7 @@ class ProjectionContract(harness.StoreHarness):
         drop(store, ("row", "05"))
         project(store, Projection(kind="row", id="99", time_us=2))
         query = Query(kind="row", after=(1, "05"))
-        assert [row.id for row in store.query_projections(TENANT, query)] == [
-            "04",
-            "03",
-            "02",
-            "01",
-            "00",
-        ]
+        assert [row.id for row in store.query_projections(TENANT, query)] == ["04", "03", "02", "01", "00"]
 
     def test_an_offset_counts_from_the_cursor(self, store: Store) -> None:
         project(store, *(Projection(kind="row", id=f"{n}") for n in range(6)))
@@ -132,19 +120,9 @@ class ProjectionContract(harness.StoreHarness):
 
     def test_every_condition_given_must_hold(self, store: Store) -> None:
         rows = [
-            Projection(
-                kind="row",
-                id=f"{n:03}",
-                owner=owner,
-                status=status,
-                lookup=lookup,
-                time_us=n % 5,
-                terms=terms,
-            )
+            Projection(kind="row", id=f"{n:03}", owner=owner, status=status, lookup=lookup, time_us=n % 5, terms=terms)
             for n, (owner, status, lookup, terms) in enumerate(
-                product(
-                    ("ada", "bob", ""), ("open", ""), ("", "x"), ((), ("t",), ("t", "u"), ("tu",))
-                )
+                product(("ada", "bob", ""), ("open", ""), ("", "x"), ((), ("t",), ("t", "u"), ("tu",)))
             )
         ]
         project(store, *rows, Projection(kind="other", id="1", owner="ada"))
@@ -260,9 +238,7 @@ class RebuildContract(harness.StoreHarness):
         assert (made.events, made.tenants) == (len(events), 2)
         assert made.streams == sum(bool(store.version(t, s)) for t in _TENANTS for s in _STREAMS)
         assert made.projections == sum(len(_rows(store, tenant)) for tenant in _TENANTS)
-        assert made.claims == sum(
-            bool(store.find_claim(t, s, c)) for t in _TENANTS for s in _STREAMS for c in _CLAIMS
-        )
+        assert made.claims == sum(bool(store.find_claim(t, s, c)) for t in _TENANTS for s in _STREAMS for c in _CLAIMS)
 
     @pytest.mark.parametrize("seed", range(3))
     def test_what_was_tampered_with_is_put_right(self, store: Store, seed: int) -> None:
@@ -296,9 +272,7 @@ class RebuildContract(harness.StoreHarness):
         assert _rows(store, TENANT) == [row]
         again = StreamWrite("a", 5, (_event(_RowsPayload()),), (("c1", 0),))
         with store.write_lock():
-            assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [
-                ClaimTaken("a", "c1", 4)
-            ]
+            assert store.commit([Append(tenant=TENANT, writes=(again,))]) == [ClaimTaken("a", "c1", 4)]
 
     def test_keys_stay_and_snapshots_go(self, store: Store) -> None:
         write = StreamWrite("a", 0, (_event(_RowsPayload()),))
@@ -464,9 +438,7 @@ def _append(store: Store, dice: random.Random, tenant: str, stream: str = "") ->
     contents = tuple(dice.sample(_BLOBS, dice.choice((0, 0, 1, 2))))
     rows = tuple(_row(dice, f"{stream}/{number}") for number in range(dice.randrange(3)))
     told = _RowsPayload(tuple(claims), rows, tuple(map(hash_of, contents)))
-    write = StreamWrite(
-        stream, expected, (_event(told, contents),), tuple((claim, 0) for claim in claims)
-    )
+    write = StreamWrite(stream, expected, (_event(told, contents),), tuple((claim, 0) for claim in claims))
     kept = {row.id for row in rows}
     former = (f"{stream}/{number}" for number in range(2))
     return Append(
@@ -509,10 +481,7 @@ def _derived_of(store: Store, tenant: str) -> Generator[object]:
     for stream in _STREAMS:
         yield [store.find_claim(tenant, stream, claim) for claim in _CLAIMS]
         yield [
-            _result_or_corrupt(
-                lambda id_=f"{stream}/{n}": store.find_projection(tenant, "row", id_)
-            )
-            for n in (0, 1)
+            _result_or_corrupt(lambda id_=f"{stream}/{n}": store.find_projection(tenant, "row", id_)) for n in (0, 1)
         ]
     for text in (None, *_TEXTS):
         for query in (
@@ -582,9 +551,7 @@ class NoteContract(harness.StoreHarness):
         ]  # fmt: skip
         assert [name for name, _ in store.notes(TENANT, "b/", limit=2)] == ["b/1", "b/10"]
         assert [name for name, _ in store.notes(TENANT, "b/", after="b/1")] == ["b/10", "b/2"]
-        assert [name for name, _ in store.notes(TENANT)] == sorted(
-            ("b/2", "a/1", "b/10", "b", "b/1", "c/1")
-        )
+        assert [name for name, _ in store.notes(TENANT)] == sorted(("b/2", "a/1", "b/10", "b", "b/1", "c/1"))
         assert store.notes(TENANT, "d") == []
 
     def test_awkward_notes_are_kept_apart(self, store: Store) -> None:

@@ -77,8 +77,7 @@ def parse_url(url: str) -> PostgresDsn:
         check, form = _OPTIONS[name]
         if not re.fullmatch(check, value):
             raise errors.InvalidRequest(
-                f"{name}={value} in the URL of the store is not what it can be.",
-                hint=f"For {name} write {form}.",
+                f"{name}={value} in the URL of the store is not what it can be.", hint=f"For {name} write {form}."
             )
     return PostgresDsn(
         conninfo=conninfo.make_conninfo("", **told),
@@ -192,9 +191,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         self._poll = select.poll()
         self._poll.register(pgconn.socket, select.POLLIN)
 
-    def wait(
-        self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None
-    ) -> Result:
+    def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
         """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
         patient = _with_timeout(gen, self.timeout_s if timeout is None else timeout)
         return super().wait(patient, interval)
@@ -225,8 +222,7 @@ def without_timeout(connection: PostgresConnection) -> Iterator[None]:
         connection.execute("SET statement_timeout = 0", prepare=False)
         yield
         connection.execute(
-            sql.SQL("SET statement_timeout = {}").format(sql.Literal(before[0] if before else "0")),
-            prepare=False,
+            sql.SQL("SET statement_timeout = {}").format(sql.Literal(before[0] if before else "0")), prepare=False
         )
     finally:
         connection.timeout_s = patience
@@ -266,10 +262,7 @@ def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
 @contextlib.contextmanager
 def owner_connection(place: PostgresDsn) -> Iterator[PostgresConnection]:
     """The owner's connection for the body, where the server's errors become ours."""
-    with (
-        error_mapping.translate_owner_errors(place.shown),
-        contextlib.closing(connect(place, role=False)) as owner,
-    ):
+    with error_mapping.translate_owner_errors(place.shown), contextlib.closing(connect(place, role=False)) as owner:
         yield owner
 
 

@@ -71,28 +71,20 @@ class PostgresDriver:
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         with self._connections.borrow() as connection:
-            pipeline.send_calls(
-                connection, [self._prepared_call(connection, change) for change in changes]
-            )
+            pipeline.send_calls(connection, [self._prepared_call(connection, change) for change in changes])
             answers = pipeline.receive_answers(connection, len(changes))
         return [self._change_result(*each) for each in zip(changes, answers, strict=True)]
 
     def pipeline(self) -> PostgresPipeline:
-        return PostgresPipeline(
-            self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result
-        )
+        return PostgresPipeline(self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result)
 
-    def _prepared_call(
-        self, connection: PostgresConnection, change: TenantChange
-    ) -> pipeline.PreparedCall:
+    def _prepared_call(self, connection: PostgresConnection, change: TenantChange) -> pipeline.PreparedCall:
         name = _statement_name(change)
         if name == _APPEND:
             if connection.record_type_oids is None:
                 connection.record_type_oids = self._record_type_oids(connection)
                 pipeline.prepare_statement(connection, name, self._sql["append"].encode())
-            return name, serialization.append_arguments(
-                change, self._channel, connection.record_type_oids
-            )
+            return name, serialization.append_arguments(change, self._channel, connection.record_type_oids)
         arguments = serialization.apply_arguments(change, self._channel)
         if name not in connection.prepared:
             placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
@@ -116,9 +108,7 @@ class PostgresDriver:
         position, link, epoch = answer.decode().split()
         return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
 
-    def replace_derived(
-        self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
         with self._connections.borrow() as connection:
             with without_timeout(connection):
                 replaced = self._replace_in_transaction(connection, before, derived)
@@ -128,10 +118,7 @@ class PostgresDriver:
             return replaced
 
     def _replace_in_transaction(
-        self,
-        connection: PostgresConnection,
-        before: Mapping[str, FeedHead],
-        derived: Iterable[TenantChange],
+        self, connection: PostgresConnection, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
     ) -> bool:
         with connection.transaction() as transaction:
             for tenant, head in sorted(before.items()):
@@ -147,12 +134,8 @@ class PostgresDriver:
             return True
         return False
 
-    def _put_derived(
-        self, connection: PostgresConnection, change: TenantChange, head: FeedHead
-    ) -> None:
-        pipeline.send_calls(
-            connection, [self._prepared_call(connection, serialization.with_head(change, head))]
-        )
+    def _put_derived(self, connection: PostgresConnection, change: TenantChange, head: FeedHead) -> None:
+        pipeline.send_calls(connection, [self._prepared_call(connection, serialization.with_head(change, head))])
         (answer,) = pipeline.receive_answers(connection, 1)
         if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
@@ -170,9 +153,7 @@ class PostgresDriver:
             self._run_for_tenant(connection, tenant, f"clear_{part}")
         return True
 
-    def _run_for_tenant(
-        self, connection: PostgresConnection, tenant: str, name: str, **values: object
-    ) -> Rows:
+    def _run_for_tenant(self, connection: PostgresConnection, tenant: str, name: str, **values: object) -> Rows:
         values["tenant"] = encoded = sql_files.encode_tenant(tenant)
         return execute_for_tenant(connection, self._sql["tenant"], encoded, self._sql[name], values)
 
@@ -184,11 +165,7 @@ class PostgresDriver:
         """Compare and set. The checksum covers the new version, so that is read first and compared again."""
         for _ in range(NOTE_TRIES_MAX):
             count = int(self._query_with_retry(tenant, self._sql["noted"])[0][0])
-            checksum = (
-                b""
-                if value is None
-                else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
-            )
+            checksum = b"" if value is None else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
             rows = self._query_once(
                 tenant, self._sql["put_note"],
                 name=name.encode(), expected=expected, noted=count, value=value, mark=checksum,
@@ -287,11 +264,7 @@ class PostgresDriver:
         return self._list_tenants("tenants")
 
     def unlisted_tenants(self) -> list[str]:
-        return [
-            tenant
-            for tenant in self._list_tenants("eventless")
-            if self.feed(tenant, after=0, limit=1)
-        ]
+        return [tenant for tenant in self._list_tenants("eventless") if self.feed(tenant, after=0, limit=1)]
 
     def tenants_with_notes(self) -> list[str]:
         return self._list_tenants("noting")
@@ -312,36 +285,17 @@ class PostgresDriver:
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
         statement = f"{self._sql['stream']} {self._sql['streams']}"
-        return [
-            _stream_row(row)
-            for row in self._query_with_retry(tenant, statement, after=after, limit=limit)
-        ]
+        return [_stream_row(row) for row in self._query_with_retry(tenant, statement, after=after, limit=limit)]
 
     def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
+        self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[StreamRow | None, list[FeedRow]]:
-        statement = self._sql["own"].format(
-            stream=self._stream_sql(stream), direction="DESC" if newest else "ASC"
-        )
-        values = {
-            "low": low,
-            "high": min(high, _BIGINT_MAX),
-            "limit": limit,
-            **_stream_parameter(stream),
-        }
+        statement = self._sql["own"].format(stream=self._stream_sql(stream), direction="DESC" if newest else "ASC")
+        values = {"low": low, "high": min(high, _BIGINT_MAX), "limit": limit, **_stream_parameter(stream)}
         rows = self._query_with_retry(tenant, statement, **values)
         if not rows:
             return None, []
-        kept = [
-            _feed_row(row[_STREAM_COLUMNS:]) for row in rows if row[_STREAM_COLUMNS] is not None
-        ]
+        kept = [_feed_row(row[_STREAM_COLUMNS:]) for row in rows if row[_STREAM_COLUMNS] is not None]
         return _stream_row(rows[0]), kept
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
@@ -350,27 +304,17 @@ class PostgresDriver:
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
         rows = self._query_with_retry(
-            tenant,
-            self._sql["version_at"],
-            name=stream.encode(),
-            position=min(position, _BIGINT_MAX),
+            tenant, self._sql["version_at"], name=stream.encode(), position=min(position, _BIGINT_MAX)
         )
         return int(rows[0][0])
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         rows = self._query_with_retry(
-            tenant,
-            self._sql["seek"],
-            number=number,
-            low=low,
-            high=min(high, _BIGINT_MAX),
-            ordinal=ordinal,
+            tenant, self._sql["seek"], number=number, low=low, high=min(high, _BIGINT_MAX), ordinal=ordinal
         )
         return int(rows[0][0] or 0)
 
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
+    def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         if not claims or not stretches:
             return []
         rows = self._query_with_retry(
@@ -401,10 +345,7 @@ class PostgresDriver:
         if not positions:
             return []
         found = serialization.bigint_array(sorted(positions))
-        return [
-            _decode_text(key)
-            for (key,) in self._query_with_retry(tenant, self._sql["keys_of"], positions=found)
-        ]
+        return [_decode_text(key) for (key,) in self._query_with_retry(tenant, self._sql["keys_of"], positions=found)]
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         values = {"kind": kind.encode(), "id": id.encode()}
@@ -431,10 +372,7 @@ class PostgresDriver:
                 values[name] = _clamp_bigint(bound)
         if query.after is not None:
             parts.append("query_after")
-            values["after_time"], values["after_id"] = (
-                _clamp_bigint(query.after[0]),
-                query.after[1].encode(),
-            )
+            values["after_time"], values["after_id"] = (_clamp_bigint(query.after[0]), query.after[1].encode())
         if query.terms:
             parts.append("query_terms")
             terms = sorted({term.encode() for term in query.terms})
@@ -442,46 +380,29 @@ class PostgresDriver:
         statement = "\n".join(self._sql[part] for part in (*parts, "query_page"))
         return [_projection_row(row) for row in self._query_with_retry(tenant, statement, **values)]
 
-    def projections(
-        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
-    ) -> list[ProjectionRow]:
+    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         values = {"kind": after[0].encode(), "id": after[1].encode(), "limit": limit}
-        return [
-            _projection_row(row)
-            for row in self._query_with_retry(tenant, self._sql["projections"], **values)
-        ]
+        return [_projection_row(row) for row in self._query_with_retry(tenant, self._sql["projections"], **values)]
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
-        for version, fold, state, mark in self._query_with_retry(
-            tenant, self._sql["snapshot"], name=stream.encode()
-        ):
+        for version, fold, state, mark in self._query_with_retry(tenant, self._sql["snapshot"], name=stream.encode()):
             return SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
         return None
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         if not hashes:
             return {}
-        return dict(
-            self._query_with_retry(
-                tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes))
-            )
-        )
+        return dict(self._query_with_retry(tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes))))
 
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
+    def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         rows = self._query_with_retry(tenant, self._sql["every_blob"], after=after, limit=limit)
         return [(hash_, content) for hash_, content in rows]
 
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
+    def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         rows = self._query_with_retry(tenant, self._sql["uses"], after=after, limit=limit)
         return [(position, hash_) for position, hash_ in rows]
 
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
+    def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         if not hashes:
             return set()
         found = serialization.bytea_array(list(hashes))
@@ -495,17 +416,11 @@ class PostgresDriver:
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
         values = {"prefix": prefix.encode(), "after": after.encode(), "limit": limit}
-        return [
-            _note_row(row) for row in self._query_with_retry(tenant, self._sql["notes"], **values)
-        ]
+        return [_note_row(row) for row in self._query_with_retry(tenant, self._sql["notes"], **values)]
 
 
 def execute_for_tenant(
-    connection: PostgresConnection,
-    tenant_statement: str,
-    tenant: str,
-    statement: str,
-    values: Mapping[str, object],
+    connection: PostgresConnection, tenant_statement: str, tenant: str, statement: str, values: Mapping[str, object]
 ) -> Rows:
     """Run one statement for one tenant, pipelined with the setting of the tenant: both are one transaction."""
     with connection.pipeline():
@@ -537,9 +452,7 @@ def _stream_row(row: Sequence[Any]) -> StreamRow:
 
 def _feed_row(row: Sequence[Any]) -> FeedRow:
     position, stream, version, header, payload, salt, digest, link, name, ordinal, notice = row[:11]
-    event = chain.EventRow(
-        chain.EventAddress(position, stream, version), header, payload, salt, digest, link
-    )
+    event = chain.EventRow(chain.EventAddress(position, stream, version), header, payload, salt, digest, link)
     erasure = None if notice is None else EventErasure(notice, row[11] or 0, row[12])
     # A stream without a name is damage, which the caller detects by the number.
     return FeedRow(_decode_text(name) if name is not None else "", event, ordinal, erasure)

@@ -33,9 +33,7 @@ _NO_TLS = ErrorCase(
     "speaks no TLS, and the URL asks for it",
     "Leave sslmode= out of the URL, or set up ssl on the server.",
 )
-_NOT_POSTGRES = ErrorCase(
-    errors.InvalidRequest, "is no PostgreSQL", "Check the host and the port in the URL."
-)
+_NOT_POSTGRES = ErrorCase(errors.InvalidRequest, "is no PostgreSQL", "Check the host and the port in the URL.")
 _UNKNOWN_HOST = ErrorCase(
     errors.Unavailable,
     "is not found by the name of its host",
@@ -54,9 +52,7 @@ _READ_ONLY = ErrorCase(
     "Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
 )
 _TIMEOUT = ErrorCase(
-    errors.Unavailable,
-    "did not answer in time",
-    f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer.",
+    errors.Unavailable, "did not answer in time", f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer."
 )
 _FORBIDDEN = ErrorCase(
     errors.StoreReadOnly,
@@ -75,9 +71,7 @@ _TABLES_MISSING = ErrorCase(
 )
 
 _DISK_FULL = ErrorCase(
-    errors.StoreFull,
-    "has no space left on its disk",
-    "Nothing was written; free some space there and retry.",
+    errors.StoreFull, "has no space left on its disk", "Nothing was written; free some space there and retry."
 )
 
 _CASES_BY_SQLSTATE = {
@@ -98,18 +92,13 @@ _CASES_BY_SQLSTATE = {
 _OWNER_CASES_BY_SQLSTATE = {code: case for code, case in _CASES_BY_SQLSTATE.items() if code != "22"}
 # A file that may not grow, by a quota or a limit, is an internal error of the server's.
 _INTERNAL_ERROR = "XX000"
-_DISK_FULL_PATTERN = (
-    r"could not (extend|write to) file|[Dd]isk quota exceeded|File too large|No space left"
-)
+_DISK_FULL_PATTERN = r"could not (extend|write to) file|[Dd]isk quota exceeded|File too large|No space left"
 
 # Of a connection that was refused libpq tells no code, only the text.
 _CASES_BY_TEXT = (
     (r"the database system is ", _STARTING),
     (r"too many |connection slots", _TOO_MANY_CONNECTIONS),
-    (
-        r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|not permitted to log in",
-        _LOGIN,
-    ),
+    (r"authentication failed|no password supplied|pg_hba\.conf|role .* does not exist|not permitted to log in", _LOGIN),
     (r"database .* does not exist", _NO_DATABASE),
     (r"invalid (?:integer value|port number|\S+ value)", _BAD_URL),
     (r"does not support SSL, but SSL was required", _NO_TLS),
@@ -124,14 +113,10 @@ _REDUNDANT_PATTERNS = (
     r"^FATAL: +",
     r" *Is the server running [^?]*\?",
 )
-_UNREACHABLE = ErrorCase(
-    errors.Unavailable, "does not answer", "Check that it runs and that host and port are right."
-)
+_UNREACHABLE = ErrorCase(errors.Unavailable, "does not answer", "Check that it runs and that host and port are right.")
 
 
-def to_error(
-    error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CASES_BY_SQLSTATE
-) -> errors.Error:
+def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CASES_BY_SQLSTATE) -> errors.Error:
     """Return our error for one of PostgreSQL's or the system's."""
     code = getattr(error, "sqlstate", None) or ""
     text = driver_errors.error_text(error)
@@ -168,11 +153,7 @@ def _case_by_text(error: Exception, text: str) -> ErrorCase | None:
     for said, case in _CASES_BY_TEXT:
         if re.search(said, refused):
             return case
-    return (
-        _UNREACHABLE
-        if re.search("connection failed|connection to server|could not", text)
-        else _CONNECTION_ENDED
-    )
+    return _UNREACHABLE if re.search("connection failed|connection to server|could not", text) else _CONNECTION_ENDED
 
 
 @contextlib.contextmanager

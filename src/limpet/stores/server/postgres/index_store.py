@@ -14,12 +14,7 @@ import psycopg
 
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
 from limpet.stores.server.postgres import connections, schema, serialization, sql_files
-from limpet.stores.server.postgres.connections import (
-    PostgresConnection,
-    PostgresConnectionPool,
-    PostgresDsn,
-    Rows,
-)
+from limpet.stores.server.postgres.connections import PostgresConnection, PostgresConnectionPool, PostgresDsn, Rows
 
 
 class PostgresIndexStore:

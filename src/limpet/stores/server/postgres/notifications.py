@@ -140,9 +140,7 @@ class PostgresListener:
                     yield sql_files.decode_tenant(told[2]), int(told[1])
             if self._closed.is_set():
                 return
-            ready = connections.wait_readable(
-                limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno()
-            )
+            ready = connections.wait_readable(limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno())
             if handle.socket in ready:
                 handle.consume_input()
             elif not ready:

@@ -175,10 +175,7 @@ class PostgresPipeline:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give it back, or throw it away if not every answer was had."""
         connection = self._connection
@@ -208,9 +205,7 @@ class PostgresPipeline:
     def receive(self) -> list[ChangeResult]:
         """Wait for what became of the first of them."""
         said = receive_pipelined(self._connection, len(self._in_flight[0]))
-        return [
-            self._parse_result(*one) for one in zip(self._in_flight.popleft(), said, strict=True)
-        ]
+        return [self._parse_result(*one) for one in zip(self._in_flight.popleft(), said, strict=True)]
 
     def has_answer(self) -> bool:
         """Whether something of an answer is there."""

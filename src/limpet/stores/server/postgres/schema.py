@@ -77,9 +77,7 @@ def check_server(server: PostgresServer, place: PostgresDsn) -> None:
             hint="Create the database with: createdb -E UTF8 -T template0 NAME",
         )
     if server.recovering or server.read_only:
-        what = (
-            "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
-        )
+        what = "is a replica" if server.recovering else "is read-only (default_transaction_read_only)"
         raise errors.StoreReadOnly(
             f"{place.shown} {what} and takes no writes.",
             hint="Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
@@ -113,16 +111,9 @@ def prepare_schema(place: PostgresDsn) -> PostgresServer:
         found = schema_version(owner, place)
         _check_role_privileges(owner, place, makes=not found)
         if found < len(MIGRATIONS):
-            migrate(
-                owner,
-                place,
-                {at: sql_files.sql_text(file) for at, file in enumerate(MIGRATIONS, 1)},
-            )
+            migrate(owner, place, {at: sql_files.sql_text(file) for at, file in enumerate(MIGRATIONS, 1)})
         _check_role_membership(owner, place)
-    with (
-        error_mapping.translate_errors(place.shown),
-        contextlib.closing(connections.connect(place)) as user,
-    ):
+    with error_mapping.translate_errors(place.shown), contextlib.closing(connections.connect(place)) as user:
         check_isolation(user, place)
     return server
 
@@ -185,17 +176,13 @@ def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, s
         _create_role_and_schema(owner, place)
         for step in sorted(steps):
             for last in (*[False] * MIGRATION_TRIES_MAX, True):
-                if schema_version(owner, place) >= step or _migrate_step(
-                    owner, place, step, steps[step], last=last
-                ):
+                if schema_version(owner, place) >= step or _migrate_step(owner, place, step, steps[step], last=last):
                     break
 
 
 def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
-    has_schema = _fetch_flag(
-        owner, sql_files.sql_statements("server_checks.sql")["schema"], name=place.schema
-    )
+    has_schema = _fetch_flag(owner, sql_files.sql_statements("server_checks.sql")["schema"], name=place.schema)
     lacking = _create_role(owner, place)
     if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
         lacking.append("CREATE SCHEMA {schema} AUTHORIZATION {user}")
@@ -205,17 +192,13 @@ def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> No
         owner.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(place.schema)))
 
 
-def _migrate_step(
-    owner: PostgresConnection, place: PostgresDsn, step: int, text: str, *, last: bool
-) -> bool:
+def _migrate_step(owner: PostgresConnection, place: PostgresDsn, step: int, text: str, *, last: bool) -> bool:
     try:
         with owner.transaction():
             owner.execute(_opening_sql("hurry"))
             owner.execute(text.encode())
             _grant_rights(owner, place)
-            owner.execute(
-                _opening_sql("set_version"), {"version": str(step).encode()}, prepare=False
-            )
+            owner.execute(_opening_sql("set_version"), {"version": str(step).encode()}, prepare=False)
     except psycopg.errors.LockNotAvailable:
         if last:
             raise
@@ -262,21 +245,15 @@ def _grant_rights(owner: PostgresConnection, place: PostgresDsn) -> None:
 
 def _role_statement(name: str, place: PostgresDsn) -> sql.Composed:
     text = cast("Any", sql_files.sql_statements("roles.sql")[name])
-    return sql.SQL(text).format(
-        role=sql.Identifier(place.role), schema=sql.Identifier(place.schema)
-    )
+    return sql.SQL(text).format(role=sql.Identifier(place.role), schema=sql.Identifier(place.schema))
 
 
-def _not_set_up_error(
-    owner: PostgresConnection, place: PostgresDsn, lacking: Sequence[str]
-) -> errors.UnsafeStore:
+def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Sequence[str]) -> errors.UnsafeStore:
     user = _fetch_row(owner, "user")[0]
     run = "; ".join(one.format(role=place.role, schema=place.schema, user=user) for one in lacking)
     # Row-level security binds nobody who owns a table.
     wanted = [f"a role {place.role} that {user} may take"] * (_GRANT_ROLE in lacking)
-    wanted += [f"a schema {place.schema} that {user} owns"] * any(
-        "SCHEMA" in one for one in lacking
-    )
+    wanted += [f"a schema {place.schema} that {user} owns"] * any("SCHEMA" in one for one in lacking)
     return errors.UnsafeStore(
         f"{place.shown} is not set up for a store: it needs {' and '.join(wanted)}, which {user} may not make.",
         hint=f"Let an administrator run in this database: {run}",
@@ -314,9 +291,7 @@ def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> Non
 
 def check_isolation(user: PostgresConnection, place: PostgresDsn) -> None:
     """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
-    who, mighty, owns, barred, bare, gone = _fetch_row(
-        user, "isolation", tables=list(TENANT_TABLES)
-    )
+    who, mighty, owns, barred, bare, gone = _fetch_row(user, "isolation", tables=list(TENANT_TABLES))
     if mighty or owns:
         raise _role_isolation_error(place, str(who), mighty=mighty)
     if barred:
@@ -345,9 +320,7 @@ def check_isolation(user: PostgresConnection, place: PostgresDsn) -> None:
 
 def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> errors.UnsafeStore:
     return errors.UnsafeStore(
-        f"tenants of {place.shown} would not be kept apart: {wrong}.",
-        hint=fix,
-        facts={"role": role},
+        f"tenants of {place.shown} would not be kept apart: {wrong}.", hint=fix, facts={"role": role}
     )
 
 
@@ -366,17 +339,7 @@ def _fetch_flag(connection: PostgresConnection, statement: str, **values: object
     return bool(row and row[0])
 
 
-ERASED_TABLES = (
-    "streams",
-    "events",
-    "claims",
-    "keys",
-    "blobs",
-    "uses",
-    "projections",
-    "terms",
-    "snapshots",
-)
+ERASED_TABLES = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots")
 """The tables that an erasure takes something out of: of the tenants of whom something was erased."""
 
 NOTES_TABLE = "notes"
@@ -419,14 +382,10 @@ def _rewrite_table(owner: PostgresConnection, place: PostgresDsn, part: str) -> 
         )
     options = sql.SQL("FULL, ANALYZE" if place.scrub == "full" else "ANALYZE, INDEX_CLEANUP ON")
     with connections.without_timeout(owner):
-        _execute_with_short_locks(
-            owner, place, sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part))
-        )
+        _execute_with_short_locks(owner, place, sql.SQL("VACUUM ({}) {}").format(options, sql.Identifier(part)))
 
 
-def _execute_with_short_locks(
-    owner: PostgresConnection, place: PostgresDsn, statement: sql.Composed
-) -> None:
+def _execute_with_short_locks(owner: PostgresConnection, place: PostgresDsn, statement: sql.Composed) -> None:
     """Run what needs a table for itself. Whoever comes after it waits behind it: so it waits for moments, often."""
     until = time.monotonic() + limits.SCRUB_WAIT_S
     while True:
@@ -458,9 +417,7 @@ def _wait_for_readers(owner: PostgresConnection, place: PostgresDsn) -> None:
         time.sleep(0.01)
 
 
-def _scrub_busy_error(
-    place: PostgresDsn, why: str, waited_s: float | None = None
-) -> errors.StoreBusy:
+def _scrub_busy_error(place: PostgresDsn, why: str, waited_s: float | None = None) -> errors.StoreBusy:
     waited_s = limits.SCRUB_WAIT_S if waited_s is None else waited_s
     return errors.StoreBusy(
         f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"

@@ -28,14 +28,9 @@ _BIGINT_FIELD = struct.Struct("!Iiq")
 _TIME_AND_LOOKUP_HEADER = struct.Struct("!IiqIi")
 _CLAIM_HEADER = struct.Struct("!iiIiqIi")
 _CLAIM_FIXED_BYTES = _CLAIM_HEADER.size - 4 + _BIGINT_FIELD.size
-_PROJECTION_FIXED_BYTES = (
-    _RECORD_HEADER.size - 4 + _TIME_AND_LOOKUP_HEADER.size + 5 * _FIELD_HEADER.size
-)
+_PROJECTION_FIXED_BYTES = _RECORD_HEADER.size - 4 + _TIME_AND_LOOKUP_HEADER.size + 5 * _FIELD_HEADER.size
 _EVENT_HEADER = struct.Struct("!iiIiqIiqIiqIiqIi")
-_FIELD_HEADER_16, _FIELD_HEADER_32 = (
-    _FIELD_HEADER.pack(_BYTEA_OID, 16),
-    _FIELD_HEADER.pack(_BYTEA_OID, 32),
-)
+_FIELD_HEADER_16, _FIELD_HEADER_32 = (_FIELD_HEADER.pack(_BYTEA_OID, 16), _FIELD_HEADER.pack(_BYTEA_OID, 32))
 _EVENT_FIXED_BYTES = _EVENT_HEADER.size - 4 + 4 * _FIELD_HEADER.size + 16 + 2 * 32
 """Of a row without what may be of any length, after its own length. So are those above."""
 _BIGINT = struct.Struct("!q")
@@ -73,9 +68,7 @@ def bytea_array(values: Sequence[bytes | None]) -> ByteaArray | None:
 
 def text_array(values: Sequence[str]) -> TextArray | None:
     """Return an array of text; None if it is empty."""
-    return (
-        TextArray(_pack_array(_TEXT_OID, [value.encode() for value in values])) if values else None
-    )
+    return TextArray(_pack_array(_TEXT_OID, [value.encode() for value in values])) if values else None
 
 
 def bigint_array(values: Sequence[int | None]) -> BigintArray | None:
@@ -88,9 +81,7 @@ def bigint_array(values: Sequence[int | None]) -> BigintArray | None:
     count = len(values)
     flat: list[int | None] = [8] * (2 * count)
     flat[1::2] = values
-    return BigintArray(
-        _ARRAY_HEADER.pack(1, 0, _BIGINT_OID, count, 1) + struct.pack("!" + "iq" * count, *flat)
-    )
+    return BigintArray(_ARRAY_HEADER.pack(1, 0, _BIGINT_OID, count, 1) + struct.pack("!" + "iq" * count, *flat))
 
 
 def _pack_array(kind: int, values: Sequence[bytes | None]) -> bytes:
@@ -123,9 +114,7 @@ def cached_bytea_field(value: str) -> bytes:
 def pack_claim(stretch: int, claim: bytes, version: int) -> bytes:
     """Return a row of a bigint, a bytea and a bigint."""
     size = len(claim)
-    head = _CLAIM_HEADER.pack(
-        _CLAIM_FIXED_BYTES + size, 3, _BIGINT_OID, 8, stretch, _BYTEA_OID, size
-    )
+    head = _CLAIM_HEADER.pack(_CLAIM_FIXED_BYTES + size, 3, _BIGINT_OID, 8, stretch, _BYTEA_OID, size)
     return head + claim + _BIGINT_FIELD.pack(_BIGINT_OID, 8, version)
 
 
@@ -244,9 +233,7 @@ def append_arguments(change: TenantChange, channel: str, kinds: RecordTypeOids) 
         after.link,
         record_array(kinds.event, [_event_record(one) for one in change.rows]),
         record_array(kinds.claim, [_claim_record(*one) for one in change.claims]),
-        record_array(
-            kinds.projection, [_projection_record(one) for one in _last_projections(change)]
-        ),
+        record_array(kinds.projection, [_projection_record(one) for one in _last_projections(change)]),
     ]
 
 
@@ -419,9 +406,7 @@ def _snapshot_columns(change: TenantChange) -> Iterator[_Value]:
     yield _byteas([one.checksum for one in kept.values()])
 
 
-_COLUMN_GROUPS: Final[
-    tuple[tuple[str, Callable[[TenantChange], Iterator[_Value]], tuple[None, ...]], ...]
-] = (
+_COLUMN_GROUPS: Final[tuple[tuple[str, Callable[[TenantChange], Iterator[_Value]], tuple[None, ...]], ...]] = (
     ("rows", _event_columns, (None,) * 12),
     ("streams", _stream_columns, (None,) * 4),
     ("bases", _base_columns, (None,)),

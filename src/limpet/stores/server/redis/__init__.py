@@ -15,14 +15,7 @@ from limpet.stores.server.redis.driver import RedisDriver
 from limpet.stores.server.redis.index_store import RedisIndexStore
 from limpet.stores.server.store import ServerStore
 
-__all__ = [
-    "RedisDriver",
-    "RedisIndexStore",
-    "exists",
-    "open_driver",
-    "open_index_store",
-    "open_store",
-]
+__all__ = ["RedisDriver", "RedisIndexStore", "exists", "open_driver", "open_index_store", "open_store"]
 
 
 def open_driver(url: str) -> RedisDriver:
@@ -36,9 +29,7 @@ def open_driver(url: str) -> RedisDriver:
     return driver
 
 
-def open_store(
-    url: str, *, random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random
-) -> ServerStore:
+def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random) -> ServerStore:
     """Open the store that a URL names; it begins empty.
 
     Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable; nothing is changed then.

@@ -192,9 +192,7 @@ class RedisServers:
         self.dsn = place
         self._lock = threading.Lock()
         self._first_pool = RedisConnectionPool(place)
-        self._pools: dict[tuple[str, int], RedisConnectionPool] = {
-            (place.host, place.port): self._first_pool
-        }
+        self._pools: dict[tuple[str, int], RedisConnectionPool] = {(place.host, place.port): self._first_pool}
         self._slots: list[RedisConnectionPool] = []
 
     @property
@@ -263,13 +261,7 @@ class RedisServers:
             return self._first_pool.run(commands)
 
     def _exchange(
-        self,
-        link: RedisConnectionPool,
-        calls: Sequence[RedisCall],
-        asking: Sequence[bool],
-        *,
-        write: bool,
-        whole: bool,
+        self, link: RedisConnectionPool, calls: Sequence[RedisCall], asking: Sequence[bool], *, write: bool, whole: bool
     ) -> list[RedisAnswer]:
         commands: list[tuple[bytes | str | int, ...]] = []
         for call, ask in zip(calls, asking, strict=True):
@@ -316,10 +308,7 @@ class RedisServers:
             raise next(each for each in refusals if isinstance(each, MovedError))
         if any(isinstance(each, MovedError) for each in refusals):
             self._forget_slots()
-        if any(
-            isinstance(each, (TryAgainError, ClusterDownError)) and each is not _NOT_SENT
-            for each in refusals
-        ):
+        if any(isinstance(each, (TryAgainError, ClusterDownError)) and each is not _NOT_SENT for each in refusals):
             time.sleep(RETRY_PAUSE_S)
             self._forget_slots()
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
@@ -435,10 +424,7 @@ class RedisPipeline:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Give it back, or throw it away if not every answer was had."""
         if self._in_flight and error is None:
@@ -464,8 +450,7 @@ class RedisPipeline:
         self._in_flight.popleft()
         self._check()
         return [
-            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._parse_result(answer)
-            for answer in answers
+            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._parse_result(answer) for answer in answers
         ]
 
     def has_answer(self) -> bool:

@@ -19,12 +19,7 @@ from limpet.core.values.json_values import Json
 from limpet.stores import chain, port
 from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.redis import error_mapping, serialization
-from limpet.stores.server.redis.connections import (
-    RedisAnswer,
-    RedisCall,
-    RedisPipeline,
-    RedisServers,
-)
+from limpet.stores.server.redis.connections import RedisAnswer, RedisCall, RedisPipeline, RedisServers
 from limpet.stores.server.redis.dsn import RedisDsn
 from limpet.stores.server.redis.notifications import RedisAdvisoryLock, RedisListener
 from limpet.stores.server.redis.scripts import load_script
@@ -45,9 +40,7 @@ _ABANDONED_AFTER_S: Final = 600
 class RedisRebuild:
     """One rebuild of some tenants. New rows are written under a generation number, then the tenant switches to it."""
 
-    def __init__(
-        self, servers: RedisServers, names: RedisKeys, before: Mapping[str, driver.FeedHead]
-    ) -> None:
+    def __init__(self, servers: RedisServers, names: RedisKeys, before: Mapping[str, driver.FeedHead]) -> None:
         self._servers = servers
         self._names = names
         self._before = before
@@ -174,16 +167,10 @@ class RedisPendingErasures:
             return
         if found:
             id_ = position + b"/" + self._names.tenant_prefix(tenant)
-            self._servers.script(
-                "add_pending", self._names.pending_erasures, id_, id_ + b" " + found[0]
-            )
+            self._servers.script("add_pending", self._names.pending_erasures, id_, id_ + b" " + found[0])
             self._servers.command(todo, b"HDEL", todo, position, write=True)
         self._servers.command(
-            self._names.announced_erasures,
-            b"SREM",
-            self._names.announced_erasures,
-            member,
-            write=True,
+            self._names.announced_erasures, b"SREM", self._names.announced_erasures, member, write=True
         )
 
     def scrub(self, done: bytes, left: bytes, rewrite: Callable[[], None]) -> None:
@@ -305,15 +292,8 @@ class RedisDriver:
             ) from error
 
     def _apply_call(self, change: driver.TenantChange) -> RedisCall:
-        notification = serialization.pack_notification(
-            change.tenant, change.after.position, self._names.sender
-        )
-        words = (
-            serialization.pack_change(change),
-            self._names.channel,
-            notification,
-            self._advisory_lock.token,
-        )
+        notification = serialization.pack_notification(change.tenant, change.after.position, self._names.sender)
+        words = (serialization.pack_change(change), self._names.channel, notification, self._advisory_lock.token)
         return RedisCall(self._names.head(change.tenant), words, load_script("apply"))
 
     def _list_tenant(self, key: bytes, tenant: str) -> None:
@@ -329,9 +309,7 @@ class RedisDriver:
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         count = 0
-        while some := serialization.unpack_number(
-            self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)
-        ):
+        while some := serialization.unpack_number(self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)):
             count += some
         return count
 
@@ -360,14 +338,10 @@ class RedisDriver:
             self._note_counts.clear()
         self._note_counts[tenant] = count
 
-    def replace_derived(
-        self, before: Mapping[str, driver.FeedHead], derived: Iterable[driver.TenantChange]
-    ) -> bool:
+    def replace_derived(self, before: Mapping[str, driver.FeedHead], derived: Iterable[driver.TenantChange]) -> bool:
         for tenant in before:
             # Restores the entry of a tenant that a damaged list has lost.
-            self._servers.command(
-                self._names.tenants, b"SADD", self._names.tenants, tenant, write=True
-            )
+            self._servers.command(self._names.tenants, b"SADD", self._names.tenants, tenant, write=True)
         return RedisRebuild(self._servers, self._names, before).replace(derived)
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
@@ -402,10 +376,7 @@ class RedisDriver:
             "events": sum(head.position for head in heads.values()),
             "blobs": sum(serialization.unpack_number(count) for count in blobs),
             "holds": cast("Json", self._count_by_status(tenants)),
-            "heads": {
-                name: {"position": head.position, "link": head.link.hex()}
-                for name, head in heads.items()
-            },
+            "heads": {name: {"position": head.position, "link": head.link.hex()} for name, head in heads.items()},
         }
 
     def close(self) -> None:
@@ -419,9 +390,7 @@ class RedisDriver:
 
     def head(self, tenant: str) -> driver.FeedHead:
         key = self._names.head(tenant)
-        return serialization.unpack_head(
-            self._servers.command(key, b"HMGET", key, b"p", b"l", b"e")
-        )
+        return serialization.unpack_head(self._servers.command(key, b"HMGET", key, b"p", b"l", b"e"))
 
     def tenants(self) -> list[str]:
         # A tenant is listed before its first event, and may never have got one.
@@ -445,9 +414,7 @@ class RedisDriver:
         for link in self._servers.primary_pools():
             at = b"0"
             while True:
-                (answer,) = link.run(
-                    [(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)]
-                )
+                (answer,) = link.run([(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)])
                 if isinstance(answer, Exception):
                     raise error_mapping.to_error(answer, self._servers.dsn) from answer
                 at, keys = cast("tuple[bytes, list[bytes]]", answer)
@@ -460,9 +427,7 @@ class RedisDriver:
 
     def _read_heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
         keys = [self._names.head(tenant) for tenant in tenants]
-        answers = self._servers.run(
-            [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
-        )
+        answers = self._servers.run([RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys])
         return [serialization.unpack_head(answer) for answer in answers]
 
     def _count_by_status(self, tenants: Collection[str]) -> dict[str, dict[str, int]]:
@@ -474,10 +439,7 @@ class RedisDriver:
                 answer = self._script("count_by_status", tenant, at or b"0", _SCAN_ROWS)
                 at, rows = cast("tuple[bytes, list[list[object]]]", answer)
                 for row in rows:
-                    kind, status = (
-                        serialization.unpack_text(row[0]),
-                        decode_name(serialization.unpack_text(row[1])),
-                    )
+                    kind, status = (serialization.unpack_text(row[0]), decode_name(serialization.unpack_text(row[1])))
                     counts = counts_by_kind.setdefault(kind, {})
                     counts[status] = counts.get(status, 0) + serialization.unpack_number(row[2])
         return counts_by_kind
@@ -490,14 +452,7 @@ class RedisDriver:
         return [serialization.unpack_stream(each) for each in answer]
 
     def own_events(
-        self,
-        tenant: str,
-        stream: str | int,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        newest: bool = False,
+        self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[driver.StreamRow | None, list[driver.FeedRow]]:
         by = "name" if isinstance(stream, str) else "number"
         end = "newest" if newest else "first"
@@ -517,13 +472,9 @@ class RedisDriver:
         return serialization.unpack_number(self._script("version_at", tenant, stream, position))
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        return serialization.unpack_number(
-            self._script("find_ordinal", tenant, number, low, high, ordinal)
-        )
+        return serialization.unpack_number(self._script("find_ordinal", tenant, number, low, high, ordinal))
 
-    def claims(
-        self, tenant: str, claims: Collection[str], stretches: Collection[int]
-    ) -> list[tuple[int, str, int]]:
+    def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         asked = serialization.pack(list(claims)), serialization.pack(list(stretches))
         answer = cast("list[list[object]]", self._script("claims", tenant, *asked, "find"))
         return [
@@ -541,10 +492,7 @@ class RedisDriver:
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
         answer = cast("list[list[object]]", self._script("forks", tenant, number))
-        return [
-            (serialization.unpack_text(name), serialization.unpack_number(version))
-            for name, version in answer
-        ]
+        return [(serialization.unpack_text(name), serialization.unpack_number(version)) for name, version in answer]
 
     def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         hash_key = self._names.tenant_prefix(tenant) + b"keys"
@@ -596,26 +544,17 @@ class RedisDriver:
         found = zip(asked, answer, strict=True)
         return {hash_: content for hash_, content in found if content is not None}
 
-    def list_blobs(
-        self, tenant: str, *, after: bytes = b"", limit: int = 100
-    ) -> list[tuple[bytes, bytes]]:
+    def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         page = self._read_page(tenant, "blobs", "blobs:hash", (b"(" + after, b"+"), limit)
         # A blob that was deleted behind the store's back reads as empty, which no checksum accepts.
         return [cast("tuple[bytes, bytes]", (hash_, content or b"")) for hash_, content in page]
 
-    def blob_uses(
-        self, tenant: str, *, after: int = 0, limit: int = 500
-    ) -> list[tuple[int, bytes]]:
+    def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         found = cast("list[bytes]", self._script("blob_uses", tenant, after, limit))
         return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
 
-    def unused_blobs(
-        self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]
-    ) -> set[bytes]:
-        asked = (
-            serialization.pack([serialization.raw_bytes(each) for each in hashes]),
-            serialization.pack(list(but)),
-        )
+    def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
+        asked = (serialization.pack([serialization.raw_bytes(each) for each in hashes]), serialization.pack(list(but)))
         return set(cast("list[bytes]", self._script("unused_blobs", tenant, *asked)))
 
     def note(self, tenant: str, name: str) -> driver.NoteRow | None:

@@ -66,9 +66,7 @@ def parse_url(url: str) -> RedisDsn:
     except ValueError:
         raise _bad_url_error("the port in the URL is no number up to 65535") from None
     try:
-        given = dict(
-            parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        )
+        given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
     except ValueError:
         raise _bad_url_error("an option in the URL is not written as name=value") from None
     host = unquote(parts.hostname or "localhost")
@@ -78,8 +76,7 @@ def parse_url(url: str) -> RedisDsn:
         close = urls.closest_name(unknown[0], _OPTIONS)
         ours = f"Options are {', '.join(_OPTIONS)}."
         raise errors.InvalidRequest(
-            f"{unknown[0]!r} is no option of a Redis store.",
-            hint=f"Did you mean {close}=? {ours}" if close else ours,
+            f"{unknown[0]!r} is no option of a Redis store.", hint=f"Did you mean {close}=? {ours}" if close else ours
         )
     secure = parts.scheme.startswith("rediss")
     if not secure and (extra := sorted(set(given) & set(_TLS_OPTIONS))):
@@ -90,9 +87,7 @@ def parse_url(url: str) -> RedisDsn:
         database=_database(parts.path, cluster=cluster),
         user=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
-        tls={_TLS_OPTIONS[name]: given[name] for name in _TLS_OPTIONS if name in given}
-        if secure
-        else None,
+        tls={_TLS_OPTIONS[name]: given[name] for name in _TLS_OPTIONS if name in given} if secure else None,
         cluster=cluster,
         prefix=_prefix(given.get("prefix", _DEFAULT_PREFIX)),
         durability=_durability(given.get("durability")),
@@ -152,6 +147,5 @@ def _positive_number(name: str, given: Mapping[str, str], default: float, most: 
 
 def _bad_url_error(why: str) -> errors.InvalidRequest:
     return errors.InvalidRequest(
-        f"{why}.",
-        hint="Write redis://user:password@host:6379/0?durability=power-loss, for instance.",
+        f"{why}.", hint="Write redis://user:password@host:6379/0?durability=power-loss, for instance."
     )

@@ -27,9 +27,7 @@ _FORBIDDEN = ErrorCase(
     "Grant it: ACL SETUSER {user} ~{prefix}:* &{prefix}:* +@all -@dangerous +info +config|get +bgrewriteaof +bgsave",
 )
 _TOO_MANY_CONNECTIONS = ErrorCase(
-    errors.StoreBusy,
-    "has no connection left",
-    "Raise maxclients there, or run fewer processes.",
+    errors.StoreBusy, "has no connection left", "Raise maxclients there, or run fewer processes."
 )
 _CERTIFICATE = ErrorCase(
     errors.InvalidRequest,
@@ -56,15 +54,9 @@ _UNKNOWN_HOST = ErrorCase(
     "is not found by the name of its host",
     "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
 )
-_READ_ONLY = ErrorCase(
-    errors.StoreReadOnly,
-    "takes no writes: it is a replica",
-    "Name the primary in the URL.",
-)
+_READ_ONLY = ErrorCase(errors.StoreReadOnly, "takes no writes: it is a replica", "Name the primary in the URL.")
 _OUT_OF_MEMORY = ErrorCase(
-    errors.StoreFull,
-    "has no memory left",
-    "Nothing was written; reading goes on. Raise maxmemory there, then retry.",
+    errors.StoreFull, "has no memory left", "Nothing was written; reading goes on. Raise maxmemory there, then retry."
 )
 _DISK_ERROR = ErrorCase(
     errors.StoreFull,
@@ -72,9 +64,7 @@ _DISK_ERROR = ErrorCase(
     "Nothing was written. Free space on the server's disk, see its log, then retry.",
 )
 _TIMEOUT = ErrorCase(
-    errors.Unavailable,
-    "did not answer in time",
-    f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer.",
+    errors.Unavailable, "did not answer in time", f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer."
 )
 _LOADING = ErrorCase(errors.Unavailable, "is starting and reads its files", RETRY_HINT)
 _BUSY = ErrorCase(errors.Unavailable, "is busy with a script", RETRY_HINT)
@@ -84,9 +74,7 @@ _CLUSTER_DOWN = ErrorCase(
     f"{RETRY_HINT} CLUSTER INFO on the server says what is missing.",
 )
 _PART_OF_CLUSTER = ErrorCase(
-    errors.InvalidRequest,
-    "is part of a cluster",
-    "Write redis+cluster:// in the place of redis:// in the URL.",
+    errors.InvalidRequest, "is part of a cluster", "Write redis+cluster:// in the place of redis:// in the URL."
 )
 _UNREACHABLE = ErrorCase(
     errors.Unavailable,

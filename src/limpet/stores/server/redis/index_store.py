@@ -50,12 +50,8 @@ class RedisIndexStore:
         """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         if not spans:
             return []
-        asked = [
-            (serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans
-        ]
-        answer = self._servers.script(
-            "last_values", self._table_key(book), serialization.pack(asked)
-        )
+        asked = [(serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans]
+        answer = self._servers.script("last_values", self._table_key(book), serialization.pack(asked))
         return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
 
     def write(
@@ -74,9 +70,7 @@ class RedisIndexStore:
             for (book, key), value in expected.items()
         ]
         made = serialization.pack([_pack_index_change(change) for change in changes])
-        return bool(
-            self._servers.script("write_tables", self._base, serialization.pack(asked), made)
-        )
+        return bool(self._servers.script("write_tables", self._base, serialization.pack(asked), made))
 
     def scrub(self) -> None:
         """Have the server write its files anew, so that nothing of what was dropped is left in them."""
@@ -106,16 +100,6 @@ class RedisIndexStore:
 def _pack_index_change(change: IndexRowPut | IndexRangeDrop) -> tuple[object, ...]:
     if hasattr(change, "value"):
         put = cast("IndexRowPut", change)
-        return (
-            "put",
-            encode_name(put.table),
-            serialization.raw_bytes(put.key),
-            serialization.raw_bytes(put.value),
-        )
+        return ("put", encode_name(put.table), serialization.raw_bytes(put.key), serialization.raw_bytes(put.value))
     drop = cast("IndexRangeDrop", change)
-    return (
-        "drop",
-        encode_name(drop.table),
-        serialization.raw_bytes(drop.first),
-        serialization.raw_bytes(drop.last),
-    )
+    return ("drop", encode_name(drop.table), serialization.raw_bytes(drop.first), serialization.raw_bytes(drop.last))

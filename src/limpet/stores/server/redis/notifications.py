@@ -15,12 +15,7 @@ import msgspec
 import redis
 
 from limpet.stores.server.redis import error_mapping, serialization
-from limpet.stores.server.redis.connections import (
-    RedisCall,
-    RedisConnection,
-    RedisServers,
-    interrupt_reader,
-)
+from limpet.stores.server.redis.connections import RedisCall, RedisConnection, RedisServers, interrupt_reader
 from limpet.stores.server.redis.serialization import RedisKeys
 
 MISSED = ("", 0)
@@ -74,9 +69,7 @@ class RedisListener:
                     connection.disconnect()
                     return None
                 self._connection = connection
-            connection.send_packed_command(
-                connection.pack_commands([(b"SUBSCRIBE", self._names.channel)])
-            )
+            connection.send_packed_command(connection.pack_commands([(b"SUBSCRIBE", self._names.channel)]))
             connection.read_response()
             return connection
         raise failure or redis.ConnectionError("no server answers")
@@ -119,9 +112,7 @@ _LOCK_POLL_S: Final = (0.001, 0.005)
 class RedisAdvisoryLock:
     """The guard of a tenant is a key that ends by itself: the only one of a store that does."""
 
-    def __init__(
-        self, servers: RedisServers, names: RedisKeys, random: Callable[[int], bytes]
-    ) -> None:
+    def __init__(self, servers: RedisServers, names: RedisKeys, random: Callable[[int], bytes]) -> None:
         self._servers = servers
         self._names = names
         self._random = random
@@ -133,12 +124,7 @@ class RedisAdvisoryLock:
         key, token = self._names.tenant_prefix(tenant) + b"guard", self._random(16)
         until, pause = time.monotonic() + timeout_s, _LOCK_POLL_S[0]
         tell = RedisCall(
-            key,
-            (
-                b"PUBLISH",
-                self._names.channel,
-                serialization.pack_notification(tenant, 0, self._names.sender),
-            ),
+            key, (b"PUBLISH", self._names.channel, serialization.pack_notification(tenant, 0, self._names.sender))
         )
         take = RedisCall(key, (b"SET", key, token, b"NX", b"PX", _LOCK_EXPIRY_MS))
         _, taken = self._servers.run([tell, take])

@@ -109,10 +109,7 @@ def pack_change(change: driver.TenantChange) -> bytes:
             (before.position, raw_bytes(before.link), before.epoch),
             (after.position, raw_bytes(after.link), after.epoch),
             [_stream_fields(one) for one in sorted(change.streams, key=_stream_number)],
-            [
-                (number, raw_bytes(pack_base(one)), one.source, one.version)
-                for number, one in change.bases
-            ],
+            [(number, raw_bytes(pack_base(one)), one.source, one.version) for number, one in change.bases],
             [_event_fields(kept) for kept in change.rows],
             change.claims,
             [(one.key, raw_bytes(pack_key(one)), one.first, one.time_us) for one in change.keys],
@@ -159,20 +156,12 @@ def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
 
 def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
     """Return what only an erasure or a copied log brings."""
-    copied = [
-        (one.event.address.position, one.erasure) for one in change.rows if one.erasure is not None
-    ]
+    copied = [(one.event.address.position, one.erasure) for one in change.rows if one.erasure is not None]
     dropped = (
         change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_blob_uses,
         change.drop_keys, change.drop_blobs,
     )  # fmt: skip
-    if not (
-        copied
-        or change.erasures
-        or change.renames
-        or change.pending_work is not None
-        or any(dropped)
-    ):
+    if not (copied or change.erasures or change.renames or change.pending_work is not None or any(dropped)):
         return _NO_REMOVALS
     return (
         [(position, raw_bytes(pack_erasure(one))) for position, one in (*change.erasures, *copied)],
@@ -212,23 +201,16 @@ def snapshot_fields(kept: Iterable[driver.SnapshotRow]) -> list[tuple[str, msgsp
     return [
         (
             one.snapshot.stream,
-            raw_bytes(
-                pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.checksum))
-            ),
+            raw_bytes(pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.checksum))),
         )
         for one in kept
     ]
 
 
-def projection_fields(
-    kept: Iterable[driver.ProjectionRow],
-) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
+def projection_fields(kept: Iterable[driver.ProjectionRow]) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
     """Return projections by the names that they are kept under."""
     return [
-        (
-            raw_bytes(projection_key(one.projection.kind, one.projection.id)),
-            raw_bytes(_pack_projection(one)),
-        )
+        (raw_bytes(projection_key(one.projection.kind, one.projection.id)), raw_bytes(_pack_projection(one)))
         for one in kept
     ]
 
@@ -237,9 +219,7 @@ def _pack_projection(one: driver.ProjectionRow) -> bytes:
     row = one.projection
     score, member = index_rank(row.time_us, row.id)
     kind = encode_name(row.kind)
-    places = pack(
-        (score, raw_bytes(member), *index_names(kind, row.owner, row.status, row.lookup, row.terms))
-    )
+    places = pack((score, raw_bytes(member), *index_names(kind, row.owner, row.status, row.lookup, row.terms)))
     content = pack(
         (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.checksum)
     )  # fmt: skip
@@ -285,9 +265,7 @@ def pack_query(query: port.Query) -> bytes:
     """Return a query as the script reads it: a page between two ranks, and the indexes that its rows are in."""
     kind = encode_name(query.kind)
     given = {"o": query.owner, "s": query.status, "l": query.lookup}
-    named = index_names(
-        kind, query.owner or "", query.status or "", query.lookup or "", query.terms
-    )
+    named = index_names(kind, query.owner or "", query.status or "", query.lookup or "", query.terms)
     absent = [f"{letter}:{kind}:" for letter, text in given.items() if text == ""]
     high, low = _upper_bound(query), _lower_bound(query)
     return pack(
@@ -387,9 +365,7 @@ def _unpack_event(answer: Sequence[object]) -> driver.FeedRow:
     position = unpack_number(cast("bytes", id_).partition(b"-")[0])
     columns = cast("list[bytes]", fields)
     if tuple(columns[::2]) != _EVENT_COLUMNS:
-        raise chain.damaged_event_error(
-            chain.EventAddress(position, 0, 0), "its columns are others"
-        )
+        raise chain.damaged_event_error(chain.EventAddress(position, 0, 0), "its columns are others")
     stream_, version, ordinal, header, digest, link = columns[1::2]
     payload = salt = None
     if body is not None:
@@ -402,31 +378,23 @@ def _unpack_event(answer: Sequence[object]) -> driver.FeedRow:
             "" if name is None else unpack_text(name),
             chain.EventRow(place, header, payload, salt, digest, link),
             int(ordinal),
-            None
-            if blank is None
-            else driver.EventErasure(*unpack(blank, tuple[int, int, bytes | None])),
+            None if blank is None else driver.EventErasure(*unpack(blank, tuple[int, int, bytes | None])),
         )
     except ValueError as error:
-        raise chain.damaged_event_error(
-            chain.EventAddress(position, 0, 0), "its columns are others"
-        ) from error
+        raise chain.damaged_event_error(chain.EventAddress(position, 0, 0), "its columns are others") from error
 
 
 def unpack_key(name: object, content: object) -> driver.KeyRow:
     """Return an idempotency key's use."""
     first, last, time_us, hash_ = _split_words(content, 3)
-    return driver.KeyRow(
-        unpack_text(name), hash_, unpack_number(first), unpack_number(last), unpack_number(time_us)
-    )
+    return driver.KeyRow(unpack_text(name), hash_, unpack_number(first), unpack_number(last), unpack_number(time_us))
 
 
 def unpack_note(name: object, content: object) -> driver.NoteRow:
     """Return a note."""
     version, size, rest = _split_words(content, 2)
     end = unpack_number(size)
-    return driver.NoteRow(
-        unpack_text(name), port.Note(rest[end:], unpack_number(version)), rest[:end]
-    )
+    return driver.NoteRow(unpack_text(name), port.Note(rest[end:], unpack_number(version)), rest[:end])
 
 
 def _split_words(content: object, count: int) -> list[bytes]:
@@ -447,8 +415,8 @@ def unpack_projection(content: object) -> driver.ProjectionRow:
     kept = cast("bytes", content)
     begin = 4 + int.from_bytes(kept[:4], "big")
     try:
-        kind, id_, owner, status, time_us, lookup, terms, document, mark = (
-            _projection_decoder.decode(memoryview(kept)[begin:])
+        kind, id_, owner, status, time_us, lookup, terms, document, mark = _projection_decoder.decode(
+            memoryview(kept)[begin:]
         )
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _damaged_error() from error

@@ -31,13 +31,7 @@ _NO_SYNC_ON_REWRITE: Final = "no-appendfsync-on-rewrite"
 _REWRITE_IN_PROGRESS: Final = ("in progress", "child process is active")
 """What a server says that is to write its files anew and does so already, or writes others."""
 
-_CONFIG_NAMES: Final = (
-    b"appendonly",
-    b"appendfsync",
-    _NO_SYNC_ON_REWRITE.encode(),
-    b"maxmemory-policy",
-    b"save",
-)
+_CONFIG_NAMES: Final = (b"appendonly", b"appendfsync", _NO_SYNC_ON_REWRITE.encode(), b"maxmemory-policy", b"save")
 
 
 class RedisSettings:
@@ -104,9 +98,7 @@ class RedisSettings:
         first = every[0]
         synced = self._servers.dsn.waitaof
         return {
-            "durability": min(
-                (durability_of(each, synced=synced) for each in every), key=DURABILITY_LEVELS.index
-            ),
+            "durability": min((durability_of(each, synced=synced) for each in every), key=DURABILITY_LEVELS.index),
             "version": first.get("valkey_version") or first.get("redis_version", ""),
             "product": first.get("server_name", "redis"),
             "servers": len(every),
@@ -136,9 +128,7 @@ class RedisSettings:
             found |= serialization.unpack_config(config)
         return found
 
-    def _run(
-        self, link: RedisConnectionPool, *commands: tuple[bytes | str | int, ...]
-    ) -> list[object]:
+    def _run(self, link: RedisConnectionPool, *commands: tuple[bytes | str | int, ...]) -> list[object]:
         try:
             return link.run(commands)
         except error_mapping.DRIVER_ERRORS as error:
@@ -175,13 +165,9 @@ class RedisSettings:
                 self._rewrite_file(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
             # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
             if found.get("save", "unknown"):
-                self._rewrite_file(
-                    link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status"
-                )
+                self._rewrite_file(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
-    def _rewrite_file(
-        self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str
-    ) -> None:
+    def _rewrite_file(self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str) -> None:
         until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
         # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
         self._wait_until_idle(link, (going, *waits), until)
@@ -202,9 +188,7 @@ class RedisSettings:
                 facts={"pending": True},
             )
 
-    def _wait_until_idle(
-        self, link: RedisConnectionPool, names: tuple[str, ...], until: float
-    ) -> dict[str, str]:
+    def _wait_until_idle(self, link: RedisConnectionPool, names: tuple[str, ...], until: float) -> dict[str, str]:
         while True:
             (answer,) = self._run(link, (b"INFO", b"persistence"))
             if isinstance(answer, Exception):

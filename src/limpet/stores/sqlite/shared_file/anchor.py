@@ -67,10 +67,7 @@ def decode_slot(data: bytes) -> AnchorSlot | None:
     end = _SLOT_STRUCT.size + size * _HEAD_STRUCT.size
     if magic != _ANCHOR_MAGIC or hashlib.sha256(data[:end]).digest() != data[end : end + 32]:
         return None
-    heads = (
-        _HEAD_STRUCT.unpack_from(data, _SLOT_STRUCT.size + i * _HEAD_STRUCT.size)
-        for i in range(size)
-    )
+    heads = (_HEAD_STRUCT.unpack_from(data, _SLOT_STRUCT.size + i * _HEAD_STRUCT.size) for i in range(size))
     kept = {tenant: LogHead(position, link) for tenant, position, link in heads}
     return AnchorSlot(store_id, count, kept, bool(clean))
 

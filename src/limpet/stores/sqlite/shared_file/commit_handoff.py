@@ -37,14 +37,7 @@ ANSWER_WAIT_S, ANSWER_POLL_S = 40e-3, 1e-3
 
 _FLAGS_OFFSET, _SOCKETS_OFFSET, _MAILBOXES_OFFSET = 64, 1024, 4096
 _SOCKET_NAME_BYTES = 16
-_APPEND_TYPES = (
-    port.Append,
-    port.StreamWrite,
-    port.NewEvent,
-    port.Projection,
-    port.Snapshot,
-    port.KeyUse,
-)
+_APPEND_TYPES = (port.Append, port.StreamWrite, port.NewEvent, port.Projection, port.Snapshot, port.KeyUse)
 _APPEND_LAYOUT = repr([(part.__name__, part.__struct_fields__) for part in _APPEND_TYPES])
 """The fields of an append in this version. Other versions write other layouts, and are ignored."""
 
@@ -72,9 +65,7 @@ def is_lock_file(beginning: bytes) -> bool:
 class CommitHandoff:
     """The mailboxes of one store, as one process sees them. Used by one thread at a time."""
 
-    def __init__(
-        self, files: StoreFiles, process_lock: ProcessWriteLock, random: Callable[[int], bytes]
-    ) -> None:
+    def __init__(self, files: StoreFiles, process_lock: ProcessWriteLock, random: Callable[[int], bytes]) -> None:
         self._files = files
         self._process_lock = process_lock
         self._fd = process_lock.fd
@@ -108,9 +99,7 @@ class CommitHandoff:
                 self._set_flag(mailbox, _MAILBOX_EMPTY)
                 self._files.write(self._fd, bytes(used), begin)
 
-    def hand_off(
-        self, appends: Sequence[port.Append]
-    ) -> tuple[list[port.Appended | None] | None, bool]:
+    def hand_off(self, appends: Sequence[port.Append]) -> tuple[list[port.Appended | None] | None, bool]:
         """Return the outcomes of appends, None if there are none, and whether the process lock was acquired instead.
 
         Raises StoreBusy if a process collected them and has not answered within limits.WRITE_LOCK_WAIT_S.
@@ -223,11 +212,7 @@ class CommitHandoff:
             with contextlib.suppress(OSError):
                 self._set_flag(self._mailbox, _MAILBOX_EMPTY)
                 # Overwritten, because an erasure must not leave messages in the lock file.
-                self._files.write(
-                    self._fd,
-                    bytes(self._written_bytes),
-                    _mailbox_offset(self._mailbox) + OUTCOMES_BYTES,
-                )
+                self._files.write(self._fd, bytes(self._written_bytes), _mailbox_offset(self._mailbox) + OUTCOMES_BYTES)
 
     def collect(self) -> list[HandedOffAppends]:
         """Return the appends of other processes. The caller holds the write lock."""
@@ -260,9 +245,7 @@ class CommitHandoff:
         streams, self._handed_off = self._handed_off, []
         return streams
 
-    def answer(
-        self, batches: Sequence[HandedOffAppends], outcomes: Sequence[port.AppendOutcome]
-    ) -> None:
+    def answer(self, batches: Sequence[HandedOffAppends], outcomes: Sequence[port.AppendOutcome]) -> None:
         """Write the outcomes of each batch into its mailbox and wake its owner."""
         done = 0
         for batch in batches:
@@ -279,9 +262,7 @@ class CommitHandoff:
                 self._wake_owner(batch.mailbox)
 
     def _wake_owner(self, box: int) -> None:
-        name = self._files.read(
-            self._fd, _SOCKET_NAME_BYTES, _SOCKETS_OFFSET + box * _SOCKET_NAME_BYTES
-        )
+        name = self._files.read(self._fd, _SOCKET_NAME_BYTES, _SOCKETS_OFFSET + box * _SOCKET_NAME_BYTES)
         if name and self._bind_socket():
             assert self._socket is not None
             # An owner that does not get the datagram polls.

@@ -30,9 +30,7 @@ MEMORY_FILE_SYSTEMS = frozenset(("ramfs", "tmpfs"))
 
 _FLOCK_STRUCT = struct.Struct("hhqqi4x")
 _BYTE_LOCK_COMMANDS: tuple[int, int] | None = (
-    (fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK)
-    if sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
-    else None
+    (fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK) if sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK") else None
 )
 """The commands that set and query a lock of an open file (rather than of a process)."""
 
@@ -188,9 +186,7 @@ class StoreFiles:
         if _BYTE_LOCK_COMMANDS is None:
             return False
         try:
-            fcntl.fcntl(
-                fd, _BYTE_LOCK_COMMANDS[0], _FLOCK_STRUCT.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
-            )
+            fcntl.fcntl(fd, _BYTE_LOCK_COMMANDS[0], _FLOCK_STRUCT.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
         except OSError:
             return False
         return True
@@ -199,9 +195,7 @@ class StoreFiles:
         """Return whether another open file has locked that byte."""
         if _BYTE_LOCK_COMMANDS is None:
             return False
-        found = fcntl.fcntl(
-            fd, _BYTE_LOCK_COMMANDS[1], _FLOCK_STRUCT.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0)
-        )
+        found = fcntl.fcntl(fd, _BYTE_LOCK_COMMANDS[1], _FLOCK_STRUCT.pack(fcntl.F_WRLCK, os.SEEK_SET, at, 1, 0))
         return _FLOCK_STRUCT.unpack(found)[0] != fcntl.F_UNLCK
 
     def lock_holder(self, fd: int) -> str:

@@ -101,9 +101,7 @@ class ProcessWriteLock:
         with self._changed:
             self._wanted = self._waiting = True
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run_lock_thread, name="limpet-write-lock", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run_lock_thread, name="limpet-write-lock", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
             try:
