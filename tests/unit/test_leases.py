@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from limpet import limits
-from limpet.jobs.leases import WorkerLeases, read_lease
 from limpet.jobs.tasks import LeaseLost
+from limpet.jobs.worker import WorkerLeases, read_lease
 from limpet.stores.volatile import VolatileStore
 from limpet.testing.faulty import FaultyStore
 from tests.unit.job_fixtures import Clock

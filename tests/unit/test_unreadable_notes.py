@@ -8,7 +8,7 @@ import pytest
 
 from limpet import errors
 from limpet.admin.erasure import hooks
-from limpet.jobs import memory_queue
+from limpet.jobs import tasks
 from limpet.memory.builtin import BuiltIn
 from limpet.memory.facts import fact_store, ingest_journal
 from limpet.memory.facts.ingest_journal import IngestJournal
@@ -37,8 +37,8 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
 @pytest.mark.parametrize(
     "read",
     [
-        lambda: memory_queue.known_engines(noted(memory_queue.ENGINES_NOTE), "t"),
-        lambda: memory_queue.drop_notes_of_missing_sessions(noted("x/1"), "t", ["x/"], lambda _: True),
+        lambda: tasks.known_engines(noted(tasks.ENGINES_NOTE), "t"),
+        lambda: tasks.drop_notes_of_missing_sessions(noted("x/1"), "t", ["x/"], lambda _: True),
         lambda: list(hooks.decode_hook_calls(JUNK)),
         lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).fallback_ingests(ADA)),
         lambda: IngestJournal(shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
@@ -55,7 +55,7 @@ def test_an_engine_that_can_not_be_noted_is_no_endless_loop(monkeypatch: pytest.
     store = VolatileStore()
     monkeypatch.setattr(store, "put_note", lambda *_, **__: False)
     with pytest.raises(errors.Unavailable):
-        memory_queue.remember_engine(store, "t", "x")
+        tasks.remember_engine(store, "t", "x")
 
 
 @pytest.mark.parametrize("position", [None, 3])

@@ -10,9 +10,9 @@ from typing import NoReturn
 import pytest
 
 from limpet import errors, limits
-from limpet.jobs import leases, tasks
+from limpet.jobs import tasks
 from limpet.jobs.tasks import Heartbeat, LeaseLost, Task
-from limpet.jobs.worker import Worker
+from limpet.jobs.worker import Worker, read_lease
 from limpet.stores.port import Store, StoredEvent
 from limpet.stores.volatile import VolatileStore
 from tests.unit.job_fixtures import Clock, Scripted, engine_over, happen
@@ -272,9 +272,9 @@ def test_a_step_that_takes_long_keeps_its_lease_without_saying_so():
     renewed: list[int] = []
 
     def long(beat: Heartbeat) -> bool:
-        first = leases.read_lease(store, "acme", "job")[1]
+        first = read_lease(store, "acme", "job")[1]
         clock.pass_(0.05)
-        while (version := leases.read_lease(store, "acme", "job")[1]) == first:
+        while (version := read_lease(store, "acme", "job")[1]) == first:
             pass
         renewed.append(version)
         return False

@@ -17,7 +17,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
-from limpet.jobs import leases, tasks
+from limpet.jobs import tasks, worker
 from limpet.runtime import projections
 from limpet.stores import chain, store_copy
 from limpet.stores.erasure import is_notice
@@ -292,7 +292,7 @@ def verify_copy(store: Store, progress: Progress) -> None:
 def _notes_to_copy(store: Store, tenant: str) -> Iterator[tuple[str, bytes]]:
     """Yield the notes of a tenant, without leases and marks, which concern one store only."""
     for name, note in tasks.iter_notes(store, tenant, page_size=limits.IMPORT_STEP_EVENTS):
-        if name != store_copy.COPY_NOTE and not name.startswith(leases.LEASE_PREFIX):
+        if name != store_copy.COPY_NOTE and not name.startswith(worker.LEASE_PREFIX):
             yield name, note.value
 
 

@@ -17,7 +17,7 @@ from limpet import errors, limits
 from limpet.admin.erasure.service import ErasureOutcome, ErasureService
 from limpet.core.rules import session_rules
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.jobs import memory_queue
+from limpet.jobs import tasks
 from limpet.jobs.tasks import Heartbeat
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
@@ -153,7 +153,7 @@ class Retention:
     def _scan(self, keep_days: float) -> _RetentionScan:
         only_offloaded = self._only_offloaded
         if only_offloaded is None:
-            only_offloaded = bool(memory_queue.known_engines(self._store, self._tenant))
+            only_offloaded = bool(tasks.known_engines(self._store, self._tenant))
         cutoff_us = self._engine.now_us() - int(checked_days(keep_days) * 86_400_000_000)
         return _RetentionScan(self._engine, self._tenant, cutoff_us, only_offloaded=only_offloaded)
 

@@ -45,10 +45,9 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import frame_commands, packs
-from limpet.frames.expiry import expire_frames
 from limpet.frames.handle_content import Resolver, bind_to_version
 from limpet.frames.packs import FramePackAssembler, PackRequest
-from limpet.frames.queries import FrameQueries, checked_scope
+from limpet.frames.queries import FrameQueries, checked_scope, expire_frames
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine

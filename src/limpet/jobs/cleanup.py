@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from limpet import limits
 from limpet.admin.erasure.hooks import NO_HOOKS, ErasureHooks, decode_hook_calls, has_local_work
 from limpet.admin.erasure.service import ErasureService
-from limpet.frames.expiry import expire_frames
+from limpet.frames.queries import expire_frames
 from limpet.jobs.tasks import Heartbeat, Task
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions

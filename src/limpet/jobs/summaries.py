@@ -16,8 +16,7 @@ from limpet.core.values import events as e
 from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.jobs import tasks
-from limpet.jobs.memory_queue import short_digest
-from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt
+from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt, short_digest
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
 from limpet.sessions import window_requests

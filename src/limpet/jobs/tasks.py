@@ -6,6 +6,7 @@ two workers never both advance it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -97,6 +98,56 @@ def decode_note(value: bytes, kind: type[T], what: str) -> T:
         return msgspec.json.decode(value, type=kind)
     except msgspec.MsgspecError as error:
         raise errors.Corrupt(f"{what} can't be decoded.") from error
+
+
+def short_digest(key: str) -> str:
+    """Return a short name for a key of any length."""
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+class _SessionNote(msgspec.Struct):
+    session_id: str = ""
+
+
+def drop_notes_of_missing_sessions(
+    store: port.Store, tenant: str, prefixes: Sequence[str], exists: Callable[[str], bool]
+) -> int:
+    """Drop notes about sessions that no longer exist; return how many."""
+    dropped = 0
+    for prefix in prefixes:
+        for name, note in iter_notes(store, tenant, prefix):
+            about = decode_note(note.value, _SessionNote, "a note about a session")
+            if not exists(about.session_id):
+                dropped += store.put_note(tenant, name, None, expected=note.version)
+    return dropped
+
+
+ENGINES_NOTE = "memory/engines"
+
+
+def known_engines(store: port.Store, tenant: str) -> frozenset[str]:
+    """Return the names of the engines that have received a history."""
+    return _read_engines(store, tenant)[0]
+
+
+def remember_engine(store: port.Store, tenant: str, name: str) -> None:
+    """Record that an engine is about to receive a history; raise Unavailable after too many concurrent changes."""
+    for _ in range(limits.RETRIES_MAX):
+        names, version = _read_engines(store, tenant)
+        if name in names:
+            return
+        value = msgspec.json.encode(sorted({*names, name}))
+        if store.put_note(tenant, ENGINES_NOTE, value, expected=version):
+            return
+    raise errors.Unavailable("other processes changed the list of memory engines at the same time; retry.")
+
+
+def _read_engines(store: port.Store, tenant: str) -> tuple[frozenset[str], int]:
+    note = store.note(tenant, ENGINES_NOTE)
+    if note is None:
+        return frozenset(), 0
+    names = decode_note(note.value, list[str], "the list of memory engines")
+    return frozenset(names), note.version
 
 
 CURSOR_PREFIX = "cursor/"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         Who,
     )
     from limpet.jobs.index_tasks import IndexTask
-    from limpet.jobs.memory_queue import QueuedOffload
+    from limpet.jobs.offload import QueuedOffload
     from limpet.memory.api import Memory
     from limpet.memory.archive import Archive, ArchiveTool, MessageReference
     from limpet.memory.async_memory import AsyncArchive, AsyncArchiveTool, AsyncMemory
@@ -76,7 +76,7 @@ if not TYPE_CHECKING:
         "limpet.core.values.memory_records",
         "limpet.memory.port",
         "limpet.memory.vectors.embedder",
-        "limpet.jobs.memory_queue",
+        "limpet.jobs.offload",
         "limpet.jobs.index_tasks",
         "limpet.memory.index_store",
         "limpet.memory.api",

@@ -17,7 +17,7 @@ from limpet.core.values.json_values import checked_text
 from limpet.core.values.memory_records import Fact, Hit, Profile, Recalled, Source, Who
 from limpet.core.values.messages import checked_id
 from limpet.jobs import tasks
-from limpet.jobs.memory_queue import OFFLOAD_TASK, OffloadQueue, QueuedOffload
+from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
 from limpet.memory.archive import Archive
 from limpet.memory.facts.fact_store import search_terms
 from limpet.memory.port import MemoryEngine

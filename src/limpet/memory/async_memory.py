@@ -11,7 +11,7 @@ from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import Fact, Found, Profile, Recalled, Said
 from limpet.jobs.index_tasks import IndexTask
-from limpet.jobs.memory_queue import QueuedOffload
+from limpet.jobs.offload import QueuedOffload
 from limpet.memory import archive
 from limpet.memory.api import Memory
 from limpet.memory.archive import TOOL_NAME, ArchiveTool

@@ -217,9 +217,9 @@ class Background:
 
     def _external_engines(self, tenant: str) -> frozenset[str]:
         """Return the names of the engines that have taken histories of a tenant, but for the built-in one."""
-        from limpet.jobs import memory_queue  # noqa: PLC0415 - as above
+        from limpet.jobs import tasks  # noqa: PLC0415 - as above
 
-        return memory_queue.known_engines(self._engine.store, tenant) - {self._built_in().name}
+        return tasks.known_engines(self._engine.store, tenant) - {self._built_in().name}
 
     def _purge_task(self) -> PurgeTask:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.jobs import leases
+from limpet.jobs import worker
 from limpet.wiring.store_opener import open_store
 from tests.acceptance import memory_fixtures
 from tests.acceptance.cli import command_runs
@@ -68,7 +68,7 @@ def test_once_says_who_has_the_work(folder: Path):
     names = {one["task"] for one in document(folder, "worker", "--status")["tasks"]}
     store = open_store(folder / "state.db")
     try:
-        other = leases.WorkerLeases(store, "other-1", now_us=lambda: time.time_ns() // 1000)
+        other = worker.WorkerLeases(store, "other-1", now_us=lambda: time.time_ns() // 1000)
         assert all(other.take("default", name) for name in names)
     finally:
         store.close()

@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Limpet
-from limpet.jobs import memory_queue, summaries
+from limpet.jobs import offload, summaries, tasks
 from tests.acceptance.full_store import known, opened, said, worked
 from tests.acceptance.marker_words import Canaries, fill, found
 
@@ -52,10 +52,10 @@ def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
     """Leave notes of work that is not done, as workers do whose engines fail."""
     store, now = lp.sessions._engine.store, lp.sessions._engine.now_us()
     later = now + 60_000_000
-    queue = memory_queue.OffloadQueue(store, "default")
+    queue = offload.OffloadQueue(store, "default")
     for session_id in (waiting, dead):
         queue.add(
-            memory_queue.OffloadJob(
+            offload.OffloadJob(
                 session_id=session_id, generation=0, version=2, position=3, ended_us=1,
                 retry_us=later if session_id == waiting else 0,
             )
@@ -64,7 +64,7 @@ def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
     assert found is not None and found.job.session_id == dead
     queue.record_failure(found, "refused", now, useless=True)
     todo = msgspec.json.encode(summaries.PendingSummary(wanted, 3, 1, later))
-    store.put_note("default", summaries.SUMMARY_PREFIX + memory_queue.short_digest(wanted), todo, expected=0)
+    store.put_note("default", summaries.SUMMARY_PREFIX + tasks.short_digest(wanted), todo, expected=0)
 
 
 def filled(home: Path) -> tuple[str, Canaries]:

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, errors, limits
-from limpet.jobs.memory_queue import OffloadQueue
+from limpet.jobs.offload import OffloadQueue
 from limpet.llm.port import Reply
 from tests.acceptance.conversation_steps import Opener, engine_of, user
 

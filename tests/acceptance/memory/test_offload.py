@@ -12,8 +12,7 @@ from limpet import Limpet, errors, limits
 from limpet.core.rules.session_rules import is_fully_offloaded
 from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
 from limpet.core.values.memory_records import Who
-from limpet.jobs.memory_queue import OffloadQueue
-from limpet.jobs.offload import OffloadTask
+from limpet.jobs.offload import OffloadQueue, OffloadTask
 from limpet.jobs.worker import Worker
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions

@@ -14,7 +14,7 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values.memory_records import Who
-from limpet.jobs.tasks import AttemptFailure, attempt
+from limpet.jobs.tasks import AttemptFailure, attempt, drop_notes_of_missing_sessions
 from limpet.memory.vectors import embedder
 
 if TYPE_CHECKING:
@@ -86,13 +86,13 @@ class LocalCopies:
 
     def drop_queued_work(self, who: Who, session_id: str | None, position: int | None) -> int:
         """Drop queued work for sessions that no longer exist; a hook."""
-        from limpet.jobs import memory_queue, summaries  # noqa: PLC0415 - few programs need it
+        from limpet.jobs import offload, summaries  # noqa: PLC0415 - few programs need it
 
         if position is not None:
             return 0
         states = self._engine.states
-        prefixes = (*memory_queue.QUEUE_PREFIXES, summaries.SUMMARY_PREFIX)
-        return memory_queue.drop_notes_of_missing_sessions(
+        prefixes = (*offload.QUEUE_PREFIXES, summaries.SUMMARY_PREFIX)
+        return drop_notes_of_missing_sessions(
             self._engine.store,
             who.tenant,
             prefixes,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from limpet.core.values.erasure_receipt import Receipt
     from limpet.core.values.json_values import Json
     from limpet.core.values.memory_records import Fact, Hit, Recalled, Said
-    from limpet.jobs.memory_queue import QueuedOffload
+    from limpet.jobs.offload import QueuedOffload
     from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
 
