@@ -11,7 +11,7 @@ import pytest
 from limpet import errors
 from limpet.stores.port import Appended, Projection, Snapshot, Store
 from limpet.stores.server.driver import FeedHead, ProjectionRow, TenantChange
-from limpet.stores.server.postgres import connections, open_store, sql_files
+from limpet.stores.server.postgres import connections, open_store
 from limpet.stores.server.postgres.driver import PostgresDriver
 from limpet.stores.server.store import ServerStore
 from limpet.testing import store_contract
@@ -129,7 +129,7 @@ def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
         for batch in range(4):
             commit_all(store, make_append(write("a", batch * 300, *[b"x"] * 300), write("b", batch, b"y")))
             versions += [*range(batch * 300 + 1, batch * 300 + 301), batch * 300 + 300]
-        statement = sql_files.sql_statements("queries.sql")["version_at"]
+        statement = connections.sql_statements("queries.sql")["version_at"]
         with psycopg.connect(url) as connection:
             connection.execute("SET search_path = limpet")
             for at, version in enumerate(versions, start=1):

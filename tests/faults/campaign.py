@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from limpet.stores.files import session_documents
+from limpet.stores.files import folder as store_folder
 from tests.faults import images, oracle, recorded_run, results
 from tests.faults.images import Image, Planned
 from tests.faults.journal import Journal
@@ -89,7 +89,7 @@ def _faults(folder: Path, image: Image, planned: Planned, journal: Journal, back
         faults = [
             f"{path.name} can't be read"
             for path in (root / "sessions").glob("*.json")
-            if session_documents.decode_document(path.read_bytes()) is None
+            if store_folder.decode_document(path.read_bytes()) is None
         ]
         return [*faults, *oracle.check(recorded_run.url(folder, backend), known).faults]
     except Exception as error:

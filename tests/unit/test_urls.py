@@ -12,7 +12,7 @@ import limpet
 from limpet import errors
 from limpet.stores import urls
 from limpet.stores.server.postgres import connections
-from limpet.stores.server.redis import dsn as redis_place
+from limpet.stores.server.redis import connections as redis_connections
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,11 @@ def test_an_at_sign_that_is_in_no_password_is_none(url: str):
 
 
 def test_what_a_url_of_redis_says():
-    found = redis_place.parse_url("rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2")
+    found = redis_connections.parse_url(
+        "rediss://a%40b:p%2Fw@[::1]:7000/3?ca=/x.pem&timeout_s=2&prefix=p-1&connections=2"
+    )
     assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
     assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
     assert found.shown == "rediss://[::1]:7000/3"
     assert repr(found) == "Place(rediss://[::1]:7000/3)", "no password"
-    assert redis_place.parse_url("redis://").shown == "redis://localhost:6379"
+    assert redis_connections.parse_url("redis://").shown == "redis://localhost:6379"

@@ -18,7 +18,8 @@ import limpet
 from limpet import Message, SessionManager
 from limpet.sessions.recovery import recovery_id
 from limpet.sessions.requests import Write
-from limpet.stores.files import FilesStore, StoreFiles, session_documents
+from limpet.stores.files import FilesStore, StoreFiles
+from limpet.stores.files import folder as store_folder
 from limpet.stores.port import Rebuilt, StreamDeriver
 from limpet.stores.sqlite import database
 
@@ -149,7 +150,7 @@ def test_a_backup_is_used_when_the_file_does_not_verify_and_an_edited_file_is_no
         session = lp.sessions.load_session("tides")
         assert session is not None and texts(session)[0] == "tides 0"
         session.add_message(say("tides 5"))
-    assert session_documents.decode_document((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
+    assert store_folder.decode_document((folder / "sessions" / "tides.json.bak").read_bytes()) is not None
     (folder / "sessions" / "tides.json").write_bytes(path.read_bytes()[:-40])
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
@@ -200,11 +201,11 @@ def test_a_session_that_has_its_recovery_session_costs_no_further_look_at_the_wh
 def test_a_field_that_nobody_knows_costs_no_message(folder: Path) -> None:
     filled(folder, "tides", count=50)
     path = folder / "sessions" / "tides.json"
-    document = session_documents.decode_document(path.read_bytes())
+    document = store_folder.decode_document(path.read_bytes())
     assert document is not None
     document.pop("checksum")
     document["messages"][7]["mood"] = "of a newer version"
-    path.write_bytes(session_documents.encode_document(document))
+    path.write_bytes(store_folder.encode_document(document))
     damage(folder, "tides")
     with SessionManager(base_path=folder) as manager:
         session = manager.load_session("tides")
@@ -254,7 +255,7 @@ def test_threads_that_save_one_session_at_once_fail_nobody_and_tear_nothing(fold
             thread.start()
         path = folder / "sessions" / "busy.json"
         while any(thread.is_alive() for thread in threads):
-            if session_documents.decode_document(path.read_bytes()) is None:
+            if store_folder.decode_document(path.read_bytes()) is None:
                 faults.append("a reader saw half a file")
         assert faults == []
         assert len(texts(manager.get_session("busy"))) == 40

@@ -15,7 +15,8 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager, limits
-from limpet.stores.files import StoreFiles, session_documents
+from limpet.stores.files import StoreFiles
+from limpet.stores.files import folder as store_folder
 from tests.acceptance.sessions.test_session_files import filled, say, texts
 
 
@@ -33,14 +34,14 @@ def test_the_list_of_sessions_is_read_again_only_after_others_have_written_it(
 ) -> None:
     filled(folder, *(f"s{at}" for at in range(40)), count=2)
     read: list[bytes] = []
-    sound = session_documents.decode_document
+    sound = store_folder.decode_document
 
     def opened(data: bytes) -> object:
         read.append(data[:40])
         return sound(data)
 
     with SessionManager(base_path=folder) as manager, SessionManager(base_path=folder) as other:
-        monkeypatch.setattr(session_documents, "decode_document", opened)
+        monkeypatch.setattr(store_folder, "decode_document", opened)
         for at in range(10):
             manager.get_session("s1").add_message(say(f"more {at}"))
             manager.save_session(manager.get_session("s1"))
@@ -137,7 +138,7 @@ def test_a_file_of_somebody_elses_is_never_written_over(folder: Path, name: str)
             for more in ("one", "two"):
                 session.add_message(say(more))
                 manager.save_session(session)
-        assert session_documents.decode_document(theirs.read_bytes()) is not None
+        assert store_folder.decode_document(theirs.read_bytes()) is not None
     kept = sorted(path.read_text() for path in theirs.parent.glob(f"{name}.other-*"))
     assert kept == ['{"mine": 1}', '{"mine": 2}']
 

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.stores.server.redis import dsn, settings
+from limpet.stores.server.redis import connections, settings
 from limpet.stores.server.redis.connections import RedisServers
 from limpet.stores.server.redis.serialization import RedisKeys
 from tests.contract.test_redis import client_of
@@ -30,7 +30,7 @@ def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
         together = threading.Barrier(6, timeout=60)
 
         def rewrite(_number: int) -> int:
-            with contextlib.closing(RedisServers(dsn.parse_url(server.url))) as servers:
+            with contextlib.closing(RedisServers(connections.parse_url(server.url))) as servers:
                 for _ in range(3):
                     together.wait()
                     settings.RedisSettings(servers).rewrite()
@@ -41,7 +41,7 @@ def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
 
 
 def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: pytest.MonkeyPatch):
-    with valkey.server() as server, contextlib.closing(RedisServers(dsn.parse_url(server.url))) as servers:
+    with valkey.server() as server, contextlib.closing(RedisServers(connections.parse_url(server.url))) as servers:
         run = settings.RedisSettings._run
 
         def busy(self: settings.RedisSettings, link: Any, *commands: Any) -> list[object]:
@@ -59,7 +59,7 @@ def test_what_keeps_a_server_from_writing_its_files_anew_is_said(monkeypatch: py
 def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url: str):
     with limpet.connect(url) as lp:
         lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = RedisKeys(dsn.parse_url(url).prefix)
+    names = RedisKeys(connections.parse_url(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
         with limpet.connect(url) as lp:
@@ -71,7 +71,7 @@ def test_a_list_of_tenants_that_was_lost_comes_back_with_whoever_writes_next(url
 def test_a_head_or_a_list_that_is_lost_is_damage_not_an_empty_store(url: str, tmp_path: Path):
     with limpet.connect(url) as lp:
         lp.sessions.create_session("trip").add_message(Message(role="user", content="Oslo?"))
-    names = RedisKeys(dsn.parse_url(url).prefix)
+    names = RedisKeys(connections.parse_url(url).prefix)
     with client_of(url) as client:
         client.delete(names.tenants)
         with limpet.connect(url) as lp:

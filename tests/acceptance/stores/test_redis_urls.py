@@ -8,7 +8,7 @@ import redis
 import limpet
 from limpet import errors
 from limpet.stores.server import redis as ours
-from limpet.stores.server.redis import dsn, error_mapping
+from limpet.stores.server.redis import connections, error_mapping
 from tests.acceptance.stores.test_redis_errors import refused, said
 from tests.servers import valkey
 
@@ -27,7 +27,7 @@ def test_a_url_that_no_server_there_could_ever_answer():
     refused(f"redis+cluster://{host}", errors.InvalidRequest, "single server", "redis:// in")
     refused(f"rediss://{host}?timeout_s=0.3", errors.Unavailable, "in time", "no TLS")
     error = error_mapping.to_error(
-        redis.ConnectionError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), dsn.parse_url("rediss://x")
+        redis.ConnectionError("[SSL: WRONG_VERSION_NUMBER] wrong version number"), connections.parse_url("rediss://x")
     )
     assert isinstance(error, errors.InvalidRequest)
     assert said(error, "speaks no TLS", "redis://")
@@ -46,7 +46,7 @@ def test_no_error_tells_a_password():
 
 def test_a_certificate_that_nobody_here_trusts():
     error = error_mapping.to_error(
-        redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), dsn.parse_url("rediss://x")
+        redis.ConnectionError("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed"), connections.parse_url("rediss://x")
     )
     assert isinstance(error, errors.InvalidRequest)
     assert said(error, "not trusted", "?ca=")

@@ -1,4 +1,4 @@
-"""The folder of a file store: its layout, its blobs, and safe file names for ids.
+"""The folder of a file store: its layout, its blobs, its session files, and safe file names for ids.
 
 journal/    the log: keep it
 blobs/      large contents of the log, each under its SHA-256: keep them
@@ -7,6 +7,11 @@ sessions/   one readable file for each session, made from the log
 
 Files are readable by their owner only. No id leads to a path outside the folder, and no two ids
 share a file.
+
+A session file has a checksum and a backup. It is replaced in fixed steps: new content synced under
+another name, present file to backup, new file into place, folder synced. A present file that does
+not verify never becomes the backup. An edited file is reported and overwritten when its session
+continues. A file that is not a session document is set aside, never overwritten.
 """
 
 from __future__ import annotations
@@ -16,13 +21,21 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from limpet import errors
+import msgspec
+
+from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.stores import chain
 from limpet.stores.files.journal import lost_journal_error, segment_file_name
+from limpet.stores.port import ReadableDocuments
+from limpet.stores.sqlite import error_mapping
+from limpet.stores.sqlite.shared_file import write_lock
 from limpet.stores.sqlite.shared_file.store_files import (
     NETWORK_FILE_SYSTEMS,
     StoreFiles,
@@ -218,3 +231,204 @@ def safe_name(text: str, apart: str = "") -> str:
     digest = hashlib.sha256(f"{apart}\0{text}".encode(errors="surrogatepass")).hexdigest()[:32]
     # No plain name has an exclamation mark, so no id can be chosen to collide with a hashed name.
     return f"{plain}!{digest}"
+
+
+_CHECKSUM_FIELD: Final = b',\n  "checksum": "'
+_DOCUMENT_END: Final = b'"\n}\n'
+_CHECKSUM_CHARS: Final = 64
+_NOT_SESSIONS: Final = frozenset(("index.json",))
+_DOCUMENT_NAMES: Final = re.compile(r"[^.].*\.json(\.bak)?")
+_SET_ASIDE_NAMES: Final = re.compile(rf"({_DOCUMENT_NAMES.pattern})\.other-\d+")
+_DOCUMENT_MARK: Final = re.compile(rb'"limpet"\s*:\s*"sessions?"')
+"""Text that every document has unescaped, so a document that quotes another is not taken for it."""
+
+
+def encode_document(document: Mapping[str, Json]) -> bytes:
+    """Return a document as text for people, with its checksum as the last field."""
+    body = msgspec.json.format(msgspec.json.encode(document), indent=2).removesuffix(b"\n}")
+    return body + _CHECKSUM_FIELD + hashlib.sha256(body).hexdigest().encode() + _DOCUMENT_END
+
+
+def decode_document(data: bytes) -> dict[str, Json] | None:
+    """Return the document in a text if its checksum matches, else None."""
+    end = len(_CHECKSUM_FIELD) + _CHECKSUM_CHARS + len(_DOCUMENT_END)
+    body, seal = data[:-end], data[-end:]
+    check = hashlib.sha256(body).hexdigest().encode()
+    found = _decode_json(data) if seal == _CHECKSUM_FIELD + check + _DOCUMENT_END else None
+    return found if isinstance(found, dict) else None
+
+
+def _decode_json(data: bytes) -> dict[str, Json] | list[Json] | None:
+    """Return the JSON object or array in a text, else None."""
+    try:
+        return msgspec.json.decode(data, type=dict[str, Json] | list[Json])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _is_document(data: bytes) -> bool:
+    """Return whether a text was written as a document, even if it was edited or damaged since."""
+    match _decode_json(data):
+        case {"limpet": "session" | "sessions"}:
+            return True
+        case None:
+            return _DOCUMENT_MARK.search(data) is not None
+        case _:
+            return False
+
+
+class FileDocuments:
+    """The documents of one folder, each under a safe name."""
+
+    def __init__(self, files: StoreFiles, folder: Path) -> None:
+        self._files = files
+        self.folder = folder
+        self._thread_lock = threading.Lock()
+        self._cleared = False
+        self._error_translator = error_mapping.translator(str(folder))
+
+    def safe_name(self, text: str, apart: str = "") -> str:
+        """Return a safe name for any text. `apart` separates equal texts of different tenants."""
+        return safe_name(text, apart)
+
+    @contextlib.contextmanager
+    def write_lock(self) -> Iterator[None]:
+        """Keep other threads and processes from writing: an older state must not follow a newer one.
+
+        Raises StoreBusy, which names the holder, if another process does not pass it on.
+        """
+        with self._thread_lock, self._error_translator:
+            path = self.folder / LOCK_NAME
+            fd = self._files.open_or_create(path)
+            try:
+                self._lock(fd, path)
+                if not self._cleared:
+                    self._clear_leftovers()
+                yield
+            finally:
+                self._files.close(fd)
+
+    def _lock(self, fd: int, path: Path) -> None:
+        until, pause_s = time.monotonic() + limits.WRITE_LOCK_WAIT_S, write_lock.LOCK_POLL_S
+        while not self._files.try_lock(fd):
+            if time.monotonic() > until:
+                raise write_lock.lock_busy_error(self._files, fd, path, limits.WRITE_LOCK_WAIT_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, write_lock.LOCK_POLL_S_MAX)
+
+    def _clear_leftovers(self) -> list[Path]:
+        """Remove temporary files of interrupted writers; return those that can't be removed. No other process writes here now."""
+        self._cleared = True
+        return remove_files(self._files, files_named(self.folder, leftover_names(_DOCUMENT_NAMES)))
+
+    def put(self, name: str, document: Mapping[str, Json]) -> None:
+        """Replace a document atomically; durable on return."""
+        path = self._path(name)
+        with self._error_translator:
+            before = self._read_bytes(path)
+            if before is not None and decode_document(before) is not None:
+                self._set_aside_foreign(self._backup(name))
+                self._files.replace_content(self._backup(name), before)
+            self._set_aside_foreign(path)
+            self._files.replace_content(path, encode_document(document))
+
+    def _set_aside_foreign(self, path: Path) -> None:
+        """Rename a foreign file out of the way, unless it is empty."""
+        if not path.exists() or not path.stat().st_size or is_session_document(path):
+            return
+        number = 1
+        while (aside := path.with_name(f"{path.name}.other-{number}")).exists():
+            number += 1
+        self._files.rename(path, aside)
+
+    def get(self, name: str) -> dict[str, Json] | None:
+        """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
+        return self.get_primary(name) or self._read_document(self._backup(name))
+
+    def get_primary(self, name: str) -> dict[str, Json] | None:
+        """Return a document; None if it is missing or does not verify."""
+        return self._read_document(self._path(name))
+
+    def exists(self, name: str) -> bool:
+        """Return whether a document exists, even if it is damaged."""
+        return self._path(name).is_file()
+
+    def checksum(self, name: str) -> bytes | None:
+        """Return the checksum at the end of a document; None if it is missing."""
+        return self._read_bytes(self._path(name), _CHECKSUM_CHARS + len(_DOCUMENT_END))
+
+    def drop(self, name: str) -> None:
+        """Remove a document and its backup; foreign files in their place stay."""
+        there = ((path, self._read_bytes(path)) for path in (self._path(name), self._backup(name)))
+        paths = [path for path, data in there if data is not None and _is_document(data)]
+        for path in paths:
+            self._files.remove(path)
+        if paths:
+            self._files.sync(self.folder)
+
+    def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> list[Path]:
+        """Remove every document, backup and copy put aside but those to be kept; return what can't be removed. The caller holds the write lock.
+
+        What is no document of ours is somebody else's, whatever it is called, and stays.
+        """
+        left = self._clear_leftovers()
+        for path in (*files_named(self.folder, _DOCUMENT_NAMES), *files_named(self.folder, _SET_ASIDE_NAMES)):
+            try:
+                if self._must_be_removed(path, keeps):
+                    self._files.remove(path)
+            except (OSError, errors.Unavailable):
+                left.append(path)
+        self._files.sync(self.folder)
+        return left
+
+    def _must_be_removed(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
+        """Return whether a file is a document, edited or not, that is not known to be one of those to keep."""
+        data = self._read_bytes(path)
+        if data is None or not _is_document(data):
+            return False
+        document = _decode_json(data)
+        return not isinstance(document, dict) or not keeps(document)
+
+    def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
+        """Return how many documents there are, how many lag behind the log, and how many were edited.
+
+        `others` is how much else lies there: what was put aside, and whatever somebody keeps there. `version` says at
+        which version a stream of a tenant is.
+        """
+        found = {"files": 0, "lagging": 0, "edited": 0, "others": 0}
+        ours = set(files_named(self.folder, _DOCUMENT_NAMES))
+        for path in sorted(self.folder.glob("[!.]*")):
+            if path not in ours:
+                found["others"] += 1
+            elif path.suffix == ".json" and path.name not in _NOT_SESSIONS:
+                found["files"] += 1
+                match self._read_document(path):
+                    case {"tenant": str(tenant), "stream": str(stream), "version": int(known)}:
+                        found["lagging"] += known != version(tenant, stream)
+                    case _:
+                        found["edited"] += 1
+        return found
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.json"
+
+    def _backup(self, name: str) -> Path:
+        return self.folder / f"{name}.json.bak"
+
+    def _read_bytes(self, path: Path, last: int | None = None) -> bytes | None:
+        """Return a file's content, or its last bytes; None if it is missing or a link."""
+        if not path.is_file() or path.is_symlink():
+            return None
+        # Another process may remove it now.
+        with self._error_translator, contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            if last is not None:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - last))
+            return file.read()
+        return None
+
+    def _read_document(self, path: Path) -> dict[str, Json] | None:
+        data = self._read_bytes(path)
+        return None if data is None else decode_document(data)
+
+
+_conforms: type[ReadableDocuments] = FileDocuments

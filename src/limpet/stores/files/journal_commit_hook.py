@@ -21,7 +21,7 @@ from limpet.core.values.json_values import Json
 from limpet.stores import port
 from limpet.stores.erasure import ErasureReplay
 from limpet.stores.files import journal, journal_index
-from limpet.stores.files.folder import LOCK_NAME, StoreFolder, not_removed_error
+from limpet.stores.files.folder import LOCK_NAME, FileDocuments, StoreFolder, not_removed_error
 from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
 from limpet.stores.files.journal_index import (
     CommitEdit,
@@ -30,7 +30,6 @@ from limpet.stores.files.journal_index import (
     JournalVerification,
     RowChangeRecorder,
 )
-from limpet.stores.files.session_documents import FileDocuments
 from limpet.stores.sqlite import database, maintenance, verification
 from limpet.stores.sqlite.reads import NUMBER_MASK, first_row
 from limpet.stores.sqlite.shared_file.commit_hook import CommitHook

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -379,3 +379,27 @@ class Driver(Protocol):
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
         ...
+
+
+class ErrorCase(NamedTuple):
+    """A driver error as a Limpet error: its class, the message's text about the server, and the hint."""
+
+    kind: type[errors.Error]
+    what: str
+    hint: str
+
+
+def error_text(error: Exception) -> str:
+    """Return the text of a client library's error in one line."""
+    return " ".join(str(error).split())
+
+
+def mapped_error(
+    case: ErrorCase | None, shown: str, text: str, facts: Mapping[str, object], hint: str = ""
+) -> errors.Error:
+    """Return the error for a server's error text. Without a case it is Unavailable. `hint` replaces the case's."""
+    text = text.rstrip(".")
+    detail = text if text.endswith(("?", "!")) else f"{text}."
+    if case is None:
+        return errors.Unavailable(f"{shown} could not do it: {detail}", hint=errors.RETRY_HINT, facts=facts)
+    return case.kind(f"{shown} {case.what}: {detail}", hint=hint or case.hint, facts=facts)

@@ -31,7 +31,6 @@ from limpet.stores.server.driver import (
     TenantChange,
     contention_error,
 )
-from limpet.stores.server.log_copy import LogCopyReader, ServerCopyTarget
 from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.server.tenant_cache import CachedTenant, LossDetector, TenantCache
 
@@ -57,7 +56,7 @@ class ServerStore:
         self._loss_detector = LossDetector(driver)
         self._notifications = CommitNotifications(driver.listen)
         self._tenant_cache = TenantCache(driver, self._loss_detector, self._notifications)
-        self._copy_reader = LogCopyReader(driver)
+        self._copy_reader = maintenance.LogCopyReader(driver)
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
         self._write_lock_guard = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
@@ -456,7 +455,7 @@ class ServerStore:
         with self.write_lock():
             self._tenant_cache.invalidate((tenant,))
             for _ in range(CHANGE_TRIES_MAX):
-                target = ServerCopyTarget(self._driver, tenant, keys)
+                target = maintenance.ServerCopyTarget(self._driver, tenant, keys)
                 plan = store_copy.plan_page(target, events, blobs, keys)
                 if not plan or self._apply_change(target.build_change(plan)):
                     return

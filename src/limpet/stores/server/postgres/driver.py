@@ -1,17 +1,24 @@
 """`PostgresDriver`: the driver interface over a PostgreSQL schema.
 
 Each read is one round trip in a transaction of one tenant, which row-level security enforces. Each
-change is one call of a prepared SQL function in a transaction of its own.
+change is one call of a prepared SQL function in a transaction of its own. Notifications and the
+advisory lock of a tenant use a connection each. The lock protects no data, since every change is
+compared with the head; it only keeps several writers from retrying against each other.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+import socket
+import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
+from psycopg import sql
 
-from limpet import errors
+from limpet import errors, limits
 from limpet.core.values.json_values import Json
 from limpet.stores import chain, port, stream_paths
 from limpet.stores.server import checked_reads
@@ -32,15 +39,15 @@ from limpet.stores.server.driver import (
     TenantChange,
     contention_error,
 )
-from limpet.stores.server.postgres import notifications, pipeline, schema, serialization, sql_files
+from limpet.stores.server.postgres import connections, error_mapping, schema, serialization
 from limpet.stores.server.postgres.connections import (
     PostgresConnection,
     PostgresConnectionPool,
     PostgresDsn,
+    PostgresPipeline,
     Rows,
     without_timeout,
 )
-from limpet.stores.server.postgres.pipeline import PostgresPipeline
 
 _BASE_COLUMNS = 4
 _STREAM_COLUMNS = 6
@@ -52,12 +59,12 @@ class PostgresDriver:
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
-        self._sql: Mapping[str, str] = sql_files.sql_statements("queries.sql")
+        self._sql: Mapping[str, str] = connections.sql_statements("queries.sql")
         self._channel = place.channel
         self._server = schema.prepare_schema(place)
         self._connections = PostgresConnectionPool(place, self._check_server)
-        self._advisory_lock = notifications.PostgresAdvisoryLock(place)
-        self._listener = notifications.PostgresListener(place, self._advisory_lock)
+        self._advisory_lock = PostgresAdvisoryLock(place)
+        self._listener = PostgresListener(place, self._advisory_lock)
 
     def _check_server(self, connection: PostgresConnection) -> None:
         # The settings may have changed: the server was restarted, or a replica was promoted.
@@ -71,25 +78,25 @@ class PostgresDriver:
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         with self._connections.borrow() as connection:
-            pipeline.send_calls(connection, [self._prepared_call(connection, change) for change in changes])
-            answers = pipeline.receive_answers(connection, len(changes))
+            connections.send_calls(connection, [self._prepared_call(connection, change) for change in changes])
+            answers = connections.receive_answers(connection, len(changes))
         return [self._change_result(*each) for each in zip(changes, answers, strict=True)]
 
     def pipeline(self) -> PostgresPipeline:
         return PostgresPipeline(self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result)
 
-    def _prepared_call(self, connection: PostgresConnection, change: TenantChange) -> pipeline.PreparedCall:
+    def _prepared_call(self, connection: PostgresConnection, change: TenantChange) -> connections.PreparedCall:
         name = _statement_name(change)
         if name == _APPEND:
             if connection.record_type_oids is None:
                 connection.record_type_oids = self._record_type_oids(connection)
-                pipeline.prepare_statement(connection, name, self._sql["append"].encode())
+                connections.prepare_statement(connection, name, self._sql["append"].encode())
             return name, serialization.append_arguments(change, self._channel, connection.record_type_oids)
         arguments = serialization.apply_arguments(change, self._channel)
         if name not in connection.prepared:
             placeholders = ", ".join(f"${at}" for at in range(1, len(arguments) + 1))
             statement = self._sql["apply"].format(arguments=placeholders)
-            pipeline.prepare_statement(connection, name, statement.encode())
+            connections.prepare_statement(connection, name, statement.encode())
         return name, arguments
 
     def _record_type_oids(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
@@ -103,7 +110,7 @@ class PostgresDriver:
         if answer == _APPLIED_UNDER_CONTENTION:
             # The server can't tell this store's own lock from another store's.
             return None if self._advisory_lock.is_held(change.tenant) else AppliedUnderContention()
-        if answer == pipeline.DUPLICATE:
+        if answer == connections.DUPLICATE:
             return DuplicateRow()
         position, link, epoch = answer.decode().split()
         return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
@@ -128,15 +135,15 @@ class PostgresDriver:
                 self._put_derived(connection, change, before[change.tenant])
             for tenant, head in before.items():
                 self._run_for_tenant(connection, tenant, "next_epoch")
-                news = f"{head.position} {sql_files.encode_tenant(tenant)}"
+                news = f"{head.position} {serialization.encode_tenant(tenant)}"
                 values = {"channel": self._channel, "news": news}
                 connection.execute(self._sql["notify"].encode(), values)
             return True
         return False
 
     def _put_derived(self, connection: PostgresConnection, change: TenantChange, head: FeedHead) -> None:
-        pipeline.send_calls(connection, [self._prepared_call(connection, serialization.with_head(change, head))])
-        (answer,) = pipeline.receive_answers(connection, 1)
+        connections.send_calls(connection, [self._prepared_call(connection, serialization.with_head(change, head))])
+        (answer,) = connections.receive_answers(connection, 1)
         if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
             raise errors.Corrupt(
@@ -154,7 +161,7 @@ class PostgresDriver:
         return True
 
     def _run_for_tenant(self, connection: PostgresConnection, tenant: str, name: str, **values: object) -> Rows:
-        values["tenant"] = encoded = sql_files.encode_tenant(tenant)
+        values["tenant"] = encoded = serialization.encode_tenant(tenant)
         return execute_for_tenant(connection, self._sql["tenant"], encoded, self._sql[name], values)
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
@@ -229,7 +236,7 @@ class PostgresDriver:
             "blobs": sum(count for kind, _, count in counts if not kind),
             "holds": _count_by_status(counts),
             "heads": {
-                sql_files.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
+                serialization.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
                 for tenant, position, link in rows
             },
         }
@@ -252,7 +259,7 @@ class PostgresDriver:
 
     def _query_once(self, tenant: str, statement: str, **values: object) -> Rows:
         """Return the rows of one statement, in a transaction that is the tenant's."""
-        values["tenant"] = encoded = sql_files.encode_tenant(tenant)
+        values["tenant"] = encoded = serialization.encode_tenant(tenant)
         with self._connections.borrow() as connection:
             return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
 
@@ -273,7 +280,7 @@ class PostgresDriver:
         with self._connections.borrow() as connection, connection.transaction():
             connection.execute(self._sql["register"].encode())
             rows = connection.execute(self._sql[name].encode()).fetchall()
-        return sorted(sql_files.decode_tenant(tenant) for (tenant,) in rows)
+        return sorted(serialization.decode_tenant(tenant) for (tenant,) in rows)
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         rows = self._query_with_retry(tenant, self._stream_sql(stream), **_stream_parameter(stream))
@@ -504,3 +511,145 @@ def _count_by_status(counts: Rows) -> dict[str, Json]:
         if kind:
             counts_by_kind.setdefault(kind.decode(), {})[status.decode()] = count
     return dict(counts_by_kind)
+
+
+class PostgresAdvisoryLock:
+    """One store's guard, of one tenant at a time."""
+
+    def __init__(self, place: PostgresDsn) -> None:
+        self._dsn = place
+        self._sql = connections.sql_statements("advisory_lock.sql")
+        self._lock = threading.Lock()
+        self._connection: PostgresConnection | None = None
+        self._locked_tenant: str | None = None
+        self.notifier_pid = 0
+        """The server's number of the connection that tells others: whoever listens here is none of them."""
+
+    def acquire(self, tenant: str, timeout_s: float) -> bool:
+        """Return whether the guard is had within a time. Others are told that it is asked for."""
+        with self._lock, error_mapping.translate_errors(self._dsn.shown):
+            connection = self._open_connection()
+            values = {
+                "tenant": serialization.encode_tenant(tenant), "channel": self._dsn.channel,
+                "timeout": f"{max(1, int(timeout_s * 1000))}ms",
+            }  # fmt: skip
+            try:
+                with connection.pipeline() as pipeline:
+                    for name in ("tell", "patience", "take"):
+                        wanted = {k: v for k, v in values.items() if f"%({k})s" in self._sql[name]}
+                        connection.execute(self._sql[name].encode(), wanted)
+                        # What is told is told before it waits.
+                        pipeline.sync()
+            except psycopg.errors.LockNotAvailable:
+                return False
+            except BaseException:
+                self._close_connection()
+                raise
+            self._locked_tenant = tenant
+            return True
+
+    def is_held(self, tenant: str) -> bool:
+        """Whether it is a tenant's that is had."""
+        return self._locked_tenant == tenant
+
+    def release(self, tenant: str) -> None:
+        """Give it back, if it is had."""
+        with self._lock:
+            self._locked_tenant = None
+            if self._connection is None:
+                return
+            try:
+                values = {"tenant": serialization.encode_tenant(tenant), "channel": self._dsn.channel}
+                self._connection.execute(self._sql["give_back"].encode(), values)
+            except (psycopg.Error, OSError):
+                # It ends with the connection.
+                self._close_connection()
+
+    def _open_connection(self) -> PostgresConnection:
+        if self._connection is not None and not self._connection.is_idle():
+            self._close_connection()
+        if self._connection is None:
+            self._connection = connections.connect(self._dsn)
+            self.notifier_pid = self._connection.info.backend_pid
+        return self._connection
+
+    def _close_connection(self) -> None:
+        connection, self._connection, self._locked_tenant = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error, OSError):
+                connection.close()
+
+    def close(self) -> None:
+        """Give everything back. Closing twice is fine."""
+        with self._lock:
+            self._close_connection()
+
+
+_MISSED = ("", 0)
+_NOTIFICATION = re.compile(r"(0|[1-9][0-9]{0,18}) (.+)", re.DOTALL)
+"""A position, as `bigint` has them, and a tenant."""
+
+
+class PostgresListener:
+    """Hears of every tenant whose feed has gone on, from whichever process."""
+
+    def __init__(self, place: PostgresDsn, guard: PostgresAdvisoryLock) -> None:
+        self._dsn = place
+        self._advisory_lock = guard
+        self._closed = threading.Event()
+        self._wakes, self._waker = socket.socketpair()
+        self._lock = threading.Lock()
+        self._listening = 0
+
+    def listen(self) -> Iterator[tuple[str, int]]:
+        """Yield ("", 0), then tenant and position. Ends when it is closed; raises what cut it off."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._listening += 1
+        try:
+            with (
+                error_mapping.translate_errors(self._dsn.shown),
+                contextlib.closing(connections.connect(self._dsn)) as connection,
+            ):
+                channel = sql.Identifier(self._dsn.channel)
+                connection.execute(sql.SQL("LISTEN {}").format(channel))
+                yield _MISSED
+                yield from self._notifications(connection)
+        finally:
+            with self._lock:
+                self._listening -= 1
+                self._close_sockets()
+
+    def _notifications(self, connection: PostgresConnection) -> Iterator[tuple[str, int]]:
+        handle = connection.pgconn
+        while not self._closed.is_set():
+            while (news := handle.notifies()) is not None:
+                told = _NOTIFICATION.fullmatch(news.extra.decode(errors="replace"))
+                if told is None:
+                    # Anybody may speak on the channel: what can't be read may have been news.
+                    yield _MISSED
+                elif told[1] != "0" or news.be_pid != self._advisory_lock.notifier_pid:
+                    yield serialization.decode_tenant(told[2]), int(told[1])
+            if self._closed.is_set():
+                return
+            ready = connections.wait_readable(limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno())
+            if handle.socket in ready:
+                handle.consume_input()
+            elif not ready:
+                # A server that is gone without a word is noticed by asking it.
+                connection.execute("SELECT 1")
+
+    def close(self) -> None:
+        """End it. Closing twice is fine."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._closed.set()
+                self._waker.send(b"x")
+                self._close_sockets()
+
+    def _close_sockets(self) -> None:
+        # Whoever listens still looks at them.
+        if self._closed.is_set() and not self._listening:
+            self._waker.close()
+            self._wakes.close()

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 import psycopg
 
 from limpet import errors
-from limpet.stores.server import driver_errors
-from limpet.stores.server.driver_errors import RETRY_HINT, ErrorCase
+from limpet.errors import RETRY_HINT
+from limpet.stores.server.driver import ErrorCase, error_text, mapped_error
 
 _LOGIN = ErrorCase(
     errors.InvalidRequest,
@@ -119,7 +119,7 @@ _UNREACHABLE = ErrorCase(errors.Unavailable, "does not answer", "Check that it r
 def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CASES_BY_SQLSTATE) -> errors.Error:
     """Return our error for one of PostgreSQL's or the system's."""
     code = getattr(error, "sqlstate", None) or ""
-    text = driver_errors.error_text(error)
+    text = error_text(error)
     case = table.get(code) or table.get(code[:2]) if code else _case_by_text(error, text)
     facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
     if code == _INTERNAL_ERROR and re.search(_DISK_FULL_PATTERN, text):
@@ -127,7 +127,7 @@ def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CAS
     if case is _CONNECTION_ENDED:
         facts["cut"] = True
     hint = _hint(case, text) if case is not None else ""
-    return driver_errors.to_error(case, shown, _without_redundant_text(text), facts, hint)
+    return mapped_error(case, shown, _without_redundant_text(text), facts, hint)
 
 
 def _without_redundant_text(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import cast
 import psycopg
 
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
-from limpet.stores.server.postgres import connections, schema, serialization, sql_files
+from limpet.stores.server.postgres import connections, schema, serialization
 from limpet.stores.server.postgres.connections import PostgresConnection, PostgresConnectionPool, PostgresDsn, Rows
 
 
@@ -22,7 +22,7 @@ class PostgresIndexStore:
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
-        self._sql = sql_files.sql_statements("index_store.sql")
+        self._sql = connections.sql_statements("index_store.sql")
         schema.prepare_schema(place)
         self._connections = PostgresConnectionPool(
             place, lambda connection: schema.check_server(schema.inspect_server(connection), place)

@@ -18,7 +18,7 @@ from psycopg import sql
 
 from limpet import errors, limits
 from limpet.stores.port import DURABILITY_LEVELS
-from limpet.stores.server.postgres import connections, error_mapping, sql_files
+from limpet.stores.server.postgres import connections, error_mapping
 from limpet.stores.server.postgres.connections import DEFAULT_ROLE, PostgresConnection, PostgresDsn
 
 MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
@@ -111,7 +111,7 @@ def prepare_schema(place: PostgresDsn) -> PostgresServer:
         found = schema_version(owner, place)
         _check_role_privileges(owner, place, makes=not found)
         if found < len(MIGRATIONS):
-            migrate(owner, place, {at: sql_files.sql_text(file) for at, file in enumerate(MIGRATIONS, 1)})
+            migrate(owner, place, {at: connections.sql_text(file) for at, file in enumerate(MIGRATIONS, 1)})
         _check_role_membership(owner, place)
     with error_mapping.translate_errors(place.shown), contextlib.closing(connections.connect(place)) as user:
         check_isolation(user, place)
@@ -182,7 +182,7 @@ def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, s
 
 def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
-    has_schema = _fetch_flag(owner, sql_files.sql_statements("server_checks.sql")["schema"], name=place.schema)
+    has_schema = _fetch_flag(owner, connections.sql_statements("server_checks.sql")["schema"], name=place.schema)
     lacking = _create_role(owner, place)
     if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
         lacking.append("CREATE SCHEMA {schema} AUTHORIZATION {user}")
@@ -219,7 +219,7 @@ def _migration_lock(owner: PostgresConnection, place: PostgresDsn) -> Iterator[N
 
 def _create_role(owner: PostgresConnection, place: PostgresDsn) -> list[str]:
     """See to it that the role is there, and that this user may take it; return what only others can do of it."""
-    roles = sql_files.sql_statements("roles.sql")
+    roles = connections.sql_statements("roles.sql")
     if not _fetch_flag(owner, roles["role"], role=place.role):
         if not _fetch_flag(owner, roles["may_create_roles"]):
             return [_CREATE_ROLE, _GRANT_ROLE]
@@ -238,13 +238,13 @@ def _grant_rights(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Let the role use the tables, and nothing else."""
     for name in ("revoke_public", "grant_schema", "grant_tables", "grant_functions"):
         owner.execute(_role_statement(name, place))
-    direct = sql_files.sql_statements("roles.sql")["direct"].encode()
+    direct = connections.sql_statements("roles.sql")["direct"].encode()
     for (statement,) in owner.execute(direct, {"role": place.role}, prepare=False).fetchall():
         owner.execute(statement.encode())
 
 
 def _role_statement(name: str, place: PostgresDsn) -> sql.Composed:
-    text = cast("Any", sql_files.sql_statements("roles.sql")[name])
+    text = cast("Any", connections.sql_statements("roles.sql")[name])
     return sql.SQL(text).format(role=sql.Identifier(place.role), schema=sql.Identifier(place.schema))
 
 
@@ -263,7 +263,7 @@ def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Se
 
 def _check_role_privileges(owner: PostgresConnection, place: PostgresDsn, *, makes: bool) -> None:
     """Raise UnsafeStore, before anything is made, for a role that no policy binds. `makes`: tables will be this user's."""
-    statement = sql_files.sql_statements("roles.sql")["might"].encode()
+    statement = connections.sql_statements("roles.sql")["might"].encode()
     row = owner.execute(statement, {"role": place.role}, prepare=False).fetchone()
     mighty, owns = row or (False, False)
     if mighty or (makes and owns):
@@ -282,7 +282,7 @@ def _role_isolation_error(place: PostgresDsn, role: str, *, mighty: bool) -> err
 
 
 def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> None:
-    roles = sql_files.sql_statements("roles.sql")
+    roles = connections.sql_statements("roles.sql")
     if not _fetch_flag(owner, roles["role"], role=place.role):
         raise _not_set_up_error(owner, place, [_CREATE_ROLE, _GRANT_ROLE])
     if not _fetch_flag(owner, roles["may_set_role"], role=place.role):
@@ -325,7 +325,7 @@ def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> err
 
 
 def _opening_sql(name: str) -> bytes:
-    return sql_files.sql_statements("server_checks.sql")[name].encode()
+    return connections.sql_statements("server_checks.sql")[name].encode()
 
 
 def _fetch_row(connection: PostgresConnection, name: str, **values: object) -> tuple[Any, ...]:
@@ -429,7 +429,7 @@ def _scrub_busy_error(place: PostgresDsn, why: str, waited_s: float | None = Non
 
 
 def _scrub_sql(name: str) -> bytes:
-    return sql_files.sql_statements("scrub.sql")[name].encode()
+    return connections.sql_statements("scrub.sql")[name].encode()
 
 
 def _fetch_rows(owner: PostgresConnection, name: str, **values: object) -> list[tuple[Any, ...]]:

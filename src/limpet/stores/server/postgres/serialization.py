@@ -17,7 +17,6 @@ from psycopg import adapt, pq
 from psycopg.types.numeric import Int8BinaryDumper
 
 from limpet.stores.server.driver import EventErasure, FeedHead, FeedRow, ProjectionRow, TenantChange
-from limpet.stores.server.postgres import sql_files
 
 _BYTEA_OID, _BIGINT_OID, _TEXT_OID, _BYTEA_ARRAY_OID = 17, 20, 25, 1001
 _ARRAY_HEADER = struct.Struct("!iiIii")
@@ -36,6 +35,26 @@ _EVENT_FIXED_BYTES = _EVENT_HEADER.size - 4 + 4 * _FIELD_HEADER.size + 16 + 2 * 
 _BIGINT = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
 _EMPTY_BYTEA_ARRAY = struct.pack("!iiI", 0, 0, _BYTEA_OID)
+
+
+_EMPTY_NAME = "\\-"
+
+
+def encode_tenant(tenant: str) -> str:
+    """Return a tenant's name as text that PostgreSQL can keep: it has no NUL, and is never empty."""
+    if "\\" in tenant or "\0" in tenant:
+        tenant = tenant.replace("\\", "\\\\").replace("\0", "\\0")
+    return tenant or _EMPTY_NAME
+
+
+def decode_tenant(kept_: str) -> str:
+    """Return the tenant's name that was kept so."""
+    if "\\" not in kept_:
+        return kept_
+    if kept_ == _EMPTY_NAME:
+        return ""
+    parts = kept_.split("\\\\")
+    return "\\".join(part.replace("\\0", "\0") for part in parts)
 
 
 class ByteaArray(bytes):
@@ -224,7 +243,7 @@ def append_arguments(change: TenantChange, channel: str, kinds: RecordTypeOids) 
     """Return the arguments of `append`."""
     before, after = change.before, change.after
     return [
-        sql_files.encode_tenant(change.tenant).encode(),
+        encode_tenant(change.tenant).encode(),
         channel.encode(),
         pack_bigint(before.position),
         before.link,
@@ -271,7 +290,7 @@ def apply_arguments(change: TenantChange, channel: str) -> list[_Value]:
     """Return the arguments of `apply`; the last of them only if something is taken away."""
     before, after = change.before, change.after
     found: list[_Value] = [
-        sql_files.encode_tenant(change.tenant).encode(),
+        encode_tenant(change.tenant).encode(),
         _bigints((before.position, before.epoch, after.position, after.epoch)),
         _byteas((before.link, after.link)),
         channel.encode(),

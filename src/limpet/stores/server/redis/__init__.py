@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable
 
 from limpet.core.values import ids
-from limpet.stores.server.redis import dsn
+from limpet.stores.server.redis import connections
 from limpet.stores.server.redis.driver import RedisDriver
 from limpet.stores.server.redis.index_store import RedisIndexStore
 from limpet.stores.server.store import ServerStore
@@ -20,7 +20,7 @@ __all__ = ["RedisDriver", "RedisIndexStore", "exists", "open_driver", "open_inde
 
 def open_driver(url: str) -> RedisDriver:
     """Return a driver for the server that a URL names, once its settings are seen to hold what is asked of them."""
-    driver = RedisDriver(dsn.parse_url(url))
+    driver = RedisDriver(connections.parse_url(url))
     try:
         driver.check()
     except BaseException:
@@ -39,10 +39,10 @@ def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.
 
 def exists(url: str) -> bool:
     """Whether there is a store where a URL says. Nothing is made; raises as `open_store` does."""
-    with contextlib.closing(RedisDriver(dsn.parse_url(url))) as driver:
+    with contextlib.closing(RedisDriver(connections.parse_url(url))) as driver:
         return driver.exists()
 
 
 def open_index_store(url: str) -> RedisIndexStore:
     """Return the shelf beside the store that a URL names."""
-    return RedisIndexStore(dsn.parse_url(url))
+    return RedisIndexStore(connections.parse_url(url))

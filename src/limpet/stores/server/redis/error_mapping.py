@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import redis
 from redis import exceptions
 
 from limpet import errors
-from limpet.stores.server import driver_errors
-from limpet.stores.server.driver_errors import RETRY_HINT, ErrorCase
-from limpet.stores.server.redis.dsn import RedisDsn
+from limpet.errors import RETRY_HINT
+from limpet.stores.server.driver import ErrorCase, error_text, mapped_error
+
+if TYPE_CHECKING:
+    from limpet.stores.server.redis.connections import RedisDsn
 
 DRIVER_ERRORS: Final = (redis.RedisError, OSError)
 """What the driver and the system raise."""
@@ -142,10 +144,10 @@ _CASES_BY_TEXT: Final = (
 
 def to_error(error: Exception, place: RedisDsn) -> errors.Error:
     """Return our error for one of the driver's or the system's."""
-    text = driver_errors.error_text(error)
+    text = error_text(error)
     case = _find_case(error, text)
     hint = _hint(case, place) if case is not None else ""
-    return driver_errors.to_error(case, place.shown, text, {"server": place.shown}, hint)
+    return mapped_error(case, place.shown, text, {"server": place.shown}, hint)
 
 
 def _hint(case: ErrorCase, place: RedisDsn) -> str:

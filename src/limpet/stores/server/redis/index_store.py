@@ -12,8 +12,7 @@ from typing import cast
 
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
 from limpet.stores.server.redis import serialization
-from limpet.stores.server.redis.connections import RedisCall, RedisServers
-from limpet.stores.server.redis.dsn import RedisDsn
+from limpet.stores.server.redis.connections import RedisCall, RedisDsn, RedisServers
 from limpet.stores.server.redis.serialization import encode_name
 from limpet.stores.server.redis.settings import RedisSettings
 
