@@ -66,17 +66,14 @@ class TenantTables:
         self.note_versions = 0
 
     def stream(self, stream: str | int) -> StreamRow | None:
-        """Return a stream by name or number."""
         number = self.stream_numbers.get(stream) if isinstance(stream, str) else stream
         return self.streams.get(number) if number is not None else None
 
     def own_positions(self, stream: StreamRow, low: int, high: int) -> list[int]:
-        """Return the positions of a stream's own events with low <= version <= high."""
         begin, end = max(0, low - stream.first), max(0, high - stream.first + 1)
         return self.positions[stream.number][begin:end]
 
     def has_duplicate(self, change: TenantChange) -> bool:
-        """Return whether a row that a change adds exists already."""
         renamed = {number: name for number, name, _ in change.renames}
         return (
             any(row.number in self.streams or self._has_name(row.name, renamed) for row in change.streams)
@@ -146,7 +143,6 @@ class TenantTables:
                 self.blob_uses.pop(position, None)
 
     def put_derived(self, change: TenantChange) -> None:
-        """Write the derived rows that a change brings."""
         for stretch, text, version in change.claims:
             self.claims.setdefault(stretch, {})[text] = version
         for position, hash_ in change.blob_uses:
@@ -191,11 +187,9 @@ class RamDriver:
         return self.server.tenants.get(tenant) or TenantTables()
 
     def head(self, tenant: str) -> FeedHead:
-        """Return a tenant's head."""
         return self.tables(tenant).head
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has events, sorted."""
         with self.server.lock:
             return sorted(name for name, tables in self.server.tenants.items() if tables.rows)
 
@@ -204,17 +198,14 @@ class RamDriver:
         return []
 
     def tenants_with_notes(self) -> list[str]:
-        """Return every tenant that has notes, sorted."""
         with self.server.lock:
             return sorted(name for name, tables in self.server.tenants.items() if tables.notes)
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
-        """Return a stream by name or number."""
         with self.server.lock:
             return self.tables(tenant).stream(stream)
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
-        """Return streams with number > after, by number."""
         with self.server.lock:
             streams = self.tables(tenant).streams
             numbers = sorted(number for number in streams if number > after)
@@ -223,7 +214,6 @@ class RamDriver:
     def own_events(
         self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
     ) -> tuple[StreamRow | None, list[FeedRow]]:
-        """Return a stream and its own events with low <= version <= high."""
         with self.server.lock:
             tables = self.tables(tenant)
             row = tables.stream(stream)
@@ -234,14 +224,12 @@ class RamDriver:
             return row, [tables.rows[position] for position in page if position in tables.rows]
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
-        """Return events with position > after, in order."""
         with self.server.lock:
             rows = self.tables(tenant).rows
             last = min(after + limit, next(reversed(rows), 0))
             return [rows[position] for position in range(after + 1, last + 1) if position in rows]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
-        """Return the version of a stream's last own event up to a position; 0 if it had none."""
         with self.server.lock:
             tables = self.tables(tenant)
             row = tables.stream(stream)
@@ -249,7 +237,6 @@ class RamDriver:
             return row.first + count - 1 if row and count else 0
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        """Return the lowest own version within low … high with at least this ordinal; 0 if none."""
         with self.server.lock:
             tables = self.tables(tenant)
             row = tables.stream(number)
@@ -259,7 +246,6 @@ class RamDriver:
             return tables.rows[own[at]].event.address.version if at < len(own) else 0
 
     def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
-        """Return stretch, text and version of those of these claims that these stretches have."""
         with self.server.lock:
             by_stretch = self.tables(tenant).claims
             return [
@@ -270,13 +256,11 @@ class RamDriver:
             ]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        """Return how many claims stretches have."""
         with self.server.lock:
             by_stretch = self.tables(tenant).claims
             return sum(len(by_stretch.get(stretch, ())) for stretch in set(stretches))
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        """Return the names of other streams that have a base in this one, and the base's version."""
         with self.server.lock:
             return [
                 (row.name, base.version)
@@ -286,18 +270,15 @@ class RamDriver:
             ]
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
-        """Return an idempotency key's use."""
         with self.server.lock:
             return self.tables(tenant).keys.get(key)
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
-        """Return keys > after, by their text."""
         with self.server.lock:
             keys = self.tables(tenant).keys
             return [keys[key] for key in sorted(key for key in keys if key > after)[:limit]]
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
-        """Return keys whose first … last has one of these positions."""
         with self.server.lock:
             return [
                 row.key
@@ -306,7 +287,6 @@ class RamDriver:
             ]
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop keys used before that moment; return how many."""
         with self.server.lock:
             keys = self.tables(tenant).keys
             old = [key for key, row in keys.items() if row.time_us < before_us]
@@ -315,43 +295,36 @@ class RamDriver:
             return len(old)
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
-        """Return one projection."""
         with self.server.lock:
             return self.tables(tenant).projections.get(kind, {}).get(id)
 
     def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
-        """Return one page of projections."""
         with self.server.lock:
             rows = self.tables(tenant).projections.get(query.kind, {}).values()
             matches = [row for row in rows if _matches_query(row.projection, query)]
         return heapq.nlargest(query.offset + query.limit, matches, key=_sort_key)[query.offset :]
 
     def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
-        """Return projections of all kinds with (kind, id) > after, in that order."""
         with self.server.lock:
             by_kind = self.tables(tenant).projections
             places = sorted((k, i) for k, rows in by_kind.items() for i in rows if (k, i) > after)
             return [by_kind[kind][id_] for kind, id_ in places[:limit]]
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
-        """Return the newest snapshot of a stream."""
         with self.server.lock:
             tables = self.tables(tenant)
             return tables.snapshots.get(tables.stream_numbers.get(stream, 0))
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of blobs that exist, by hash; unchecked."""
         with self.server.lock:
             blobs = self.tables(tenant).blobs
             return {hash_: blobs[hash_] for hash_ in hashes if hash_ in blobs}
 
     def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
-        """Return blobs with hash > after, by hash."""
         with self.server.lock:
             return sorted(i for i in self.tables(tenant).blobs.items() if i[0] > after)[:limit]
 
     def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
-        """Return uses of blobs of whole positions > after, about `limit` of them."""
         uses: list[tuple[int, bytes]] = []
         with self.server.lock:
             by_position = self.tables(tenant).blob_uses
@@ -362,7 +335,6 @@ class RamDriver:
         return uses
 
     def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
-        """Return those of the blobs that exist and that no event of other streams refers to."""
         with self.server.lock:
             tables = self.tables(tenant)
             used = set[bytes]()
@@ -372,12 +344,10 @@ class RamDriver:
             return {hash_ for hash_ in hashes if hash_ in tables.blobs} - used
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
-        """Return a note."""
         with self.server.lock:
             return self.tables(tenant).notes.get(name)
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set a note."""
         with self.server.lock:
             tables = self.server.tenants.setdefault(tenant, self.tables(tenant))
             row = tables.notes.get(name)
@@ -393,14 +363,12 @@ class RamDriver:
             return True
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
-        """Return notes whose names begin with a prefix, those > after, by name."""
         with self.server.lock:
             notes = self.tables(tenant).notes
             names = sorted(name for name in notes if name.startswith(prefix) and name > after)
             return [notes[name] for name in names[:limit]]
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
-        """Apply changes of different tenants, each by itself."""
         return [self._apply_change(change) for change in changes]
 
     def pipeline(self) -> ChangePipeline | None:
@@ -430,7 +398,6 @@ class RamDriver:
                     listener.put(notification)
 
     def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
-        """Replace all that is derived of tenants; return False if a head differs from `before`."""
         changes = list(derived)
         with self.server.lock:
             if any(self.tables(tenant).head != head for tenant, head in before.items()):
@@ -450,13 +417,11 @@ class RamDriver:
         return self._has_advisory_lock
 
     def release_advisory_lock(self, tenant: str) -> None:
-        """Release the lock if this driver has it."""
         if self._has_advisory_lock:
             self._has_advisory_lock = False
             self.server.advisory_locks[tenant].release()
 
     def pending_erasures(self) -> bytes | None:
-        """Return the pending work of erasures."""
         return self.server.pending
 
     def scrub(self, done: bytes, left: bytes) -> None:
@@ -465,7 +430,6 @@ class RamDriver:
             self.server.pending = left + (self.server.pending or b"").removeprefix(done) or None
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position of every change until the driver is closed."""
         with self.server.lock:
             self.server.listeners.append(self._notifications)
         yield "", 0
@@ -473,7 +437,6 @@ class RamDriver:
             yield notification
 
     def status(self) -> Mapping[str, Json]:
-        """Return backend and counts."""
         with self.server.lock:
             tables = self.server.tenants.values()
             return {
@@ -484,7 +447,6 @@ class RamDriver:
             }
 
     def close(self) -> None:
-        """Refuse all later calls and end `listen`."""
         self._closed = True
         self._notifications.put(None)
 
@@ -519,7 +481,6 @@ class VolatileStore(ServerStore):
         return super().commit(appends)
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:  # noqa: ARG002 - the port's parameter
-        """Raise NoBackup: there is no file to copy."""
         self._check_open()
         raise errors.NoBackup(
             "a volatile store has no file to back up.",

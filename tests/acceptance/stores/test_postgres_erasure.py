@@ -151,9 +151,9 @@ def test_a_statement_of_the_upkeep_that_fails_is_no_damage(url: str, monkeypatch
     with closing(open_(url)) as store, closing(PostgresDriver(connections.parse_url(url))) as driver:
         commit_all(store, make_append(write("a", 0, b"x"), tenant="red"))
         blank(driver, "red", 1)
-        broken = {**connections.sql_statements("scrub.sql"), "now": "SELECT '4294968000'::xid::text"}
+        broken = {**schema._statements(), "now": "SELECT '4294968000'::xid::text"}
         with monkeypatch.context() as patch:
-            patch.setattr(connections, "sql_statements", lambda _: broken)
+            patch.setattr(schema, "_statements", lambda: broken)
             with pytest.raises(errors.Unavailable, match="out of range"):
                 driver.scrub(b"todo\n", b"")
         assert driver.pending_erasures() == b"todo\n"

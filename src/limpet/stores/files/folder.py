@@ -68,7 +68,6 @@ def files_named(folder: Path, names: re.Pattern[str]) -> Iterator[Path]:
 
 
 def remove_files(files: StoreFiles, paths: Iterable[Path]) -> list[Path]:
-    """Remove files; return those that can't be removed."""
     left: list[Path] = []
     for path in paths:
         try:
@@ -79,7 +78,6 @@ def remove_files(files: StoreFiles, paths: Iterable[Path]) -> list[Path]:
 
 
 def leftover_names(names: re.Pattern[str]) -> re.Pattern[str]:
-    """Return the pattern of temporary files that an interrupted writer of such files leaves."""
     return re.compile(f"({names.pattern}){_TEMPORARY_SUFFIX}")
 
 
@@ -150,7 +148,6 @@ class StoreFolder:
         return any(self.journal.glob("*.jsonl")) or any(map(is_session_document, self.sessions.glob("[!.]*.json")))
 
     def is_store(self) -> bool:
-        """Return whether the folder holds a store, or the remains of one that lost its journal."""
         return self._has_traces() or (self.index / INDEX_NAME).is_file()
 
     def _make_folder(self, folder: Path) -> None:
@@ -250,7 +247,6 @@ def encode_document(document: Mapping[str, Json]) -> bytes:
 
 
 def decode_document(data: bytes) -> dict[str, Json] | None:
-    """Return the document in a text if its checksum matches, else None."""
     end = len(_CHECKSUM_FIELD) + _CHECKSUM_CHARS + len(_DOCUMENT_END)
     body, seal = data[:-end], data[-end:]
     check = hashlib.sha256(body).hexdigest().encode()
@@ -288,7 +284,6 @@ class FileDocuments:
         self._error_translator = error_mapping.translator(str(folder))
 
     def safe_name(self, text: str, apart: str = "") -> str:
-        """Return a safe name for any text. `apart` separates equal texts of different tenants."""
         return safe_name(text, apart)
 
     @contextlib.contextmanager
@@ -317,7 +312,6 @@ class FileDocuments:
             pause_s = min(2 * pause_s, write_lock.LOCK_POLL_S_MAX)
 
     def _clear_leftovers(self) -> list[Path]:
-        """Remove temporary files of interrupted writers; return those that can't be removed. No other process writes here now."""
         self._cleared = True
         return remove_files(self._files, files_named(self.folder, leftover_names(_DOCUMENT_NAMES)))
 
@@ -342,19 +336,15 @@ class FileDocuments:
         self._files.rename(path, aside)
 
     def get(self, name: str) -> dict[str, Json] | None:
-        """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
         return self.get_primary(name) or self._read_document(self._backup(name))
 
     def get_primary(self, name: str) -> dict[str, Json] | None:
-        """Return a document; None if it is missing or does not verify."""
         return self._read_document(self._path(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether a document exists, even if it is damaged."""
         return self._path(name).is_file()
 
     def checksum(self, name: str) -> bytes | None:
-        """Return the checksum at the end of a document; None if it is missing."""
         return self._read_bytes(self._path(name), _CHECKSUM_CHARS + len(_DOCUMENT_END))
 
     def drop(self, name: str) -> None:

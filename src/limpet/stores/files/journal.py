@@ -57,7 +57,6 @@ _PADDING_OR_ZEROS: Final = PADDING + b"\0"
 
 
 def segment_file_name(segment: int) -> str:
-    """Return the file name of a segment."""
     return f"{segment:06d}.jsonl"
 
 
@@ -75,7 +74,6 @@ class CommitJournal:
         self._settled_stamp: tuple[int, int, int] | None = None
 
     def path(self, segment: int) -> Path:
-        """Return where a segment is."""
         return self.folder / segment_file_name(segment)
 
     def segments(self) -> list[int]:
@@ -123,7 +121,6 @@ class CommitJournal:
             return
 
     def _has_more(self, segment: int, offset: int) -> bool:
-        """Return whether anything but padding follows an offset."""
         return next(self._lines(segment, offset), None) is not None or self.path(segment + 1).exists()
 
     def begin(self, store_id: bytes) -> JournalPoint:
@@ -136,7 +133,6 @@ class CommitJournal:
         return JournalPoint(1, len(line), 0, check)
 
     def has_line_at(self, point: JournalPoint) -> bool:
-        """Return whether a line with the point's checksum ends there."""
         if point == START:
             return True
         width = 2 * journal_lines.CHECKSUM_CHARS
@@ -203,7 +199,6 @@ class CommitJournal:
         return change
 
     def first_point(self) -> JournalPoint:
-        """Return the end of the very first line, before all commits."""
         line = next(self._lines(1), b"")
         return JournalPoint(1, len(line), 0, journal_lines.stated_checksum(line))
 
@@ -241,12 +236,10 @@ class CommitJournal:
         return self._files.read(fd, self._files.size(fd) - offset, offset)
 
     def look_at_folder(self) -> FolderLook:
-        """Return the time and the folder's stamp."""
         # First the clock, then the folder: a change while the files are read is seen by the next look.
         return time.time_ns(), self._files.folder_stamp(self._text)
 
     def is_folder_unchanged(self, look: FolderLook) -> bool:
-        """Return whether no file was added, removed or replaced since the files were checked."""
         return look[1] is not None and look[1] == self._settled_stamp
 
     def _keep_look(self, look: FolderLook) -> None:
@@ -344,7 +337,6 @@ class CommitJournal:
         return JournalPoint(segment, len(first) + len(line), change.n, check)
 
     def _open_segment(self, segment: int, *, make: bool = False) -> int:
-        """Return the open file of a segment; reopen it if the path has another file now."""
         found = self._files.inode_at(str(self.path(segment)))
         if found is None and not make:
             raise truncated_journal_error(self.folder)
@@ -369,14 +361,12 @@ class CommitJournal:
         self._keep_look(look)
 
     def close(self) -> None:
-        """Close the open segment."""
         fd, self._fd, self._settled_stamp, self._size = self._fd, None, None, 0
         if fd is not None:
             self._files.close(fd)
 
 
 def truncated_journal_error(folder: Path, lost: int = 0) -> errors.Corrupt:
-    """Return the error for a journal that ends before what was acknowledged."""
     more = f"{lost:,} commit(s) that were" if lost else "what was"
     return errors.Corrupt(
         f"{folder} does not have {more} acknowledged in it: it was cut off, or an older one was put here.",
@@ -386,7 +376,6 @@ def truncated_journal_error(folder: Path, lost: int = 0) -> errors.Corrupt:
 
 
 def lost_journal_error(root: Path) -> errors.Corrupt:
-    """Return the error for a store folder without its journal."""
     rescue = rescue_hint(root) if (root / ".index" / "state.db").is_file() else ""
     return errors.Corrupt(
         f"{root} has lost its journal: {root / 'journal' / segment_file_name(1)} is not there.",

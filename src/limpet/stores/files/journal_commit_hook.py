@@ -73,7 +73,6 @@ class JournalCommitHook(CommitHook):
         return self._folder.journal / LOCK_NAME
 
     def erased_list_path(self, store: Path) -> Path:
-        """Return the path of the list of erased events."""
         del store
         return self._folder.root / "erased.list"
 
@@ -111,7 +110,6 @@ class JournalCommitHook(CommitHook):
         return False
 
     def attach(self, connection: apsw.Connection) -> None:
-        """Record all that a connection writes."""
         self._recorder.attach(connection)
 
     def derive(self) -> port.StreamDeriver:
@@ -267,7 +265,6 @@ class JournalCommitHook(CommitHook):
             self._put_point(connection, self._point)
 
     def rolled_back(self) -> None:
-        """Drop the changes of the transaction."""
         self._recorder.clear()
         self._point_is_current = False
 
@@ -287,7 +284,6 @@ class JournalCommitHook(CommitHook):
         return damage or (not_removed_error(left) if left else None)
 
     def _is_untouched(self, connection: apsw.Connection, document: Mapping[str, Json]) -> bool:
-        """Return whether nothing was ever erased from a document's stream or its bases."""
         match document:
             case {"tenant": str(tenant), "stream": str(stream), "version": int(at), "link": str(link)} if (
                 0 < at <= NUMBER_MASK
@@ -312,7 +308,6 @@ class JournalCommitHook(CommitHook):
         return self._point.n
 
     def new_verification(self) -> JournalVerification:
-        """Return a new check of the journal."""
         return JournalVerification(self.journal, self._folder)
 
     def refill(self, connection: apsw.Connection, derive: port.StreamDeriver) -> Iterator[port.Rebuilt]:
@@ -326,9 +321,7 @@ class JournalCommitHook(CommitHook):
         self._put_point(connection, self._point)
 
     def before_close(self) -> None:
-        """Remove the padding of the journal."""
         self.journal.remove_padding(self._point)
 
     def close(self) -> None:
-        """Close the journal."""
         self.journal.close()

@@ -52,7 +52,6 @@ class RowChangeRecorder:
         self._paused = False
 
     def attach(self, connection: apsw.Connection) -> None:
-        """Record every change that a connection makes."""
         connection.preupdate_hook(self._record)
 
     def _record(self, update: apsw.PreUpdate) -> None:
@@ -74,7 +73,6 @@ class RowChangeRecorder:
             self._paused = False
 
     def clear(self) -> None:
-        """Drop the recorded changes."""
         self._rows = {}
 
     def take_commit(
@@ -246,7 +244,6 @@ def _apply_other_rows(connection: apsw.Connection, change: journal_lines.CommitL
 
 
 def event_row(event: journal_lines.EventEntry) -> chain.EventRow:
-    """Return an event's columns."""
     salt = None if event.salt is None else bytes.fromhex(event.salt)
     return chain.EventRow(
         event_address(event), bytes(event.header), journal_lines.decode_content(event.payload), salt, bytes.fromhex(event.digest),
@@ -359,7 +356,6 @@ class JournalVerification:
                 raise chain.damaged_blob_error(hash_)
 
     def differences(self, connection: apsw.Connection) -> Iterator[str]:
-        """Yield the differences between index and journal. The caller holds the write lock."""
         names = verification.read_tenants(connection)
         for tenant in sorted(names.keys() | self._heads.keys()):
             head = verification.read_head(connection, tenant)
@@ -500,7 +496,6 @@ class ErasedContentRemover:
         self._sql = index_statements()
 
     def __call__(self, change: CommitLine) -> CommitLine:
-        """Return a line without the content that the index no longer has."""
         pending = change.pending
         if pending is not None and self._row("pending") != (pending.bytes,):
             pending = None

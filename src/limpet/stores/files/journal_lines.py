@@ -71,7 +71,6 @@ class LineContent(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def bytes(self) -> bytes:
-        """The bytes that were written."""
         if self.json is not UNSET:
             return builtins.bytes(self.json)
         if self.text is not UNSET:
@@ -96,7 +95,6 @@ def encode_content(content: bytes) -> LineContent:
 
 
 def decode_content(content: LineContent | None) -> bytes | None:
-    """Return the bytes of a content, or None."""
     return None if content is None else content.bytes
 
 

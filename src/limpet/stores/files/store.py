@@ -124,7 +124,6 @@ class FilesStore(SQLiteStore):
         yield made
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts."""
         return {
             **super().status(),
             "store": str(self.folder.root),

@@ -116,16 +116,13 @@ class ChangeBuilder:
 
     @property
     def head_after(self) -> FeedHead:
-        """The head after the change."""
         return FeedHead(self._position, self._link, self.head_before.epoch)
 
     @property
     def is_empty(self) -> bool:
-        """Whether no append was added."""
         return not self._rows
 
     def build_change(self) -> TenantChange:
-        """Return all appends as one change."""
         tenant, rows = self._tenant, self._projections
         put = [row for row in rows.values() if row is not None]
         # Most changes have rows, claims and projections only: generators for the rest would take as long again.
@@ -159,7 +156,6 @@ class ChangeBuilder:
                 yield number, stream.name, checked_reads.stream_checksum(self._tenant, stream)
 
     def update_cache(self) -> None:
-        """Put head and streams after the change into the cache."""
         cached = self._cached
         cached.head = self.head_after
         cached.streams |= self.streams
@@ -204,7 +200,6 @@ class ChangeBuilder:
         return None
 
     def _spans_before_write(self, write: port.StreamWrite, stream: StreamRow | None) -> tuple[Span, ...]:
-        """Return the spans that a write continues."""
         if write.base is not None:
             return self._base_spans(write.base)[1]
         if stream is None:
@@ -309,11 +304,9 @@ class DerivedRows(msgspec.Struct, frozen=True):
     projections: list[ProjectionRow] = []
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.claims) + len(self.blob_uses) + len(self.projections)
 
     def extend(self, other: DerivedRows) -> None:
-        """Add the rows of another object."""
         self.claims.extend(other.claims)
         self.blob_uses.extend(other.blob_uses)
         self.projections.extend(other.projections)
@@ -379,7 +372,6 @@ class ServerPipeline:
         """Tenants with a refused commit. The server refuses the later ones too: that is no sign of another writer."""
 
     def __enter__(self) -> ServerPipeline:
-        """Borrow the connection."""
         self._pipeline.__enter__()
         return self
 
@@ -426,7 +418,6 @@ class ServerPipeline:
         return True
 
     def receive(self) -> list[port.AppendOutcome]:
-        """Wait for the oldest commit in flight and return its outcomes. A refused one is Stale for every append."""
         results = self._pipeline.receive()
         commit = self._in_flight.popleft()
         for (tenant, builder), result in zip(commit.builders.items(), results, strict=True):
@@ -444,11 +435,9 @@ class ServerPipeline:
         return commit.outcomes
 
     def has_answer(self) -> bool:
-        """Whether `receive` would find part of an answer."""
         return self._pipeline.has_answer()
 
     def fileno(self) -> int:
-        """Return the file descriptor that becomes readable with an answer."""
         return self._pipeline.fileno()
 
 

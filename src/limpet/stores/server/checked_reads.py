@@ -27,12 +27,10 @@ def _checksum(*fields: object) -> bytes:
 
 
 def note_checksum(tenant: str, name: str, note: port.Note) -> bytes:
-    """Return the checksum of a note."""
     return _checksum(tenant, name, note.version, note.value)
 
 
 def projection_checksum(tenant: str, row: port.Projection) -> bytes:
-    """Return the checksum of a projection."""
     return _checksum(tenant, row)
 
 
@@ -74,7 +72,6 @@ def checked_redaction(tenant: str, position: int, erasure: EventErasure) -> byte
 
 
 def checked_stream(tenant: str, row: StreamRow) -> StreamRow:
-    """Return a stream; raise Corrupt if its checksum differs."""
     if row.checksum != stream_checksum(tenant, row):
         raise errors.Corrupt(
             f"the record of stream {row.number:,} is damaged.", facts={"tenant": tenant, "stream": row.number}
@@ -83,7 +80,6 @@ def checked_stream(tenant: str, row: StreamRow) -> StreamRow:
 
 
 def checked_key(tenant: str, row: KeyRow) -> port.RawKey:
-    """Return an idempotency key's use; raise Corrupt if its checksum differs."""
     hash_ = row.command_hash[CHECKSUM_BYTES:]
     used = port.RawKey(row.key, hash_, row.first, row.last, row.time_us)
     if row != key_row(tenant, used):
@@ -92,14 +88,12 @@ def checked_key(tenant: str, row: KeyRow) -> port.RawKey:
 
 
 def checked_note(tenant: str, row: NoteRow) -> port.Note:
-    """Return a note; raise Corrupt if its checksum differs."""
     if row.checksum != note_checksum(tenant, row.name, row.note):
         raise errors.Corrupt("a stored note is damaged.", facts={"tenant": tenant})
     return row.note
 
 
 def checked_projection(tenant: str, row: ProjectionRow) -> port.Projection:
-    """Return a projection; raise Corrupt if its checksum differs."""
     if row.checksum != projection_checksum(tenant, row.projection):
         raise errors.Corrupt("a stored projection is damaged.")
     return row.projection
@@ -120,7 +114,6 @@ def checked_event(tenant: str, row: FeedRow, name: str) -> port.StoredEvent:
 
 
 def unnamed_stream_error(number: int) -> errors.Corrupt:
-    """Return the error for events whose stream does not exist."""
     return errors.Corrupt(f"stream {number:,} has no name.", facts={"stream": number})
 
 
@@ -130,7 +123,6 @@ def continues_after(driver: Driver, tenant: str, position: int) -> bool:
 
 
 def missing_head_error(tenant: str) -> errors.Corrupt:
-    """Return the error for a log whose head is lost."""
     return errors.Corrupt(
         f"tenant {tenant!r} has events, but the record of how many is lost.",
         hint="Put the server's data back from a backup; what is readable can be exported: `limpet export`.",
@@ -277,7 +269,6 @@ def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: in
 
 
 def to_key_record(used: port.RawKey) -> port.KeyRecord:
-    """Return the use of an idempotency key without its text and time."""
     return port.KeyRecord(used.command_hash, used.first, used.last)
 
 

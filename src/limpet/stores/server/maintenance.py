@@ -437,7 +437,6 @@ def rebuild(
 
 
 def raise_if_damaged(faults: list[str]) -> None:
-    """Raise Corrupt if there are faults."""
     if faults:
         raise errors.Corrupt(
             f"the store is damaged: {faults[0]}",
@@ -562,7 +561,6 @@ class ServerErasure:
         yield notice
 
     def _erased_name(self, stream: StreamRow) -> tuple[int, str, bytes]:
-        """Return number, new name and checksum of an erased stream."""
         renamed = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
         return stream.number, renamed.name, checked_reads.stream_checksum(self._tenant, renamed)
 
@@ -696,37 +694,30 @@ class ServerCopyTarget:
         return stored
 
     def head(self) -> tuple[int, bytes]:
-        """Return position and link of the last event."""
         return self._head.position, self._head.link
 
     def stream_name_and_version(self, number: int) -> tuple[str, int] | None:
-        """Return name and version of a stream."""
         if number not in self._streams:
             self._streams[number] = checked_reads.find_stream(self._driver, self._tenant, number)
         stream = self._streams[number]
         return (stream.name, stream.version) if stream is not None else None
 
     def stream_number(self, name: str) -> int:
-        """Return the number of the stream that has a name; 0 if none has."""
         stream = checked_reads.find_stream(self._driver, self._tenant, name)
         return stream.number if stream is not None else 0
 
     def link_at(self, position: int) -> bytes:
-        """Return the link of an event; empty if there is none."""
         rows = self._driver.feed(self._tenant, after=position - 1, limit=1)
         return rows[0].event.link if rows else b""
 
     def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
-        """Return those of the blobs that are not stored."""
         stored = self._driver.blobs(self._tenant, hashes) if hashes else {}
         return [hash_ for hash_ in hashes if hash_ not in stored]
 
     def find_raw_key(self, key: str) -> RawKey | None:
-        """Return the stored use of an idempotency key."""
         return self._keys.get(key)
 
     def build_change(self, plan: store_copy.CopyPlan) -> TenantChange:
-        """Return the change that stores the page."""
         again = {raw.position for raw in plan.newly_erased}
         numbers = tuple({raw.number: None for raw in plan.newly_erased})
         left = list(self._remaining_uses(again, numbers)) if again else []

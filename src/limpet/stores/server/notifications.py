@@ -57,7 +57,6 @@ class CommitNotifications:
         self._closed = False
 
     def notify(self, tenants: Iterable[str]) -> None:
-        """Wake the waiters for tenants."""
         # Read without the lock: a waiter that is added just now polls once before it sleeps, so it misses nothing.
         if self._waiters:
             with self._lock:
@@ -83,7 +82,6 @@ class CommitNotifications:
             return received
 
     def start_listener(self) -> None:
-        """Start the listener thread unless it runs."""
         if self._thread is None:
             with self._changed:
                 if self._thread is None and not self._closed:

@@ -39,7 +39,6 @@ CHANGE_TRIES_MAX = 8
 
 
 def duplicate_row_error(tenant: str) -> errors.Corrupt:
-    """Return the error for a server that has rows beyond its head."""
     return errors.Corrupt(
         "the server already has a row that a commit adds, although its log does not account for that row.",
         hint="Nothing was changed. `limpet verify` lists all damage.",
@@ -229,7 +228,6 @@ class ServerStore:
         return stream
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
-        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
         row = self._find_stream(tenant, stream)
         if row is None:
             return 0
@@ -248,7 +246,6 @@ class ServerStore:
         at: int | None = None,
         newest: bool = False,
     ) -> list[port.StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
         cached = self._cached_tenant(tenant)
         low, high = max(after, 0) + 1, UNBOUNDED if until is None else min(until, UNBOUNDED)
         if low > high or limit <= 0 or (at is not None and at <= 0):
@@ -261,7 +258,6 @@ class ServerStore:
         return events
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
-        """Return the tenant's events with position > after, in order, at most `limit`."""
         self._cached_tenant(tenant)
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
@@ -270,7 +266,6 @@ class ServerStore:
         return [checked_reads.checked_event(tenant, row, row.stream) for row in rows]
 
     def head(self, tenant: str) -> int:
-        """Return the position of the tenant's last event; 0 if it has none."""
         position = self._feed_head(tenant).position
         if not position and checked_reads.continues_after(self._driver, tenant, 0):
             raise checked_reads.missing_head_error(tenant)
@@ -281,11 +276,9 @@ class ServerStore:
         return cached.head if cached is not None else self._loss_detector.checked_head(tenant)
 
     def cache_epoch(self, tenant: str) -> int:
-        """Return a number that changes with each rebuild, each erasure and each loss of events."""
         return self._loss_detector.cache_epoch(tenant, self._feed_head(tenant))
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash, without those that it lacks."""
         self._cached_tenant(tenant)
         return checked_reads.read_blobs(self._driver, tenant, hashes)
 
@@ -294,27 +287,22 @@ class ServerStore:
         return checked_reads.stream_path(self._driver, tenant, row, at) if row is not None else ()
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         return checked_reads.find_ordinal(self._driver, tenant, self._stream_path(tenant, stream, at), ordinal)
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
-        """Return the version of the event that made the claim; 0 if it is free."""
         return checked_reads.find_claim(self._driver, tenant, self._stream_path(tenant, stream, at), claim)
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
-        """Return the use of an idempotency key; None if it is unused."""
         self._cached_tenant(tenant)
         row = self._driver.key(tenant, key)
         return checked_reads.to_key_record(checked_reads.checked_key(tenant, row)) if row else None
 
     def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection; None if there is none."""
         self._cached_tenant(tenant)
         row = self._driver.projection(tenant, kind, id)
         return checked_reads.checked_projection(tenant, row) if row else None
 
     def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
-        """Return one page of projections."""
         self._cached_tenant(tenant)
         return [checked_reads.checked_projection(tenant, row) for row in self._driver.query_projections(tenant, query)]
 
@@ -332,12 +320,10 @@ class ServerStore:
         return snapshot if stream_paths.clip(spans, snapshot.version - 1, snapshot.version) else None
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the streams that were forked from this one, each with the version that it was forked at."""
         row = self._find_stream(tenant, stream)
         return self._driver.forks(tenant, row.number) if row is not None else []
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True as soon as the feed has a position > after; False after the timeout."""
 
         def is_reached() -> bool:
             self._check_open()
@@ -346,14 +332,12 @@ class ServerStore:
         return self._notifications.wait(tenant, is_reached, timeout_s)
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has events, sorted."""
         self._check_open()
         return self._driver.tenants()
 
     # Notes
 
     def note(self, tenant: str, name: str) -> port.Note | None:
-        """Return a note; None if there is none."""
         self._check_open()
         check_note(name)
         row = self._driver.note(tenant, name)
@@ -366,7 +350,6 @@ class ServerStore:
         return self._driver.put_note(tenant, name, value, expected=expected)
 
     def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
-        """Return notes whose names have a prefix, by name, beginning after `after`."""
         self._check_open()
         rows = self._driver.notes(tenant, prefix, after=after, limit=limit)
         return [(row.name, checked_reads.checked_note(tenant, row)) for row in rows]
@@ -374,7 +357,6 @@ class ServerStore:
     # The store as a whole
 
     def verify(self) -> Iterator[int | port.Report]:
-        """Check every event, blob, note and derived row; yield events checked so far, the report last."""
         self._check_open()
         yield from maintenance.verify(self._driver)
 
@@ -388,7 +370,6 @@ class ServerStore:
         yield from maintenance.rebuild(self._driver, derive, self.write_lock, self._tenant_cache.invalidate)
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
-        """Remove payloads from the log in one change."""
         with self.write_lock():
             # This change tells no cache of the engine: the next batch must report that caches are stale.
             self._tenant_cache.invalidate((erasure.tenant,))
@@ -402,7 +383,6 @@ class ServerStore:
             return port.Stale("", self._driver.head(erasure.tenant).position)
 
     def _apply_change(self, change: TenantChange) -> bool:
-        """Apply one change; return False if the head has moved."""
         (result,) = self._driver.apply([change])
         if isinstance(result, DuplicateRow):
             raise duplicate_row_error(change.tenant)
@@ -413,7 +393,6 @@ class ServerStore:
         return True
 
     def pending_erasures(self) -> bytes | None:
-        """Return the pending work of erasures; None once `scrub` has completed it."""
         self._check_open()
         return self._driver.pending_erasures()
 
@@ -426,19 +405,16 @@ class ServerStore:
         self._driver.scrub(done, left)
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Delete idempotency keys used before that moment; return how many."""
         with self.write_lock():
             return self._driver.delete_keys(tenant, before_us=before_us)
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
-        """Return the tenant's events with position > after as stored; each is checked."""
         self._check_open()
         if not 0 <= after < UNBOUNDED or limit <= 0:
             return []
         return self._copy_reader.page(tenant, after, limit)
 
     def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
-        """Return the tenant's idempotency keys by their text, beginning after `after`."""
         self._check_open()
         page = self._driver.keys(tenant, after=after, limit=limit)
         return [checked_reads.checked_key(tenant, row) for row in page]
@@ -451,7 +427,6 @@ class ServerStore:
         blobs: Mapping[bytes, bytes] = {},
         keys: Sequence[port.RawKey] = (),
     ) -> None:
-        """Store copied events, byte for byte, in one change."""
         with self.write_lock():
             self._tenant_cache.invalidate((tenant,))
             for _ in range(CHANGE_TRIES_MAX):
@@ -462,7 +437,6 @@ class ServerStore:
             raise contention_error()
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people: backend, server, versions, durability, counts."""
         self._check_open()
         return {**self._driver.status(), "durability": self.durability}
 

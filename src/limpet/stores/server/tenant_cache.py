@@ -67,7 +67,6 @@ class LossDetector:
         return head.epoch + self._losses.get(tenant, 0) * _LOSS_STEP
 
     def _continues(self, tenant: str, before: FeedHead, head: FeedHead) -> bool:
-        """Whether the log of a head contains the log of an earlier one."""
         if head.position < before.position or head.epoch < before.epoch:
             return False
         if head.position == before.position:
@@ -79,7 +78,6 @@ class LossDetector:
 
 
 def events_lost_error(tenant: str, before: FeedHead, head: FeedHead) -> errors.EventsLost:
-    """Return the error for a server that has lost events."""
     return errors.EventsLost(
         f"acknowledged events are gone: the log had {before.position:,}, and what the server has now"
         f" ({head.position:,}) does not go on from there.",
@@ -176,7 +174,6 @@ class TenantCache:
         return is_valid
 
     def end_batch(self) -> None:
-        """End the batch: release the advisory lock if one is held."""
         if self._locked_tenant is not None:
             tenant, self._locked_tenant = self._locked_tenant, None
             # A lock that can't be released expires.

@@ -42,7 +42,6 @@ from limpet.stores.sql_statements import split_statements
 
 
 def sql_text(name: str) -> str:
-    """Return the text of one of this package's SQL files."""
     return (Path(__file__).with_name("sql") / name).read_text(encoding="utf-8")
 
 
@@ -385,7 +384,6 @@ class PostgresConnectionPool:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody gets a connection any more."""
         return self._closed
 
     def borrow(self) -> BorrowedConnection:
@@ -397,7 +395,6 @@ class PostgresConnectionPool:
         return BorrowedConnection(self)
 
     def take_slot(self) -> PoolSlot:
-        """Wait for room for one connection more."""
         try:
             return self._slots.get(timeout=self._dsn.timeout_s)
         except queue.Empty:
@@ -407,7 +404,6 @@ class PostgresConnectionPool:
             ) from None
 
     def take_connection(self) -> PostgresConnection:
-        """Return a connection that nobody has."""
         return self._take_idle() or self._open_checked()
 
     def _take_idle(self) -> PostgresConnection | None:
@@ -431,7 +427,6 @@ class PostgresConnectionPool:
             return connection
 
     def give_back(self, connection: PostgresConnection, *, sound: bool) -> None:
-        """Take back what was lent; what is not sound is closed."""
         if not (sound and self._keep_idle(connection)) and os.getpid() == self._process:
             _close_quietly(connection)
 
@@ -470,7 +465,6 @@ _SQLSTATE, _BINARY = pq.DiagnosticField.SQLSTATE, pq.Format.BINARY
 
 
 def prepare_statement(connection: PostgresConnection, name: bytes, statement: bytes) -> None:
-    """Have a statement known by a name, as long as the connection stands."""
     if name not in connection.prepared:
         connection.pgconn.send_prepare(name, statement)
         _flush_output(connection)
@@ -607,14 +601,12 @@ class PostgresPipeline:
         self._in_flight: deque[Sequence[TenantChange]] = deque()
 
     def __enter__(self) -> PostgresPipeline:
-        """Borrow the connection."""
         self._connection = self._loan.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back, or throw it away if not every answer was had."""
         connection = self._connection
         del self._connection
         if self._in_flight or error is not None:
@@ -640,16 +632,13 @@ class PostgresPipeline:
         return True
 
     def receive(self) -> list[ChangeResult]:
-        """Wait for what became of the first of them."""
         said = receive_pipelined(self._connection, len(self._in_flight[0]))
         return [self._parse_result(*one) for one in zip(self._in_flight.popleft(), said, strict=True)]
 
     def has_answer(self) -> bool:
-        """Whether something of an answer is there."""
         return has_result(self._connection)
 
     def fileno(self) -> int:
-        """Return the connection's socket."""
         return self._connection.pgconn.socket
 
 

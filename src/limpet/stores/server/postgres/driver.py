@@ -549,11 +549,9 @@ class PostgresAdvisoryLock:
             return True
 
     def is_held(self, tenant: str) -> bool:
-        """Whether it is a tenant's that is had."""
         return self._locked_tenant == tenant
 
     def release(self, tenant: str) -> None:
-        """Give it back, if it is had."""
         with self._lock:
             self._locked_tenant = None
             if self._connection is None:
@@ -580,7 +578,6 @@ class PostgresAdvisoryLock:
                 connection.close()
 
     def close(self) -> None:
-        """Give everything back. Closing twice is fine."""
         with self._lock:
             self._close_connection()
 
@@ -602,7 +599,6 @@ class PostgresListener:
         self._listening = 0
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield ("", 0), then tenant and position. Ends when it is closed; raises what cut it off."""
         with self._lock:
             if self._closed.is_set():
                 return
@@ -641,7 +637,6 @@ class PostgresListener:
                 connection.execute("SELECT 1")
 
     def close(self) -> None:
-        """End it. Closing twice is fine."""
         with self._lock:
             if not self._closed.is_set():
                 self._closed.set()

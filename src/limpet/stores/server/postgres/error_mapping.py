@@ -117,7 +117,6 @@ _UNREACHABLE = ErrorCase(errors.Unavailable, "does not answer", "Check that it r
 
 
 def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CASES_BY_SQLSTATE) -> errors.Error:
-    """Return our error for one of PostgreSQL's or the system's."""
     code = getattr(error, "sqlstate", None) or ""
     text = error_text(error)
     case = table.get(code) or table.get(code[:2]) if code else _case_by_text(error, text)
@@ -131,7 +130,6 @@ def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CAS
 
 
 def _without_redundant_text(text: str) -> str:
-    """Return what was said, without what is said of the server anyhow."""
     for noise in _REDUNDANT_PATTERNS:
         text = re.sub(noise, "", text)
     return text.strip()

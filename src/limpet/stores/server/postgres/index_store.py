@@ -38,20 +38,17 @@ class PostgresIndexStore:
         return cursor.fetchall() if cursor.description else []
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the values of the rows that are there, by key, in one look."""
         rows = self._query("get", book=book.encode(), keys=serialization.bytea_array(list(keys)))
         return dict(rows)
 
     def scan(
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         name = "scan_back" if newest else "scan"
         rows = self._query(name, book=book.encode(), first=first, last=last, limit=limit)
         return [(key, value) for key, value in rows]
 
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
-        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         rows = self._query(
             "lasts",
             book=book.encode(),
@@ -111,7 +108,6 @@ class PostgresIndexStore:
             schema.scrub_table(self._dsn, "shelf")
 
     def clear(self) -> None:
-        """Throw everything away and begin empty, whatever is damaged."""
         with self._connections.borrow() as user, connections.owner_connection(self._dsn) as owner:
             try:
                 owner.execute(self._sql["truncate"].encode())
@@ -123,7 +119,6 @@ class PostgresIndexStore:
         return int(self._query("size")[0][0])
 
     def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
         self._connections.close()
 
 

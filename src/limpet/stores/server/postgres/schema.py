@@ -7,6 +7,7 @@ unless a tenant is set. `scrub_erased` rewrites tables so that no file holds an 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from psycopg import sql
 from limpet import errors, limits
 from limpet.stores.port import DURABILITY_LEVELS
 from limpet.stores.server.postgres import connections, error_mapping
-from limpet.stores.server.postgres.connections import DEFAULT_ROLE, PostgresConnection, PostgresDsn
+from limpet.stores.server.postgres.connections import DEFAULT_ROLE, PostgresConnection, PostgresDsn, Rows
 
 MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
 """The files that lift a store by one version each, from nothing on."""
@@ -51,14 +52,12 @@ class PostgresServer(msgspec.Struct, frozen=True):
 
     @property
     def durability(self) -> str:
-        """What survives once a commit was acknowledged."""
         if self.synchronous_commit == "off":
             return "none"
         return "power-loss" if self.fsync and self.full_page_writes else "process-crash"
 
 
 def inspect_server(connection: PostgresConnection) -> PostgresServer:
-    """Ask a server about itself."""
     row = _fetch_row(connection, "server")
     return PostgresServer(int(row[0]), *row[1:])
 
@@ -91,16 +90,12 @@ def check_server(server: PostgresServer, place: PostgresDsn) -> None:
 
 
 def _weak_settings(server: PostgresServer) -> str:
-    weak = [
-        f"{name} is off"
-        for name, on in (
-            ("synchronous_commit", server.synchronous_commit != "off"),
-            ("fsync", server.fsync),
-            ("full_page_writes", server.full_page_writes),
-        )
-        if not on
-    ]
-    return ", ".join(weak)
+    settings = {
+        "synchronous_commit": server.synchronous_commit != "off",
+        "fsync": server.fsync,
+        "full_page_writes": server.full_page_writes,
+    }
+    return ", ".join(f"{name} is off" for name, on in settings.items() if not on)
 
 
 def prepare_schema(place: PostgresDsn) -> PostgresServer:
@@ -119,7 +114,6 @@ def prepare_schema(place: PostgresDsn) -> PostgresServer:
 
 
 def store_exists(place: PostgresDsn) -> bool:
-    """Whether the schema holds a store."""
     with connections.owner_connection(place) as owner:
         return schema_version(owner, place) > 0
 
@@ -130,10 +124,13 @@ def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
         if _fetch_row(connection, "hidden", schema=place.schema)[0]:
             raise _hidden_schema_error(connection, place)
         if _fetch_row(connection, "is_used")[0]:
-            raise _not_a_store_error(place)
+            raise errors.NotAStore(
+                f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
+                hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
+            )
         return 0
-    row = connection.execute(_opening_sql("version"), prepare=False).fetchone()
-    said = bytes(row[0]) if row else b""
+    rows = _fetch_rows(connection, "version")
+    said = bytes(rows[0][0]) if rows else b""
     if not _VERSION_PATTERN.fullmatch(said):
         raise errors.Corrupt(
             f"the schema {place.schema} of {place.shown} does not say which version it has.",
@@ -149,13 +146,6 @@ def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
             facts={"schema": found, "known": len(MIGRATIONS)},
         )
     return found
-
-
-def _not_a_store_error(place: PostgresDsn) -> errors.NotAStore:
-    return errors.NotAStore(
-        f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
-        hint="Choose another with ?schema=NAME in the URL. Nothing was changed.",
-    )
 
 
 def _hidden_schema_error(connection: PostgresConnection, place: PostgresDsn) -> errors.UnsafeStore:
@@ -182,7 +172,7 @@ def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, s
 
 def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
-    has_schema = _fetch_flag(owner, connections.sql_statements("server_checks.sql")["schema"], name=place.schema)
+    has_schema = _fetch_flag(owner, "schema", name=place.schema)
     lacking = _create_role(owner, place)
     if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
         lacking.append("CREATE SCHEMA {schema} AUTHORIZATION {user}")
@@ -195,14 +185,14 @@ def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> No
 def _migrate_step(owner: PostgresConnection, place: PostgresDsn, step: int, text: str, *, last: bool) -> bool:
     try:
         with owner.transaction():
-            owner.execute(_opening_sql("hurry"))
+            _execute(owner, "hurry_in_transaction")
             owner.execute(text.encode())
             _grant_rights(owner, place)
-            owner.execute(_opening_sql("set_version"), {"version": str(step).encode()}, prepare=False)
+            _execute(owner, "set_version", version=str(step).encode())
     except psycopg.errors.LockNotAvailable:
         if last:
             raise
-        owner.execute(_opening_sql("rest"))
+        _execute(owner, "rest")
         return False
     return True
 
@@ -210,23 +200,22 @@ def _migrate_step(owner: PostgresConnection, place: PostgresDsn, step: int, text
 @contextlib.contextmanager
 def _migration_lock(owner: PostgresConnection, place: PostgresDsn) -> Iterator[None]:
     """Hold the right to migrate. It ends with the connection at the latest."""
-    owner.execute(_opening_sql("lock"), {"name": place.channel}, prepare=False)
+    _execute(owner, "lock", name=place.channel)
     try:
         yield
     finally:
-        owner.execute(_opening_sql("unlock"), {"name": place.channel}, prepare=False)
+        _execute(owner, "unlock", name=place.channel)
 
 
 def _create_role(owner: PostgresConnection, place: PostgresDsn) -> list[str]:
     """See to it that the role is there, and that this user may take it; return what only others can do of it."""
-    roles = connections.sql_statements("roles.sql")
-    if not _fetch_flag(owner, roles["role"], role=place.role):
-        if not _fetch_flag(owner, roles["may_create_roles"]):
+    if not _fetch_flag(owner, "role", role=place.role):
+        if not _fetch_flag(owner, "may_create_roles"):
             return [_CREATE_ROLE, _GRANT_ROLE]
         # Roles are one for all databases of a server: somebody may be at it in another one.
         with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             owner.execute(_role_statement("create_role", place))
-    if not _fetch_flag(owner, roles["may_set_role"], role=place.role):
+    if not _fetch_flag(owner, "may_set_role", role=place.role):
         try:
             owner.execute(_role_statement("join_role", place))
         except psycopg.errors.InsufficientPrivilege:
@@ -235,16 +224,14 @@ def _create_role(owner: PostgresConnection, place: PostgresDsn) -> list[str]:
 
 
 def _grant_rights(owner: PostgresConnection, place: PostgresDsn) -> None:
-    """Let the role use the tables, and nothing else."""
     for name in ("revoke_public", "grant_schema", "grant_tables", "grant_functions"):
         owner.execute(_role_statement(name, place))
-    direct = connections.sql_statements("roles.sql")["direct"].encode()
-    for (statement,) in owner.execute(direct, {"role": place.role}, prepare=False).fetchall():
+    for (statement,) in _fetch_rows(owner, "direct", role=place.role):
         owner.execute(statement.encode())
 
 
 def _role_statement(name: str, place: PostgresDsn) -> sql.Composed:
-    text = cast("Any", connections.sql_statements("roles.sql")[name])
+    text = cast("Any", _statements()[name])
     return sql.SQL(text).format(role=sql.Identifier(place.role), schema=sql.Identifier(place.schema))
 
 
@@ -263,9 +250,8 @@ def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Se
 
 def _check_role_privileges(owner: PostgresConnection, place: PostgresDsn, *, makes: bool) -> None:
     """Raise UnsafeStore, before anything is made, for a role that no policy binds. `makes`: tables will be this user's."""
-    statement = connections.sql_statements("roles.sql")["might"].encode()
-    row = owner.execute(statement, {"role": place.role}, prepare=False).fetchone()
-    mighty, owns = row or (False, False)
+    rows = _fetch_rows(owner, "might", role=place.role)
+    mighty, owns = rows[0] if rows else (False, False)
     if mighty or (makes and owns):
         raise _role_isolation_error(place, place.role, mighty=mighty)
 
@@ -282,10 +268,9 @@ def _role_isolation_error(place: PostgresDsn, role: str, *, mighty: bool) -> err
 
 
 def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> None:
-    roles = connections.sql_statements("roles.sql")
-    if not _fetch_flag(owner, roles["role"], role=place.role):
+    if not _fetch_flag(owner, "role", role=place.role):
         raise _not_set_up_error(owner, place, [_CREATE_ROLE, _GRANT_ROLE])
-    if not _fetch_flag(owner, roles["may_set_role"], role=place.role):
+    if not _fetch_flag(owner, "may_set_role", role=place.role):
         raise _not_set_up_error(owner, place, [_GRANT_ROLE])
 
 
@@ -324,19 +309,28 @@ def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> err
     )
 
 
-def _opening_sql(name: str) -> bytes:
-    return connections.sql_statements("server_checks.sql")[name].encode()
+@functools.cache
+def _statements() -> dict[str, str]:
+    files = ("server_checks.sql", "roles.sql", "scrub.sql")
+    return {name: statement for file in files for name, statement in connections.sql_statements(file).items()}
 
 
-def _fetch_row(connection: PostgresConnection, name: str, **values: object) -> tuple[Any, ...]:
-    row = connection.execute(_opening_sql(name), values or None, prepare=False).fetchone()
-    assert row is not None, "a row always comes"
-    return row
+def _execute(connection: PostgresConnection, name: str, /, **values: object) -> psycopg.Cursor[tuple[Any, ...]]:
+    return connection.execute(_statements()[name].encode(), values or None, prepare=False)
 
 
-def _fetch_flag(connection: PostgresConnection, statement: str, **values: object) -> bool:
-    row = connection.execute(statement.encode(), values or None, prepare=False).fetchone()
-    return bool(row and row[0])
+def _fetch_rows(connection: PostgresConnection, name: str, /, **values: object) -> Rows:
+    return _execute(connection, name, **values).fetchall()
+
+
+def _fetch_row(connection: PostgresConnection, name: str, /, **values: object) -> tuple[Any, ...]:
+    return _fetch_rows(connection, name, **values)[0]
+
+
+def _fetch_flag(connection: PostgresConnection, name: str, /, **values: object) -> bool:
+    """Return the value of a single row; False if there is no row."""
+    rows = _fetch_rows(connection, name, **values)
+    return bool(rows and rows[0][0])
 
 
 ERASED_TABLES = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots")
@@ -363,18 +357,17 @@ def scrub_erased(place: PostgresDsn) -> None:
         for (part,) in parts:
             _rewrite_table(owner, place, str(part))
         # Those that came meanwhile may be in what was written anew before them.
-        owner.execute(_scrub_sql("scrubbed"), {"ids": [id_ for id_, _ in erasures]}, prepare=False)
+        _execute(owner, "scrubbed", ids=[id_ for id_, _ in erasures])
 
 
 def scrub_table(place: PostgresDsn, table: str) -> None:
-    """Write one table anew, as above."""
     with connections.owner_connection(place) as owner:
         _wait_for_readers(owner, place)
         _rewrite_table(owner, place, table)
 
 
 def _rewrite_table(owner: PostgresConnection, place: PostgresDsn, part: str) -> None:
-    if not _fetch_rows(owner, "may_vacuum", part=part)[0][0]:
+    if not _fetch_flag(owner, "may_vacuum", part=part):
         raise errors.StoreReadOnly(
             f"what was erased can't be read any more, but this user may not write {part} of {place.shown} anew.",
             hint=f"Let its owner open the store, or run: GRANT MAINTAIN ON ALL TABLES IN SCHEMA {place.schema} TO {owner.info.user}",
@@ -390,35 +383,34 @@ def _execute_with_short_locks(owner: PostgresConnection, place: PostgresDsn, sta
     until = time.monotonic() + limits.SCRUB_WAIT_S
     while True:
         last = time.monotonic() > until
-        owner.execute(_scrub_sql("insist" if last else "hurry"))
+        _execute(owner, "insist" if last else "hurry")
         try:
             owner.execute(statement)
         except psycopg.errors.LockNotAvailable as error:
             if last:
-                raise _scrub_busy_error(place, "a table of it has been in use") from error
-            owner.execute(_scrub_sql("rest"))
+                raise _scrub_busy_error(place, "a table of it has been in use", limits.SCRUB_WAIT_S) from error
+            _execute(owner, "rest")
         else:
             return
 
 
 def _wait_for_readers(owner: PostgresConnection, place: PostgresDsn) -> None:
     """Wait until no transaction is left that began before: a table keeps what such a one could still see."""
-    marker, began = _fetch_rows(owner, "now")[0][0], time.monotonic()
+    marker, began = _fetch_row(owner, "now")[0], time.monotonic()
     while True:
-        here, on_replicas = _fetch_rows(owner, "older", marker=marker)[0]
+        here, on_replicas = _fetch_row(owner, "older", marker=marker)
         if not here and not on_replicas:
             return
         waited_s = time.monotonic() - began
         if here and waited_s > limits.SCRUB_WAIT_S:
-            raise _scrub_busy_error(place, "a transaction has been open")
+            raise _scrub_busy_error(place, "a transaction has been open", limits.SCRUB_WAIT_S)
         if on_replicas and waited_s > limits.SCRUB_REPLICA_WAIT_S:
             why = "a replica (hot_standby_feedback, or a slot) has needed it"
             raise _scrub_busy_error(place, why, limits.SCRUB_REPLICA_WAIT_S)
         time.sleep(0.01)
 
 
-def _scrub_busy_error(place: PostgresDsn, why: str, waited_s: float | None = None) -> errors.StoreBusy:
-    waited_s = limits.SCRUB_WAIT_S if waited_s is None else waited_s
+def _scrub_busy_error(place: PostgresDsn, why: str, waited_s: float) -> errors.StoreBusy:
     return errors.StoreBusy(
         f"what was erased can't be read any more, but parts of it may still be in the files of {place.shown}:"
         f" {why} for more than {waited_s:g} s.",
@@ -426,11 +418,3 @@ def _scrub_busy_error(place: PostgresDsn, why: str, waited_s: float | None = Non
         " more; the next opening does it too.",
         facts={"pending": True},
     )
-
-
-def _scrub_sql(name: str) -> bytes:
-    return connections.sql_statements("scrub.sql")[name].encode()
-
-
-def _fetch_rows(owner: PostgresConnection, name: str, **values: object) -> list[tuple[Any, ...]]:
-    return owner.execute(_scrub_sql(name), values or None, prepare=False).fetchall()

@@ -76,7 +76,6 @@ class TextArray(bytes):
 
 
 def pack_bigint(value: int) -> bytes:
-    """Return a bigint."""
     return _BIGINT.pack(value)
 
 
@@ -86,7 +85,6 @@ def bytea_array(values: Sequence[bytes | None]) -> ByteaArray | None:
 
 
 def text_array(values: Sequence[str]) -> TextArray | None:
-    """Return an array of text; None if it is empty."""
     return TextArray(_pack_array(_TEXT_OID, [value.encode() for value in values])) if values else None
 
 
@@ -120,7 +118,6 @@ def record_array(kind: int, rows: Sequence[bytes]) -> bytes | None:
 
 
 def bytea_field(value: bytes) -> bytes:
-    """Return a field of a row, bytea."""
     return _FIELD_HEADER.pack(_BYTEA_OID, len(value)) + value
 
 
@@ -191,7 +188,6 @@ class _PackedDumper(adapt.Dumper):
     format = pq.Format.BINARY
 
     def dump(self, obj: bytes) -> bytes:
-        """Return it as it is."""
         return obj
 
 
@@ -240,7 +236,6 @@ def is_plain_append(change: TenantChange) -> bool:
 
 
 def append_arguments(change: TenantChange, channel: str, kinds: RecordTypeOids) -> list[_Value]:
-    """Return the arguments of `append`."""
     before, after = change.before, change.after
     return [
         encode_tenant(change.tenant).encode(),

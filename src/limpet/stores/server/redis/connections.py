@@ -74,11 +74,9 @@ class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
         return f"{scheme}://{host}:{self.port}" + (f"/{self.database}" if self.database else "")
 
     def __repr__(self) -> str:
-        """Say where it is: a traceback may show it."""
         return f"Place({self.shown})"
 
     def at(self, host: str, port: int) -> RedisDsn:
-        """Return another server of the same cluster."""
         return msgspec.structs.replace(self, host=host, port=port)
 
 
@@ -190,7 +188,6 @@ class LuaScript(msgspec.Struct, frozen=True):
 
 @cache
 def load_script(name: str) -> LuaScript:
-    """Return a script by its name."""
     sections = _load_sections()
     flags, text = sections[name]
     # A script flagged `no-writes` runs on a server whose memory is full; the others are refused there as a whole.
@@ -316,7 +313,6 @@ class RedisConnectionPool:
             connection.disconnect()
 
     def open_connection(self) -> RedisConnection:
-        """Return a connection of one's own."""
         place = self.dsn
         kind = redis.connection.Connection if place.tls is None else redis.connection.SSLConnection
         options: dict[str, Any] = {
@@ -341,7 +337,6 @@ class RedisConnectionPool:
         return connection
 
     def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -350,7 +345,6 @@ class RedisConnectionPool:
 
 
 def read_answer(connection: RedisConnection) -> RedisAnswer:
-    """Return the next answer, be it an error."""
     try:
         return connection.read_response()
     except redis.ResponseError as error:
@@ -384,16 +378,13 @@ class RedisServers:
 
     @property
     def opened_count(self) -> int:
-        """How many connections were made so far."""
         with self._lock:
             return sum(link.opened_count for link in self._pools.values())
 
     def script(self, name: str, key: bytes, *words: bytes | str | int) -> RedisAnswer:
-        """Run one script."""
         return self.run([RedisCall(key, words, load_script(name))])[0]
 
     def command(self, key: bytes, *words: bytes | str | int, write: bool = False) -> RedisAnswer:
-        """Run one command."""
         return self.run([RedisCall(key, words)], write=write)[0]
 
     def run(self, calls: Sequence[RedisCall], *, write: bool = False) -> list[RedisAnswer]:
@@ -509,7 +500,6 @@ class RedisServers:
         return None if place.cluster or place.waitaof or place.connections < 2 else self._first_pool
 
     def primary_pools(self) -> list[RedisConnectionPool]:
-        """Return a link to each server that takes writes."""
         if not self.dsn.cluster:
             return [self._first_pool]
         self._pool_for_key(b"")
@@ -545,7 +535,6 @@ class RedisServers:
             return link
 
     def _load_slots(self) -> list[RedisConnectionPool]:
-        """Ask any server which one has which slots."""
         failure: Exception | None = None
         with self._lock:
             known = list(self._pools.values())
@@ -574,7 +563,6 @@ class RedisServers:
         raise failure or redis.ConnectionError("no server of the cluster answers")
 
     def close(self) -> None:
-        """Close every connection."""
         with self._lock:
             links = list(self._pools.values())
         for link in links:
@@ -605,7 +593,6 @@ class RedisPipeline:
         self._in_flight: deque[int] = deque()
 
     def __enter__(self) -> RedisPipeline:
-        """Borrow the connection."""
         with self._translated():
             self._connection = self._loan.__enter__()
         return self
@@ -613,7 +600,6 @@ class RedisPipeline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give it back, or throw it away if not every answer was had."""
         if self._in_flight and error is None:
             kind, error = UnansweredChanges, UnansweredChanges()
         self._loan.__exit__(kind, error, trace)
@@ -628,7 +614,6 @@ class RedisPipeline:
         return True
 
     def receive(self) -> list[ChangeResult]:
-        """Wait for what became of the first of them."""
         with self._translated():
             answers = [read_answer(self._connection) for _ in range(self._in_flight[0])]
             for answer in answers:
@@ -641,12 +626,10 @@ class RedisPipeline:
         ]
 
     def has_answer(self) -> bool:
-        """Whether something of an answer is there."""
         with self._translated():
             return self._connection.can_read(0)
 
     def fileno(self) -> int:
-        """Return the connection's socket."""
         sock = self._connection._sock  # pyright: ignore[reportPrivateUsage]
         return sock.fileno() if sock is not None else -1
 

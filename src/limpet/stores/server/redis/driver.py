@@ -154,7 +154,6 @@ class RedisPendingErasures:
         self._servers.command(key, b"SADD", key, _announcement(tenant, position), write=True)
 
     def pending(self) -> bytes | None:
-        """Return the pending work of all erasures in order; None if there is none."""
         entries = self._collect_all()
         return b"".join(_entry_work(entry) for entry in entries) if entries else None
 
@@ -218,7 +217,6 @@ def _announcement_order(member: bytes) -> tuple[bytes, int]:
 
 
 def _entry_head_key(entry: bytes) -> bytes:
-    """Return the key of the head of an entry's tenant; empty if the entry belongs to no single tenant."""
     base = entry.partition(b" ")[0].partition(b"/")[2]
     return base + b"head" if base else b""
 
@@ -368,7 +366,6 @@ class RedisDriver:
         self._pending_erasures.scrub(done, left, self._settings.rewrite)
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield tenant and position whenever a tenant's feed has gone on, by anybody."""
         return self._listener.listen()
 
     def status(self) -> Mapping[str, Json]:
@@ -411,7 +408,6 @@ class RedisDriver:
         return self._tenants_with(self._names.tenants_with_notes, b"notes")
 
     def _tenants_with(self, listed: bytes, part: bytes) -> list[str]:
-        """Return the tenants of a list for which a key exists."""
         names = self._listed_names(listed)
         keys = [self._names.tenant_prefix(name) + part for name in names]
         exist = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
@@ -657,7 +653,6 @@ class RedisListener:
             connection.disconnect()
 
     def close(self) -> None:
-        """Let `listen` end."""
         self._closed.set()
         with self._lock:
             if self._connection is not None:
@@ -714,7 +709,6 @@ class RedisAdvisoryLock:
         return True
 
     def release(self, tenant: str) -> None:
-        """Give it back, if it is had still."""
         token, self.token = self.token, b""
         if token:
             key = self._names.head(tenant)

@@ -143,7 +143,6 @@ _CASES_BY_TEXT: Final = (
 
 
 def to_error(error: Exception, place: RedisDsn) -> errors.Error:
-    """Return our error for one of the driver's or the system's."""
     text = error_text(error)
     case = _find_case(error, text)
     hint = _hint(case, place) if case is not None else ""

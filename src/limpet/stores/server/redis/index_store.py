@@ -29,7 +29,6 @@ class RedisIndexStore:
         return self._base + encode_name(book).encode()
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the values of the rows that are there, by key, in one look."""
         if not keys:
             return {}
         where = self._table_key(book)
@@ -40,13 +39,11 @@ class RedisIndexStore:
     def scan(
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         way = "back" if newest else "forth"
         answer = self._servers.script("scan_table", self._table_key(book), first, last, limit, way)
         return [(key, value) for key, value in cast("list[list[bytes]]", answer)]
 
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
-        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         if not spans:
             return []
         asked = [(serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans]
@@ -76,7 +73,6 @@ class RedisIndexStore:
         self._settings.rewrite()
 
     def clear(self) -> None:
-        """Throw everything away and begin empty."""
         keys = self._keys()
         self._servers.run([RedisCall(self._base, (b"UNLINK", key)) for key in keys], write=True)
 
@@ -92,7 +88,6 @@ class RedisIndexStore:
         return [*keys, every] if books else []
 
     def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
         self._servers.close()
 
 

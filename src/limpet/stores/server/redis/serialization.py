@@ -58,7 +58,6 @@ class RedisKeys:
         self._prefixes: dict[str, bytes] = {}
 
     def tenant_prefix(self, tenant: str) -> bytes:
-        """Return what all keys of a tenant begin with."""
         base = self._prefixes.get(tenant)
         if base is None:
             if len(self._prefixes) >= 10_000:
@@ -68,7 +67,6 @@ class RedisKeys:
         return base
 
     def tenant_of(self, key: bytes) -> str:
-        """Return whose key it is: the inverse of `base`."""
         tag = key.removeprefix(f"{self.prefix}:{{t".encode()).partition(b"}")[0]
         return base64.urlsafe_b64decode(tag + b"=" * (-len(tag) % 4)).decode()
 
@@ -187,7 +185,6 @@ def pack_key(one: driver.KeyRow) -> bytes:
 
 
 def pack_erasure(one: driver.EventErasure) -> bytes:
-    """Return what became of an event as it is kept."""
     return pack((one.notice, one.cause, one.redacted_payload))
 
 
@@ -277,7 +274,6 @@ def pack_query(query: port.Query) -> bytes:
 
 
 def _upper_bound(query: port.Query) -> tuple[str, bytes]:
-    """Return what all ranks of a page are below."""
     bounds: list[tuple[str, bytes]] = []
     if query.after is not None:
         bounds.append(index_rank(*query.after))
@@ -289,12 +285,10 @@ def _upper_bound(query: port.Query) -> tuple[str, bytes]:
 
 
 def _lower_bound(query: port.Query) -> tuple[str, bytes]:
-    """Return what no rank of a page is below."""
     return ("-inf", b"") if query.since_us is None else index_rank(query.since_us, "")
 
 
 def pack_notification(tenant: str, position: int, sender: bytes) -> bytes:
-    """Return what is told to those who listen, and by whom."""
     return pack((tenant, position, sender))
 
 
@@ -307,7 +301,6 @@ _projection_decoder = msgspec.msgpack.Decoder(_ProjectionFields)
 
 
 def unpack(content: object, kind: type[Unpacked]) -> Unpacked:
-    """Return what was packed here; raise Corrupt if it can't be read."""
     try:
         return msgspec.msgpack.decode(cast("bytes", content), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError) as error:
@@ -315,7 +308,6 @@ def unpack(content: object, kind: type[Unpacked]) -> Unpacked:
 
 
 def unpack_head(answer: object) -> driver.FeedHead:
-    """Return a head."""
     position, link, epoch = cast("list[bytes | None]", answer)[:3]
     if position is None or link is None:
         return driver.FeedHead(epoch=unpack_number(epoch or b"0"))
@@ -323,7 +315,6 @@ def unpack_head(answer: object) -> driver.FeedHead:
 
 
 def unpack_number(answer: object) -> int:
-    """Return a whole number."""
     try:
         return int(cast("bytes", answer))
     except (TypeError, ValueError) as error:
@@ -331,7 +322,6 @@ def unpack_number(answer: object) -> int:
 
 
 def unpack_text(answer: object) -> str:
-    """Return a text."""
     try:
         return cast("bytes", answer).decode()
     except (AttributeError, UnicodeDecodeError) as error:
@@ -339,7 +329,6 @@ def unpack_text(answer: object) -> str:
 
 
 def unpack_stream(answer: object) -> driver.StreamRow:
-    """Return a stream."""
     number_, name, first, version, bases, mark = cast("list[object]", answer)
     return driver.StreamRow(
         unpack_number(number_),
@@ -356,7 +345,6 @@ def _unpack_base(content: bytes) -> stream_paths.StreamBase:
 
 
 def unpack_events(answer: object) -> list[driver.FeedRow]:
-    """Return events of the log."""
     return [_unpack_event(each) for each in cast("list[list[object]]", answer)]
 
 
@@ -385,13 +373,11 @@ def _unpack_event(answer: Sequence[object]) -> driver.FeedRow:
 
 
 def unpack_key(name: object, content: object) -> driver.KeyRow:
-    """Return an idempotency key's use."""
     first, last, time_us, hash_ = _split_words(content, 3)
     return driver.KeyRow(unpack_text(name), hash_, unpack_number(first), unpack_number(last), unpack_number(time_us))
 
 
 def unpack_note(name: object, content: object) -> driver.NoteRow:
-    """Return a note."""
     version, size, rest = _split_words(content, 2)
     end = unpack_number(size)
     return driver.NoteRow(unpack_text(name), port.Note(rest[end:], unpack_number(version)), rest[:end])
@@ -405,7 +391,6 @@ def _split_words(content: object, count: int) -> list[bytes]:
 
 
 def unpack_snapshot(stream: str, content: object) -> driver.SnapshotRow:
-    """Return a snapshot."""
     version, fold, state, mark = unpack(content, tuple[int, int, bytes, bytes])
     return driver.SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
 
@@ -428,14 +413,12 @@ def unpack_projection(content: object) -> driver.ProjectionRow:
 
 
 def unpack_info(answer: object) -> dict[str, str]:
-    """Return what INFO says."""
     lines = cast("bytes", answer).decode("utf-8", "replace").splitlines()
     pairs = (line.partition(":") for line in lines if line and not line.startswith("#"))
     return {name: value for name, _, value in pairs}
 
 
 def unpack_config(answer: object) -> Mapping[str, str]:
-    """Return what CONFIG GET says."""
     words = [word.decode() for word in cast("list[bytes]", answer)]
     return dict(zip(words[::2], words[1::2], strict=True))
 

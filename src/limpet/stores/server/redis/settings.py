@@ -88,12 +88,10 @@ class RedisSettings:
             raise errors.NewerStore(facts={"format": found})
 
     def durability(self) -> str:
-        """Return the level that holds now, on the server that holds least."""
         levels = [durability_of(self._read_settings(link), synced=self._servers.dsn.waitaof) for link in self._primary_pools()]  # fmt: skip
         return min(levels, key=DURABILITY_LEVELS.index)
 
     def facts(self) -> Mapping[str, Json]:
-        """Return facts for people."""
         every = [self._read_settings(link) for link in self._primary_pools()]
         first = every[0]
         synced = self._servers.dsn.waitaof
@@ -116,7 +114,6 @@ class RedisSettings:
             raise error_mapping.to_error(error, self._servers.dsn) from error
 
     def _read_settings(self, link: RedisConnectionPool) -> dict[str, str]:
-        """Return what INFO says, and CONFIG where it may be asked."""
         sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
         *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
         found: dict[str, str] = {}

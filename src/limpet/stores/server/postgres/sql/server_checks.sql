@@ -29,10 +29,8 @@ ON CONFLICT (name) DO UPDATE SET value = excluded.value
 SELECT pg_advisory_lock(hashtextextended(%(name)s, 0))
 -- name: unlock
 SELECT pg_advisory_unlock(hashtextextended(%(name)s, 0))
--- name: hurry
+-- name: hurry_in_transaction
 SET LOCAL lock_timeout = '200ms'
--- name: rest
-SELECT pg_sleep(0.05 + random() * 0.2)
 -- name: isolation
 SELECT current_user, r.rolsuper OR r.rolbypassrls,
        EXISTS (SELECT 1 FROM pg_class AS c WHERE c.relnamespace = current_schema()::regnamespace
