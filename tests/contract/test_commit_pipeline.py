@@ -86,7 +86,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     # However busy the machine is.
     monkeypatch.setattr("limpet.runtime.engine.IDLE_MAX", 1.0)
-    monkeypatch.setattr("limpet.runtime.commit_pipeline.PIPELINE_S", 30.0)
+    monkeypatch.setattr("limpet.runtime.commit_queue.PIPELINE_S", 30.0)
     world = World()
     yield world
     world.engine.close()
@@ -180,7 +180,7 @@ def test_where_the_server_is_what_takes_time_all_go_together(world: World, monke
 
 
 def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("limpet.runtime.commit_pipeline.PIPELINE_S", 0.0)
+    monkeypatch.setattr("limpet.runtime.commit_queue.PIPELINE_S", 0.0)
     asyncio.run(world.rounds(6))
     assert world.said() == 6 * TASKS
     assert world.driver.commits == [-16, -8, -8] * 6

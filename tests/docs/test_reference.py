@@ -100,7 +100,7 @@ NEWER = {
     "stores/sqlite/database.py": "user_version", "stores/files/journal.py": "first line of a segment",
     "stores/server/postgres/schema.py": "row `schema`", "stores/server/redis/settings.py": "limpet:format",
     "stores/chain.py": "entry 0", "core/formats/codec.py": "entry 2",
-    "admin/import_.py": "exported file", "runtime/projections.py": "of streams",
+    "admin/import_.py": "exported file", "runtime/state_cache.py": "of streams",
 }  # fmt: skip
 """What says that something was written by a newer version, and how the format names it."""
 

@@ -20,7 +20,7 @@ from limpet.admin.log import Admin
 from limpet.core.rules.frame_fold import TRANSITIONS
 from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus
-from limpet.runtime import projections, state_cache
+from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import Settings
 from limpet.stores import port
@@ -212,7 +212,7 @@ class FrameWorld:
         rows = 0
         for root_id in roots:
             stream = state_cache.tree_stream(root_id)
-            made = projections.derive_stream(stream, iter(self._events(stream)), self._blobs)
+            made = state_cache.derive_stream(stream, iter(self._events(stream)), self._blobs)
             for row in made.projections:
                 assert self._store.find_projection(TENANT, row.kind, row.id) == row
             for claim, version in made.claims:
@@ -236,7 +236,7 @@ class FrameWorld:
     def _all_rows(self) -> list[port.Projection]:
         kinds = (state_cache.FRAME_KIND, state_cache.TREE_KIND, state_cache.SUSPENSION_KIND)
         queries = [port.Query(kind=kind) for kind in kinds]
-        return [row for query in queries for row in projections.iter_rows(self.engine.store, TENANT, query)]
+        return [row for query in queries for row in state_cache.iter_rows(self.engine.store, TENANT, query)]
 
     def _events(self, stream: str) -> list[port.StoredEvent]:
         found: list[port.StoredEvent] = []

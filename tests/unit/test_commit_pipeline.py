@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from limpet.core.values.session_state import SessionState
-from limpet.runtime import commit_pipeline
-from limpet.runtime.commit_pipeline import CommitPipeline, WakeupPipe
-from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
+from limpet.runtime import commit_queue
+from limpet.runtime.commit_queue import CommandResult, CommitPipeline, CommitQueue, Ticket, WakeupPipe
 from tests.unit.test_commit_queue import REQUEST, Recording
 
 STATE = SessionState(id="s")
@@ -68,8 +67,8 @@ def test_batch_is_half_of_the_queue():
 
 
 def test_small_queue_is_one_batch():
-    queue = Queue(commit_pipeline.BATCH_MIN)
-    assert len(queue.pipeline.take()) == commit_pipeline.BATCH_MIN
+    queue = Queue(commit_queue.BATCH_MIN)
+    assert len(queue.pipeline.take()) == commit_queue.BATCH_MIN
 
 
 def test_settled_tickets_are_finished_and_later_ones_are_taken_after_those_in_flight():
@@ -79,7 +78,7 @@ def test_settled_tickets_are_finished_and_later_ones_are_taken_after_those_in_fl
         ticket.succeed(CommandResult(STATE))
     queue.pipeline.finish_settled()
     assert queue.finished == first and queue.pipeline.taken == second
-    late = [Ticket(REQUEST) for _ in range(commit_pipeline.BATCH_MIN)]
+    late = [Ticket(REQUEST) for _ in range(commit_queue.BATCH_MIN)]
     queue.waiting.extend(late[1:])
     assert queue.pipeline.take() == [], "too few for a batch while others are in flight"
     queue.waiting.extend(late[:1])
@@ -101,7 +100,7 @@ def test_tickets_that_an_interrupted_leader_settled_are_not_taken():
 
 def test_pipeline_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch):
     queue = Queue(32)
-    monkeypatch.setattr(commit_pipeline, "PIPELINE_S", 0.0)
+    monkeypatch.setattr(commit_queue, "PIPELINE_S", 0.0)
     assert len(queue.pipeline.take()) == 16 and not queue.pipeline.timed_out, (
         "the time limit begins with the first batch"
     )
@@ -109,7 +108,7 @@ def test_pipeline_ends_at_its_time_limit(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_stop_after_the_time_limit_is_no_timeout(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(commit_pipeline, "PIPELINE_S", 0.0)
+    monkeypatch.setattr(commit_queue, "PIPELINE_S", 0.0)
     for end in (lambda queue: queue.stop(), lambda queue: queue.put_back([])):
         queue = Queue(32).pipeline
         assert queue.take() and not queue.take() and queue.timed_out
@@ -123,7 +122,7 @@ def test_leader_is_woken_by_an_answer_or_by_new_tickets(server: Server):
     server.answer()
     assert queue.pipeline.wait(server), "an answer"
     os.read(server.fileno(), 1)
-    late = [Ticket(REQUEST) for _ in range(commit_pipeline.BATCH_MIN)]
+    late = [Ticket(REQUEST) for _ in range(commit_queue.BATCH_MIN)]
 
     def come() -> None:
         while not queue.wakeup.armed:

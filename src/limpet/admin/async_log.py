@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from limpet.admin.migrate import Migrated
     from limpet.admin.retention import Retained, Retention
     from limpet.sessions.async_sessions import AsyncSession, AsyncSessions
-    from limpet.sessions.window_requests import AsyncSummarizer, Summarizer
+    from limpet.sessions.windows import AsyncSummarizer, Summarizer
 
 
 POLL_FIRST_S: Final = 0.005

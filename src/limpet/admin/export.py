@@ -24,7 +24,7 @@ from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState
-from limpet.runtime import projections
+from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.state_cache import decode_session_events, session_stream
@@ -306,7 +306,7 @@ def _session_ids(store: port.Store, tenant: str, user_id: str | None) -> Iterabl
         after: tuple[int, str] | None = None
         while True:
             query = port.Query(
-                kind=projections.SESSION_KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
+                kind=state_cache.SESSION_KIND, owner=user_id, since_us=since, after=after, limit=limits.PAGE_SIZE_MAX
             )  # fmt: skip
             rows = store.query_projections(tenant, query)
             found.update(dict.fromkeys(row.id for row in rows))

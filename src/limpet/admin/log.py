@@ -14,7 +14,7 @@ from limpet.core.values.arguments import checked_int, checked_limit, checked_num
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
 from limpet.core.values.json_values import Json
-from limpet.runtime import projections, state_cache
+from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events
 from limpet.sessions.time_travel import Moment
@@ -216,7 +216,7 @@ class Admin:
         self._engine.check()
         store = self._engine.store
         total = 2 * int(store.status().get("events", 0)) if progress is not no_progress else 0
-        return projections.rebuild_store(store, lambda done: progress(done, max(done, total)))
+        return state_cache.rebuild_store(store, lambda done: progress(done, max(done, total)))
 
     def backup(self, target: str | Path, progress: Progress = no_progress) -> Path:
         """Copy the store to a new file; the copy is consistent while other processes write. Returns its path.

@@ -18,7 +18,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
 from limpet.jobs import tasks, worker
-from limpet.runtime import projections
+from limpet.runtime import state_cache
 from limpet.stores import chain, store_copy
 from limpet.stores.erasure import is_notice
 from limpet.stores.port import RawEvent, Report, Store
@@ -163,7 +163,7 @@ def abandon_copy(target: Store, tenants: Iterable[str], progress: Progress) -> l
     every = dict.fromkeys((*target.tenants(), *tenants))
     closed = [tenant for tenant in every if store_copy.is_copy_incomplete(target, tenant)]
     if closed:
-        projections.rebuild_store(target, lambda done: progress(done, done))
+        state_cache.rebuild_store(target, lambda done: progress(done, done))
         if (pending := target.pending_erasures()) is not None:
             target.scrub(pending, encode_hook_calls(decode_hook_calls(pending)))
         verify_copy(target, progress)
@@ -255,7 +255,7 @@ class _Migration:
 
     def _rebuild(self) -> None:
         before = self._done
-        projections.rebuild_store(self._target, lambda done: self._report(before + done))
+        state_cache.rebuild_store(self._target, lambda done: self._report(before + done))
         self._scrub()
 
     def _scrub(self) -> None:

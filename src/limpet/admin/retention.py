@@ -21,8 +21,7 @@ from limpet.jobs import tasks
 from limpet.jobs.tasks import Heartbeat
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
-from limpet.runtime.projections import SESSION_KIND, iter_rows
-from limpet.runtime.state_cache import session_stream
+from limpet.runtime.state_cache import SESSION_KIND, iter_rows, session_stream
 from limpet.stores import port
 from limpet.stores.erasure import is_erased_stream
 

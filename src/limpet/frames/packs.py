@@ -33,7 +33,7 @@ from limpet.core.windows.pack_assembly import PackInput
 from limpet.frames.handle_content import HandleReader, Resolvers, SessionVersions, find_session
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
-from limpet.runtime.window_input import CorrectedCounter, WindowInput
+from limpet.runtime.message_cache import CorrectedCounter, WindowInput
 from limpet.sessions.windows import RecordedMessages, WindowOptions
 from limpet.stores import port
 

@@ -26,7 +26,7 @@ from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
-from limpet.runtime.projections import iter_rows
+from limpet.runtime.state_cache import iter_rows
 from limpet.stores import port
 
 

@@ -51,7 +51,7 @@ from limpet.frames.queries import FrameQueries, checked_scope, expire_frames
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
-from limpet.runtime.projections import iter_rows
+from limpet.runtime.state_cache import iter_rows
 from limpet.sessions.requests import Settings, When, moment_us
 from limpet.stores import port
 

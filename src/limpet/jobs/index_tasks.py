@@ -24,7 +24,7 @@ from limpet.memory.index_store import IndexStore
 from limpet.memory.vectors.embedder import Embedder, embedding_text, is_short, passages
 from limpet.memory.vectors.vector_index import MessageVector, unit_vectors
 from limpet.memory.vectors.vector_store import VectorStore
-from limpet.runtime import projections, state_cache
+from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events
 from limpet.stores import port
@@ -301,7 +301,7 @@ class EmbedTask(Task):
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
         found = {
             stream: self._store.find_projection(
-                tenant, projections.SESSION_KIND, stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
+                tenant, state_cache.SESSION_KIND, stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
             )
             for stream in streams
         }

@@ -19,9 +19,9 @@ from limpet.jobs import tasks
 from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt, short_digest
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
-from limpet.sessions import window_requests
+from limpet.sessions import windows
 from limpet.sessions.session_view import MessageReader
-from limpet.sessions.window_requests import Summarizer
+from limpet.sessions.windows import Summarizer
 from limpet.stores import port
 
 SUMMARY_PREFIX = "summary/todo/"
@@ -50,7 +50,7 @@ class SummaryTask(Task):
     name = "summarize"
 
     def __init__(self, engine: Engine, summarizer: Summarizer) -> None:
-        window_requests.checked_summary_language(summarizer, "en")
+        windows.checked_summary_language(summarizer, "en")
         self._engine = engine
         self._store = engine.store
         self._summarizer = summarizer
@@ -111,16 +111,16 @@ class SummaryTask(Task):
         state = self._engine.states.current(tenant, session_id)
         if state is None or state.status is not SessionStatus.ACTIVE or state.cut is None:
             return None
-        return state if window_requests.needs_written_summary(state) else None
+        return state if windows.needs_written_summary(state) else None
 
     def _summarize(self, tenant: str, session_id: str) -> None:
         state = self._session_to_summarize(tenant, session_id)
-        out = window_requests.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
+        out = windows.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
         if state is None or out is None:
             return
-        language = window_requests.checked_summary_language(self._summarizer, None, state.policy)
-        text = window_requests.checked_summary_text(self._summarizer(out.messages, out.previous_text))
-        author = window_requests.author_of(self._summarizer)
+        language = windows.checked_summary_language(self._summarizer, None, state.policy)
+        text = windows.checked_summary_text(self._summarizer(out.messages, out.previous_text))
+        author = windows.author_of(self._summarizer)
         try:
             self._engine.run(out.summary_request(tenant, text, language, author))
         except (errors.SessionEnded, errors.SessionNotFound):

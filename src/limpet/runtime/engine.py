@@ -20,12 +20,10 @@ from limpet.core.values.commands import FrameCommandBase, PushFrame
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.runtime import planner
-from limpet.runtime.commit_pipeline import CommitPipeline, in_flight_error
-from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket, copy_error
-from limpet.runtime.message_cache import MessageCache
+from limpet.runtime.commit_queue import CommandResult, CommitPipeline, CommitQueue, Ticket, copy_error, in_flight_error
+from limpet.runtime.message_cache import MessageCache, PolicyApplier
 from limpet.runtime.planner import CommandPlan, NeedsCommit, Planner
 from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, decode_tree_event, messages_of, session_stream
-from limpet.runtime.window_input import PolicyApplier
 from limpet.stores import port
 
 FORGET_KEYS_EVERY_US = 3_600_000_000

@@ -16,8 +16,7 @@ from limpet.core.rules import session_rules
 from limpet.core.values.commands import CommandRequest, ForkSession, RewindSession
 from limpet.core.values.events import SessionCreatedEvent, SessionForkedEvent, WindowRecordedEvent
 from limpet.core.values.session_state import SessionState
-from limpet.runtime.projections import SESSION_KIND
-from limpet.runtime.state_cache import SessionStateCache, decode_session_events, session_stream
+from limpet.runtime.state_cache import SESSION_KIND, SessionStateCache, decode_session_events, session_stream
 from limpet.stores import port
 from limpet.stores.port import Store, StoredEvent
 

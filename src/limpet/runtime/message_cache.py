@@ -1,26 +1,42 @@
-"""Caches the newest messages of recently used sessions.
+"""Selects what a session's window is fitted from: messages, gaps, the summary, their tokens.
 
-Making a window costs the messages that it holds, not the length of the history. A commit adds its
-messages to the cache. A rebuild of the tenant clears it.
+It also applies window policies. Appended messages are counted by the policy's counter. The append
+that exceeds the high-water mark records a cut, so every process makes the same window.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from limpet import limits
+from limpet import errors, limits
+from limpet.core.rules import session_rules
+from limpet.core.rules.session_rules import SessionWrite
+from limpet.core.values import events as e
 from limpet.core.values import messages
+from limpet.core.values.context import priority_of_metadata
 from limpet.core.values.events import MessageAddedEvent
-from limpet.core.values.messages import Message
-from limpet.core.values.session_state import SessionState
-from limpet.core.windows import short_forms
+from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.session_state import CounterCorrection, Cut, SessionState, Summary, WindowPolicy
+from limpet.core.windows import cuts, short_forms
+from limpet.core.windows import summary as summaries
+from limpet.core.windows.cuts import CutInput
 from limpet.core.windows.fitter import ContextItem
+from limpet.core.windows.window import CounterInfo, WindowGap, WindowMessage, WindowPart, WindowSummary
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 from limpet.stores import port
+
+if TYPE_CHECKING:
+    from limpet import tokens
+
 
 BACKWARD_CHUNK = 64
 """Events read at a time on the way back."""
@@ -233,3 +249,490 @@ class MessageCache:
             if len(self._cached) > limits.MESSAGE_CACHE_SESSIONS:
                 self._cached.popitem(last=False)
         return tail
+
+
+DEFAULT_COUNTER = "o200k_base"
+
+NEWEST_MIN, NEWEST_MAX = 256, 4_096
+"""Messages that are looked at first, at least and at most."""
+
+
+def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
+    """Return the counter of a model, or the one of a name; the default one if neither is given."""
+    # Imported here: whoever makes no window does not pay for what counts tokens.
+    from limpet import tokens  # noqa: PLC0415
+
+    if model is not None:
+        return tokens.for_model(model)
+    return tokens.named(DEFAULT_COUNTER if counter is None else counter)
+
+
+def _is_registered(counter: tokens.Counter) -> bool:
+    """Whether a counter is the one that its name stands for."""
+    from limpet import tokens  # noqa: PLC0415
+
+    try:
+        return tokens.named(counter.name) == counter
+    except errors.UnknownCounter:
+        return False
+
+
+class CorrectedCounter:
+    """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
+
+    def __init__(
+        self,
+        counter: tokens.Counter,
+        *,
+        tools: Sequence[Mapping[str, Json]] = (),
+        reserve: int = 0,
+        within: bool = False,
+        corrections: Sequence[CounterCorrection] = (),
+    ) -> None:
+        """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
+        self._counter = counter
+        self.key = self.name = counter.name
+        self.cacheable = _is_registered(counter)
+        self._factor = 1.0
+        for known in corrections:
+            if known.counter == counter.name and not counter.exact:
+                # In thousandths, as the name says it, so that the same name is the same count.
+                self._factor = round(known.factor * 1000) / 1000
+                self.name = f"{counter.name}*{self._factor:.3f}"
+        self.ratio = self._factor if counter.exact else self._factor * (1 + counter.margin)
+        self.request_tokens = counter.reply + (counter.tools(freeze(list(tools))) if tools else 0)
+        taken = self.corrected(self.request_tokens)
+        overhead = max(reserve, taken) if within else reserve + taken
+        self.counted = CounterInfo(self.name, counter.exact, overhead)
+
+    def raw_count(self, message: Message) -> int:
+        """Return what the counter says of a message."""
+        return self._checked_count(self._counter.message(message))
+
+    def _checked_count(self, size: int) -> int:
+        if type(cast("object", size)) is not int or size < 0:
+            raise errors.InvalidRequest(f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more.")
+        return size
+
+    def corrected(self, plain: int) -> int:
+        """Return what so many tokens of the counter are at most."""
+        return plain if self.ratio == 1.0 else math.ceil(self._checked_count(plain) * self.ratio)
+
+    def uncorrected(self, size: int) -> int:
+        """Return of how many tokens of the counter a size was made, about."""
+        return size if self.ratio == 1.0 else int(size / self.ratio)
+
+    def count(self, message: Message) -> int:
+        """Return what a message takes, at most."""
+        return self.corrected(self.raw_count(message))
+
+
+class WindowInput:
+    """What a window of one session is made from, at one state."""
+
+    def __init__(self, tail: RecentMessages, state: SessionState, measure: CorrectedCounter, budget: int) -> None:
+        self._state = state
+        self._measure = measure
+        self._own: dict[int, dict[str, int]] = {}
+        self._tail = tail
+        # A larger window than the cut was made for looks behind it.
+        self.cut = state.cut if state.cut and budget <= state.cut.budget else None
+        self._floor = self.cut.first if self.cut else 1
+        self._stubs = self.cut.stubs if self.cut else 0
+        # Where a count is just what was counted before, it is looked up under this key.
+        plain = measure.cacheable and measure.ratio == 1.0 and self.cut is None
+        self._key = measure.key if plain else ""
+        kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
+        if self.cut and self.cut.asked:
+            kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
+        # Two of one group bring it once.
+        self._kept_by_version = {said.version: said for group in kept for said in group}
+        self._kept_messages = list(self._kept_by_version.values())
+        self._budget = budget
+        # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
+        usual = max(1, state.tokens // max(1, state.message_count))
+        self._newest = max(NEWEST_MIN, min(budget // usual * 3 // 2, NEWEST_MAX))
+        way = (measure.name, self._stubs, self.cut and self.cut.asked)
+        self.cached_items = tail.window_items(way) if measure.cacheable else None
+
+    def parts(self, *, stable: bool, shared: bool = False) -> list[WindowPart]:
+        """Return the newest messages, with those that stay from before, and gaps between.
+
+        `shared`: categories have shares of the window, so those that stay may not take all of it.
+        """
+        free = self._budget - self._measure.counted.overhead
+        free -= 0 if shared else sum(map(self._count, self._kept_messages))
+        told = self._summary_part(free)
+        free -= told.tokens if told else 0
+        said, start = self._newest_within(free)
+        if stable and start and said[start].number > self._floor:
+            said, start = self._extended_to_marks(said, start)
+            start = self._mark_after(said, start, max(1.0, free * limits.WINDOW_STEP_SHARE))
+        newest = said[start or 0 :]
+        return self._with_gaps([*self._kept_before(newest), *newest], told)
+
+    def cut_candidates(self, most: int) -> tuple[list[WindowMessage], int]:
+        """Return the messages that a cut may take out, and the size of those that stay.
+
+        No more are looked at than have `most` tokens; what is older would go in any case.
+        """
+        asked = self.cut.asked if self.cut else 0
+        fixed = sum(self._count(said) for said in self._kept_messages if said.number != asked)
+        said, start = self._newest_within(most)
+        newest = [s for s in said[start or 0 :] if s.version not in self._kept_by_version]
+        question = [s for s in self._kept_messages if s.number == asked]
+        return [self._piece(one) for one in [*question, *newest]], fixed
+
+    def _newest_messages(self) -> list[LoggedMessage]:
+        return self._tail.up_to(self._state, self._newest)
+
+    def _look_further_back(self) -> bool:
+        """Look further back, in memory first; False if there is nothing before."""
+        if self._newest >= len(self._tail) and not self._tail.read_older():
+            return False
+        self._newest *= 4
+        return True
+
+    def _summary_part(self, free: int) -> WindowSummary | None:
+        summary = self._state.summary
+        if summary is None:
+            return None
+        message = summary.message()
+        size = self._measure.count(message)
+        if size > min(free, self._budget * limits.SUMMARY_SHARE_MAX):
+            # It was written for larger windows: it must not drive out all that was said since.
+            chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
+            message = summaries.shorten_summary(message, chars)
+            size = self._measure.count(message)
+        return WindowSummary(summary.first, summary.last, message, size)
+
+    def _extended_to_marks(self, said: list[LoggedMessage], start: int) -> tuple[list[LoggedMessage], int]:
+        """Read on until the marks after an index can be told, whatever was in memory."""
+        while not _has_question_and_answer(said, start):
+            if not self._look_further_back():
+                break
+            before, said = len(said), self._newest_messages()
+            start += len(said) - before
+        return said, start
+
+    def _newest_within(self, room: float) -> tuple[list[LoggedMessage], int | None]:
+        """Return the newest messages, and where those begin that there is room for; None if there is for all."""
+        said, start = self._newest_messages(), None
+        spare = room
+        rest: Sequence[LoggedMessage] = said
+        while True:
+            start, room, spare = self._scan_back(said, rest, room, spare)
+            seen = len(said)
+            if start is not None or not self._look_further_back():
+                return said, start
+            said = self._newest_messages()
+            rest = said[: len(said) - seen]
+
+    def _scan_back(
+        self, said: Sequence[LoggedMessage], rest: Sequence[LoggedMessage], room: float, spare: float
+    ) -> tuple[int | None, float, float]:
+        """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
+        count, key, turn = self._count, self._key, self._state.turn
+        floor, always, output = self._floor, self._kept_by_version, MessageCategory.SYSTEM_OUTPUT
+        kept, at = max(always, default=0), len(rest)
+        for one in reversed(rest):
+            at -= 1
+            if one.number < floor:
+                return at + 1, room, spare
+            version, message = one.version, one.message
+            if version > kept or version not in always:
+                size = one.counts.get(key) or count(one)
+                if message.role == "tool":
+                    # A large result of the current turn is shortened rather than left out.
+                    room -= min(size, limits.LIGHT_CHARS // 3) if version > turn else size
+                elif message.category is output and _is_low_priority(message):
+                    # It goes before anything of the conversation does, so it takes no room from that.
+                    spare -= size
+                else:
+                    room -= size
+            if room < 0 or spare < 0:
+                start = self._group_start(said, at)
+                if start is not None:
+                    return start, room, spare
+                break
+        return None, room, spare
+
+    @staticmethod
+    def _group_start(said: Sequence[LoggedMessage], at: int) -> int | None:
+        """Return where the first group begins after an index; the newest group is looked at in any case."""
+        for index in range(at + 1, len(said)):
+            if said[index].message.role != "tool":
+                return index
+        while at and said[at].message.role == "tool":
+            at -= 1
+        return at if said[at].message.role != "tool" else None
+
+    def _mark_after(self, said: Sequence[LoggedMessage], start: int, step: float) -> int:
+        """Return the first mark of the conversation at or after an index, where a stable window may begin.
+
+        A window that loses one message for each new one shares no beginning with the one before, and a
+        provider's prompt cache is of no use. So a window begins at a mark: the first question after
+        every so many tokens, as they were counted when they came. It moves to the next only when it is
+        full, and every process finds the same marks. A long turn has them at its calls.
+        """
+        spoken, always = (self._state.tokens - sum(one.tokens for one in self._kept_messages), self._kept_by_version)
+        newest_kept = max(always, default=0)
+        for role in ("user", "assistant"):
+            before, mark, kept = spoken, -1, 0
+            cell, last, after = -1.0, -1, 0
+            first = (start, 0)
+            for at in range(len(said) - 1, -1, -1):
+                one = said[at]
+                if one.version > newest_kept or one.version not in always:
+                    before -= one.tokens
+                if one.message.role != role:
+                    continue
+                if last >= start and before // step != cell:
+                    mark, kept = last, after
+                if at < start:
+                    break
+                cell, last, after = before // step, at, spoken - before
+                first = (at, after)
+            if mark >= 0:
+                # One behind a turn that takes most of the window would leave next to nothing.
+                return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP_SHARE) else first[0]
+        return start
+
+    def _count(self, said: LoggedMessage) -> int:
+        if said.number < self._stubs and said.message.role == "tool":
+            return min(self._count_stub(said), self._count_whole(said))
+        return self._count_whole(said)
+
+    def _counts(self, said: LoggedMessage) -> dict[str, int]:
+        # Two counters of callers' own may have one name, so theirs are kept for this window only.
+        return said.counts if self._measure.cacheable else self._own.setdefault(said.version, {})
+
+    def _count_whole(self, said: LoggedMessage) -> int:
+        measure = self._measure
+        counts = said.counts if measure.cacheable else self._counts(said)
+        plain = counts.get(measure.key)
+        if plain is None:
+            plain = counts[measure.key] = measure.raw_count(said.message)
+        return plain if measure.ratio == 1.0 else measure.corrected(plain)
+
+    def _count_stub(self, said: LoggedMessage) -> int:
+        counts, key = self._counts(said), f"{self._measure.key} stub"
+        plain = counts.get(key)
+        if plain is None:
+            plain = counts[key] = self._measure.raw_count(self._tail.stub(said))
+        return self._measure.corrected(plain)
+
+    def _piece(self, said: LoggedMessage) -> WindowMessage:
+        size = said.counts.get(self._key)
+        if size is not None:
+            return WindowMessage(said.number, said.message, size)
+        if said.number < self._stubs and said.message.role == "tool":
+            stub, whole = self._count_stub(said), self._count_whole(said)
+            if stub < whole:
+                return WindowMessage(said.number, self._tail.stub(said), stub, whole)
+        asked = self.cut is not None and said.number == self.cut.asked
+        return WindowMessage(said.number, said.message, self._count_whole(said), cut_turn_question=asked)
+
+    def _kept_before(self, newest: Sequence[LoggedMessage]) -> list[LoggedMessage]:
+        first = newest[0].version if newest else self._state.version + 1
+        stay = dict(self._kept_by_version)
+        if self._tail.began < self._state.turn < first:
+            stay |= {s.version: s for s in self._tail.group(self._state.turn, self._state.version)}
+        return [stay[version] for version in sorted(stay) if version < first]
+
+    def _with_gaps(self, said: Iterable[LoggedMessage], told: WindowSummary | None) -> list[WindowPart]:
+        parts: list[WindowPart] = []
+        found, number, key = list(said), 0, self._key
+        for one in found:
+            if one.number > number + 1:
+                missing = self._state.message_count - len(found)
+                size = self._state.tokens - sum([one.tokens for one in found])
+                parts += _split_gap(number + 1, one.number - 1, max(0, size) / max(1, missing), told)
+            number = one.number
+            known = one.counts.get(key)
+            parts.append(WindowMessage(number, one.message, known) if known is not None else self._piece(one))
+        if told and (not told.last or any(isinstance(part, WindowGap) and part.summarised for part in parts)):
+            first = parts[0] if parts else None
+            prompt = isinstance(first, WindowMessage) and first.message.role == "system"
+            parts.insert(1 if prompt else 0, told)
+        return parts
+
+
+def _is_low_priority(message: Message) -> bool:
+    """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
+    return not message.tool_calls and priority_of_metadata(message.metadata) is None
+
+
+def _has_question_and_answer(said: Sequence[LoggedMessage], before: int) -> bool:
+    """Whether there are a question and an answer before an index."""
+    missing = {"user", "assistant"}
+    for at in range(before - 1, -1, -1):
+        missing.discard(said[at].message.role)
+        if not missing:
+            return True
+    return False
+
+
+def _split_gap(first: int, last: int, each: float, told: WindowSummary | None) -> list[WindowPart]:
+    """Return the gap between two messages, in pieces where the summary begins and ends."""
+    cuts = {first, last + 1}
+    if told:
+        cuts |= {at for at in (told.first, told.last + 1) if first < at <= last}
+    edges = sorted(cuts)
+    return [
+        # Nobody has counted them by this counter: their share of what was counted when they came.
+        WindowGap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
+        for a, b in pairwise(edges)
+    ]
+
+
+replace = msgspec.structs.replace
+
+
+class CutNeedsCommit(Exception):
+    """A cut is due of messages that are decided but not in the log yet."""
+
+
+def policy_counter(policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]) -> CorrectedCounter:
+    """Return the counter of a policy at work; raise UnknownModel or UnknownCounter if there is none."""
+    return _cached_policy_counter(policy.model, policy.counter, policy.reserve, corrections)
+
+
+@lru_cache(maxsize=256)
+def _cached_policy_counter(
+    model: str | None, counter: str | None, reserve: int, corrections: tuple[CounterCorrection, ...]
+) -> CorrectedCounter:
+    return CorrectedCounter(counter_of(model, counter), reserve=reserve, within=True, corrections=corrections)
+
+
+class PolicyApplier:
+    """The policies of one engine's sessions at work."""
+
+    def __init__(self, tails: MessageCache) -> None:
+        self._message_cache = tails
+
+    def apply(self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool) -> SessionWrite:
+        """Return what is written, counted by the session's policy, and with the cut that is due.
+
+        Raises NotYet if that takes messages of which there are only drafts.
+        """
+        policy, fresh = _policy_after(state, writing.events)
+        adds = any(isinstance(fact, e.MessageAddedEvent) for fact in writing.events)
+        anew = _sets_policy(writing.events)
+        if policy is None or not (adds or anew):
+            return writing
+        measure = policy_counter(policy, _corrections_after(state, writing.events))
+        events = tuple(_recounted(fact, measure) for fact in writing.events)
+        made = _AppliedEvents(state, events, measure)
+        room = policy.budget - measure.counted.overhead
+        left = measure.corrected(max(0, made.after.cut.tokens)) if made.after.cut else 0
+        due = anew or cuts.is_cut_due(_live_tokens_max(made.after, measure), room, policy, left)
+        if not due or policy.shares:
+            return SessionWrite(writing.session_id, events)
+        if drafted:
+            raise CutNeedsCommit
+        cut, summary = self._cut(tenant, None if fresh else state, made, policy)
+        was = made.after.cut or Cut(1)
+        if not anew and (cut.first, cut.stubs) == (was.first, was.stubs):
+            return SessionWrite(writing.session_id, events)
+        # The messages of this append count after the cut, as any others do.
+        cut = replace(cut, tokens=cut.tokens - made.tokens)
+        at = _cut_index(events)
+        cutting_events = session_rules.cut_events(cut, summary)
+        return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
+
+    def trim(self, tenant: str, state: SessionState, policy: WindowPolicy) -> tuple[Cut, Summary | None]:
+        """Return the cut of a session down to the budget of a policy, whether or not one is due."""
+        whole = replace(policy, low=1 - 1e-9, high=1.0)
+        made = _AppliedEvents(state, (), policy_counter(policy, state.corrections))
+        cut, summary = self._cut(tenant, state, made, whole)
+        # What is trimmed is so for the session's own windows too.
+        most = max(policy.budget, state.policy.budget if state.policy else 0)
+        return replace(cut, budget=most), summary
+
+    def _cut(
+        self, tenant: str, before: SessionState | None, made: _AppliedEvents, policy: WindowPolicy
+    ) -> tuple[Cut, Summary | None]:
+        after, measure = made.after, made.measure
+        room = policy.budget - measure.counted.overhead
+        pieces, fixed, cut = list[WindowMessage](), 0, None
+        if before is not None:
+            parts = WindowInput(self._message_cache.get(tenant, before), before, measure, policy.budget)
+            pieces, fixed = parts.cut_candidates(2 * room + measure.corrected(made.tokens))
+            cut = parts.cut
+        live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
+        found = cuts.plan_cut(live, policy, measure.count)
+        if found is None:
+            size = live.fixed + sum(piece.tokens for piece in live.pieces)
+            size += after.summary.tokens if after.summary else 0
+            found = replace(cut or Cut(1), budget=policy.budget, tokens=size), None
+        cut, summary = found
+        if summary is not None:
+            summary = replace(summary, tokens=measure.uncorrected(summary.tokens))
+        return replace(cut, tokens=measure.uncorrected(cut.tokens)), summary
+
+
+class _AppliedEvents:
+    """What some events lead to: the state after them, and their messages, with those that stay apart."""
+
+    def __init__(self, state: SessionState | None, events: Iterable[e.SessionEvent], measure: CorrectedCounter) -> None:
+        self.measure = measure
+        self.pieces: list[WindowMessage] = []
+        self.fixed = self.tokens = 0
+        for fact in events:
+            before = state
+            state = session_rules.evolve_one(before, fact, time_us=0)
+            if isinstance(fact, e.MessageAddedEvent) and before is not None:
+                self.tokens += fact.tokens
+                size = measure.corrected(fact.tokens)
+                if (state.kept, state.pins) == (before.kept, before.pins):
+                    self.pieces.append(WindowMessage(state.message_count, fact.message, size))
+                else:
+                    self.fixed += size
+        assert state is not None, "what has no session has no policy"
+        self.after = state
+
+
+def _policy_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[WindowPolicy | None, bool]:
+    """Return the policy that is in force after some events, and whether they begin a generation."""
+    policy, fresh = (state.policy if state else None), False
+    for fact in events:
+        if isinstance(fact, e.SessionCreatedEvent):
+            policy, fresh = fact.policy, True
+        elif isinstance(fact, e.SessionResetEvent):
+            fresh = True
+        elif isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET:
+            policy = fact.policy
+    return policy, fresh
+
+
+def _corrections_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[CounterCorrection, ...]:
+    """Return the corrections that a session has, or begins with."""
+    begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreatedEvent))
+    return next(begun, state.corrections if state else ())
+
+
+def _sets_policy(events: Iterable[e.SessionEvent]) -> bool:
+    return any(isinstance(fact, e.SessionUpdatedEvent) and fact.policy is not msgspec.UNSET for fact in events)
+
+
+def _recounted(fact: e.SessionEvent, measure: CorrectedCounter) -> e.SessionEvent:
+    if not isinstance(fact, e.MessageAddedEvent):
+        return fact
+    return e.MessageAddedEvent(fact.message, measure.raw_count(fact.message), measure.key)
+
+
+def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
+    """Return what the live window has at most: each message's size was rounded up."""
+    if measure.ratio == 1.0:
+        return state.live
+    count = state.message_count - (state.cut.first - 1 if state.cut else 0) + len(state.kept)
+    return measure.corrected(state.live) + count
+
+
+def _cut_index(events: Sequence[e.SessionEvent]) -> int:
+    """Return where a cut goes: before what a model saw and said, which belong together."""
+    for at, fact in enumerate(events):
+        if isinstance(fact, (e.MessageAddedEvent, e.WindowRecordedEvent)):
+            return at
+    return len(events)

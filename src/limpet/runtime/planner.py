@@ -24,10 +24,17 @@ from limpet.core.values.memory_records import positions_in_metadata
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.runtime import event_reader
-from limpet.runtime import projections as runtime_projections
 from limpet.runtime.frame_planner import FramePlan, FramePlanner
-from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, messages_of, session_stream
-from limpet.runtime.window_input import CutNeedsCommit, PolicyApplier
+from limpet.runtime.message_cache import CutNeedsCommit, PolicyApplier
+from limpet.runtime.state_cache import (
+    SESSION_KIND,
+    FrameTreeCache,
+    SessionStateCache,
+    deleted_session_row,
+    messages_of,
+    session_row,
+    session_stream,
+)
 from limpet.stores import port
 
 
@@ -140,7 +147,7 @@ class Planner:
         append = port.Append(
             tenant=tenant,
             writes=(write,),
-            projections=(runtime_projections.session_row(after),),
+            projections=(session_row(after),),
             snapshots=(_session_snapshot(after),) if _is_snapshot_due(after, write) else (),
             time_us=after.active_us,
         )
@@ -157,7 +164,7 @@ class Planner:
         append = port.Append(
             tenant=tenant,
             writes=(imported_write(command),),
-            projections=(runtime_projections.session_row(after),) if command.whole else (),
+            projections=(session_row(after),) if command.whole else (),
             snapshots=(_session_snapshot(after),),
             time_us=after.active_us,
         )
@@ -374,10 +381,10 @@ class Planner:
             states.append(state)
             deleted = state.status is SessionStatus.DELETED
             if deleted:
-                drops.append((runtime_projections.SESSION_KIND, state.id))
-                projections.append(runtime_projections.deleted_session_row(state))
+                drops.append((SESSION_KIND, state.id))
+                projections.append(deleted_session_row(state))
             else:
-                projections.append(runtime_projections.session_row(state))
+                projections.append(session_row(state))
             if _is_snapshot_due(state, write):
                 snapshots.append(_session_snapshot(state))
             if deleted or write.base or (state.generation and state.began > write.expected):

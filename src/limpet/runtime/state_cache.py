@@ -1,8 +1,8 @@
-"""Caches of folded states: session states and frame trees, updated from newer events.
+"""Caches of folded states, and everything else that is derived from events: rows, claims, blobs.
 
-A rebuild of a tenant clears the caches. A cached state is used without reading the store only by
-the holder of the write lock, and only if no other process can have written since. The module also
-names streams, decodes stored events, and makes the projection rows and claims of frame trees.
+The caches hold session states and frame trees, updated from newer events. A rebuild of a tenant clears
+them. A cached state is used without reading the store only by the holder of the write lock, and only if
+no other process can have written since. The module also names streams and decodes stored events.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -21,11 +22,11 @@ from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules import frame_fold, session_rules
 from limpet.core.values import events
-from limpet.core.values.events import MessageAddedEvent, RecordedEvent
+from limpet.core.values.events import MessageAddedEvent, RecordedEvent, SessionEndedEvent
 from limpet.core.values.frame_state import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
 from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
-from limpet.core.values.session_state import SessionState
+from limpet.core.values.session_state import SessionState, SessionStatus, session_info
 from limpet.stores import port, store_copy
 from limpet.stores.erasure import is_erased_stream
 
@@ -171,7 +172,9 @@ class StateCache(ABC, Generic[S]):
         return len(self._cached)
 
 
-SESSION_STREAM_PREFIX = "session/"
+SESSION_STREAM_PREFIX: Final = "session/"
+SESSION_KIND: Final = "session"
+DELETED_KIND: Final = "deleted"
 
 
 def session_stream(session_id: str) -> str:
@@ -614,3 +617,100 @@ def _referenced_blobs(fact: TreeEvent, fetch: port.BlobLoader) -> list[bytes]:
 def overdue_trees_query(now_us: int | None) -> port.Query:
     """A page of open trees in which something is overdue by a moment."""
     return port.Query(kind=TREE_KIND, lookup=ROW_OPEN, until_us=now_us, limit=limits.PAGE_SIZE_MAX)
+
+
+def session_row(state: SessionState) -> port.Projection:
+    """Return the row of a session."""
+    return port.Projection(
+        kind=SESSION_KIND,
+        id=state.id,
+        owner=state.user_id or "",
+        status=str(state.status),
+        time_us=state.active_us,
+        lookup=state.root_id or "",
+        terms=metadata_terms(state.metadata),
+        document=codec.encode_info(session_info(state)),
+    )
+
+
+def deleted_session_row(state: SessionState) -> port.Projection:
+    """Return the row of a deleted session, by which it and its user are found until it is erased."""
+    return port.Projection(
+        kind=DELETED_KIND,
+        id=f"{state.version}/{state.id}",
+        owner=state.user_id or "",
+        time_us=state.active_us,
+        lookup=state.id,
+    )
+
+
+def metadata_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
+    """Return the filter terms of metadata: one text for each plain value."""
+    if not metadata:
+        return ()
+    plain = {k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))}
+    texts = (codec.canonical_json([key, value]).decode() for key, value in plain.items())
+    return tuple(sorted(text for text in texts if len(text) <= limits.FILTER_TERM_CHARS_MAX))
+
+
+def iter_rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
+    """Yield all rows of a query, page by page."""
+    page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
+    while found := store.query_projections(tenant, page):
+        yield from found
+        page = msgspec.structs.replace(page, after=(found[-1].time_us, found[-1].id))
+
+
+def rebuild_store(store: port.Store, tell: Callable[[int], None] = lambda _: None) -> port.Rebuilt:
+    """Have a store derive everything again; return what was made. `tell` gets the number of processed events.
+
+    Raises Corrupt, and changes nothing, if the log is damaged.
+    """
+    made = port.Rebuilt()
+    try:
+        with closing(store.rebuild(derive_stream)) as steps:
+            for step in steps:
+                if isinstance(step, port.Rebuilt):
+                    made = step
+                else:
+                    tell(step)
+    finally:
+        # An interrupt can come before the turn was given back.
+        store.release_write_lock()
+    return made
+
+
+def derive_stream(stream: str, events: Iterator[port.StoredEvent], fetch: port.BlobLoader) -> port.DerivedState:
+    """Return the claims, projections and blobs of a stream; raise Corrupt if a blob is missing."""
+    if stream.startswith(SESSION_STREAM_PREFIX):
+        return _derive_session(events, fetch)
+    if stream.startswith(TREE_STREAM_PREFIX):
+        return derive_tree(events, fetch)
+    raise errors.NewerStore(
+        f"the store has a stream {stream!r}, which this Limpet knows nothing of.",
+        hint="Nothing was changed. In an up-to-date clone of Limpet: pip install .",
+        facts={"stream": stream},
+    )
+
+
+def _derive_session(events: Iterator[port.StoredEvent], fetch: port.BlobLoader) -> port.DerivedState:
+    state: SessionState | None = None
+    claims: list[tuple[str, int]] = []
+    blobs: list[tuple[bytes, int]] = []
+    rows: list[port.Projection] = []
+    for stored in events:
+        texts = referenced_texts((stored,), fetch)
+        blobs += [(hash_, stored.version) for hash_ in texts]
+        fact = decode_session_event(stored, texts)
+        state = session_rules.evolve(state, fact)
+        if isinstance(fact.event, MessageAddedEvent):
+            claims.append((fact.event.message.id, stored.version))
+        if stored.kind == SessionEndedEvent.kind and not stored.erased and _is_deleted(state):
+            rows.append(deleted_session_row(state))
+    if state is not None and not state.hidden:
+        rows.append(session_row(state))
+    return port.DerivedState(tuple(claims), tuple(rows), tuple(blobs))
+
+
+def _is_deleted(state: SessionState) -> bool:
+    return state.status is SessionStatus.DELETED

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from limpet.sessions.requests import MessageLike, Page, When, Write
     from limpet.sessions.session_view import Messages, PendingCall
     from limpet.sessions.time_travel import Between, Difference, Moment, PastSession
-    from limpet.sessions.window_requests import AsyncSummarizer, Summarizer
-    from limpet.sessions.windows import RecordedWindow
+    from limpet.sessions.windows import AsyncSummarizer, RecordedWindow, Summarizer
 
 __all__ = [
     "AsyncBetween",
@@ -73,7 +72,7 @@ if not TYPE_CHECKING:
         "limpet.sessions.requests",
         "limpet.sessions.session_view",
         "limpet.sessions.windows",
-        "limpet.sessions.window_requests",
+        "limpet.sessions.windows",
         "limpet.sessions.time_travel",
         "limpet.sessions.async_sessions",
         "limpet.admin.async_log",

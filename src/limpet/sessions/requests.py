@@ -24,7 +24,7 @@ from limpet.core.values.messages import Message, ToolCallResult, checked_id
 from limpet.core.values.session_state import EndReason, OpenCall, ReportedUsage, SessionStatus, WindowPolicy
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
-from limpet.runtime import projections, window_input
+from limpet.runtime import message_cache, state_cache
 from limpet.stores import port
 
 MessageLike = intake.MessageLike
@@ -71,7 +71,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
         raise errors.InvalidRequest(
             f"a policy is a WindowPolicy, not {type(policy).__name__}.", hint="For example WindowPolicy(budget=8_000)."
         )
-    measure = window_input.policy_counter(policy, ())
+    measure = message_cache.policy_counter(policy, ())
     if measure.counted.overhead >= policy.budget:
         raise errors.InvalidRequest(
             f"the policy's budget of {policy.budget:,} leaves nothing beside the {measure.counted.overhead:,} that a reply takes.",
@@ -259,7 +259,7 @@ class SessionRequests:
         if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
             raise errors.InvalidRequest("status is 'active' or 'ended'.")
         return port.Query(
-            kind=projections.SESSION_KIND,
+            kind=state_cache.SESSION_KIND,
             owner=user_id,
             status=status,
             since_us=moment_us(active_after),
@@ -282,7 +282,7 @@ def _checked_message_reference(at: str | int) -> str | int:
 
 def _filter_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
     frozen = freeze_object("a metadata filter", metadata)
-    made = projections.metadata_terms(frozen)
+    made = state_cache.metadata_terms(frozen)
     if len(made) != len(frozen):
         raise errors.InvalidRequest("a metadata filter compares text, numbers, booleans or None of at most 500 bytes.")
     if len(made) > limits.FILTER_TERMS_MAX:
@@ -317,7 +317,7 @@ def idle_cutoff_us(now: When | None, clock: Callable[[], int], idle_s: float) ->
 def idle_sessions_query(before_us: int) -> port.Query:
     """A page of active sessions whose last activity is not after a moment."""
     return port.Query(
-        kind=projections.SESSION_KIND, status=SessionStatus.ACTIVE, until_us=before_us, limit=limits.PAGE_SIZE_MAX
+        kind=state_cache.SESSION_KIND, status=SessionStatus.ACTIVE, until_us=before_us, limit=limits.PAGE_SIZE_MAX
     )
 
 

@@ -24,8 +24,13 @@ from limpet.core.windows import summary as summaries
 from limpet.core.windows import window as windows
 from limpet.core.windows.window import Window, WindowMessage
 from limpet.sessions.requests import MessageLike
-from limpet.sessions.window_requests import AsyncSummarizer, Summarizer, checked_summary_language, checked_summary_text
-from limpet.sessions.windows import WindowOptions
+from limpet.sessions.windows import (
+    AsyncSummarizer,
+    Summarizer,
+    WindowOptions,
+    checked_summary_language,
+    checked_summary_text,
+)
 
 if TYPE_CHECKING:
     from limpet import tokens

@@ -27,7 +27,7 @@ from limpet.sessions.windows import RecordedWindowVerbs
 if TYPE_CHECKING:
     from limpet.sessions.manager import Sessions
     from limpet.sessions.session import Session
-    from limpet.sessions.window_requests import Summarizer
+    from limpet.sessions.windows import Summarizer
 
 
 def refuse_change(*_: object) -> NoReturn:

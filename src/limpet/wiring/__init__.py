@@ -20,7 +20,7 @@ from limpet.llm.port import Model
 from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors.embedder import Embedder
 from limpet.sessions.requests import Settings, Write
-from limpet.sessions.window_requests import Summarizer
+from limpet.sessions.windows import Summarizer
 from limpet.wiring.background import Background, BackgroundOptions
 from limpet.wiring.session_manager import SessionManager
 from limpet.wiring.store_opener import StoreHandle, open_store

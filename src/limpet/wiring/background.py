@@ -25,7 +25,7 @@ from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors import embedder as vectors_embedder
 from limpet.memory.vectors.embedder import Embedder
 from limpet.runtime.engine import Engine
-from limpet.sessions.window_requests import Summarizer
+from limpet.sessions.windows import Summarizer
 
 if TYPE_CHECKING:
     from limpet.admin.retention import Retention

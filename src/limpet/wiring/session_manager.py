@@ -17,9 +17,9 @@ from limpet.core.values.session_state import SessionState, WindowPolicy
 from limpet.memory.port import MemoryEngine
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions
-from limpet.sessions.recovery import RECOVERED_TO_KEY, SessionRecovery
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.session import Session
+from limpet.sessions.session_files import RECOVERED_TO_KEY, SessionRecovery
 from limpet.stores import urls
 from limpet.wiring.background import Background, BackgroundOptions
 from limpet.wiring.store_opener import close_engine, open_engine, open_index_store, start_session_files

@@ -24,7 +24,7 @@ from limpet import errors, limits
 from limpet.admin.erasure import references
 from limpet.core.values import ids
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
-from limpet.runtime import projections
+from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.stores import store_copy, urls
 from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
@@ -47,7 +47,7 @@ def _open_sqlite(url: str) -> Store:
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
-        mended = sqlite.repair_page_checksums(path, projections.derive_stream)
+        mended = sqlite.repair_page_checksums(path, state_cache.derive_stream)
     store = sqlite.open_store(path, again=references.LogErasureReplay())
     store.remarks = (*mended, *store.remarks)
     return store

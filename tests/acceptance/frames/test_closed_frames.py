@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import FrameStatus, Scope, TokenBudget, errors, limits
-from limpet.runtime import projections, state_cache
+from limpet.runtime import state_cache
 from limpet.stores import port
 
 SCOPE = Scope("planner", session_id="trip")
@@ -32,7 +32,7 @@ def worked(lp: limpet.Limpet, count: int, scope: Scope = SCOPE) -> tuple[str, li
 
 def rows(lp: limpet.Limpet) -> list[str]:
     query = port.Query(kind=state_cache.FRAME_KIND)
-    return [row.id for row in projections.iter_rows(lp._opened.engine.store, "default", query)]
+    return [row.id for row in state_cache.iter_rows(lp._opened.engine.store, "default", query)]
 
 
 @pytest.mark.parametrize("count", [1, KEPT - 1, KEPT, KEPT + 1, 3 * KEPT + 5])

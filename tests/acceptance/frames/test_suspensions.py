@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from limpet import Limpet, Scope, errors
-from limpet.runtime import projections, state_cache
+from limpet.runtime import state_cache
 from limpet.stores import port
 from tests.acceptance.conversation_steps import engine_of, set_clock
 
@@ -44,7 +44,7 @@ def test_the_row_of_a_suspension_is_what_the_log_says_after_a_cascade(lp: Limpet
     store = engine_of(lp).store
     stream = state_cache.tree_stream(frame.frame_id)
     log = store.read("default", stream)
-    made = projections.derive_stream(stream, iter(log), lambda hashes: store.blobs("default", hashes))
+    made = state_cache.derive_stream(stream, iter(log), lambda hashes: store.blobs("default", hashes))
     assert made.projections
     for row in made.projections:
         assert store.find_projection("default", row.kind, row.id) == row

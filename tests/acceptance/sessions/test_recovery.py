@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager, limits
-from limpet.sessions.recovery import recovery_id
+from limpet.sessions.session_files import recovery_id
 from limpet.stores.files import FilesStore
 from limpet.stores.port import Rebuilt, StoredEvent, StreamDeriver
 from limpet.stores.sqlite import SQLiteStore, database

@@ -16,8 +16,8 @@ import pytest
 
 import limpet
 from limpet import Message, SessionManager
-from limpet.sessions.recovery import recovery_id
 from limpet.sessions.requests import Write
+from limpet.sessions.session_files import recovery_id
 from limpet.stores.files import FilesStore, StoreFiles
 from limpet.stores.files import folder as store_folder
 from limpet.stores.port import Rebuilt, StreamDeriver

@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Message, MessageCategory, WindowPolicy, errors
 from limpet.core.values.context import Fate
-from limpet.runtime import window_input
+from limpet.runtime import message_cache
 from tests.acceptance.conversation_steps import Opener, answer, asking, feed, giving, user
 
 POLICY = WindowPolicy(budget=1_000, reserve=100)
@@ -422,6 +422,6 @@ def test_many_writers_and_one_policy(tmp_path: Path):
             assert session.message_count == 300
             window = await session.window()
             assert sum(window.sizes) == session.state.live <= 300
-            assert window_input.policy_counter(policy, ()).counted.overhead == window.overhead
+            assert message_cache.policy_counter(policy, ()).counted.overhead == window.overhead
 
     asyncio.run(run())

@@ -34,11 +34,18 @@ from limpet.core.values.messages import Message
 from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
-from limpet.runtime import planner, projections, state_cache
+from limpet.runtime import planner, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
-from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
-from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_event, referenced_texts, session_stream
+from limpet.runtime.state_cache import (
+    DELETED_KIND,
+    SESSION_KIND,
+    SESSION_STREAM_PREFIX,
+    decode_session_event,
+    iter_rows,
+    referenced_texts,
+    session_stream,
+)
 from limpet.stores import port
 from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
 from limpet.stores.port import BlobLoader, StoredEvent
@@ -115,7 +122,7 @@ class LogErasureReplay:
     """Repeats in a copy of the log the erasures that happened after the copy was made."""
 
     now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
-    derive = staticmethod(projections.derive_stream)
+    derive = staticmethod(state_cache.derive_stream)
     notice_kind = staticmethod(notice_kind)
 
     def pending_work(self, tenant: str) -> bytes:

@@ -43,10 +43,9 @@ from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.events import FramePushedEvent
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
-from limpet.runtime import event_reader, projections, state_cache
+from limpet.runtime import event_reader, state_cache
 from limpet.runtime.engine import Engine
-from limpet.runtime.projections import DELETED_KIND, SESSION_KIND, iter_rows
-from limpet.runtime.state_cache import session_stream
+from limpet.runtime.state_cache import DELETED_KIND, SESSION_KIND, iter_rows, session_stream
 from limpet.stores import port, store_copy
 from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
 
@@ -376,7 +375,7 @@ class ErasureService:
             pending_work=encode_hook_calls(plan.hook_calls),
         )  # fmt: skip
         streams = {share.stream for share in plan.streams}
-        outcome = self._store.erase(erasure, projections.derive_stream)
+        outcome = self._store.erase(erasure, state_cache.derive_stream)
         for _ in range(limits.RETRIES_MAX):
             if isinstance(outcome, ErasureCounts) or outcome.stream:
                 break
@@ -384,7 +383,7 @@ class ErasureService:
             if passed is None:
                 break
             erasure = msgspec.structs.replace(erasure, head=passed)
-            outcome = self._store.erase(erasure, projections.derive_stream)
+            outcome = self._store.erase(erasure, state_cache.derive_stream)
         return outcome
 
     def _receipt(self, what: str, counts: ErasureCounts) -> Receipt:
