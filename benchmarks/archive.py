@@ -17,7 +17,7 @@ import limpet
 from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index import inverted_index
 from limpet.memory.index.inverted_index import ArchiveIndex, IndexCursor
 from limpet.memory.index.terms import archive_text
@@ -141,7 +141,7 @@ def _copy_index(store: limpet.Limpet, users: int) -> None:
     """Give the other users the first one's rows, and say that all of the log is in."""
     shelf = _shelf(store)
     rows = ArchiveIndex(shelf)
-    mine = rows.owner(Who("default", "user-0"))
+    mine = rows.owner(TenantUser("default", "user-0"))
     assert mine is not None
     prefix = encode_key(mine)
     held = [

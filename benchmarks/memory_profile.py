@@ -12,9 +12,9 @@ import time
 from benchmarks import fresh
 from benchmarks.harness import Bench, Figure
 from limpet import tokens
-from limpet.core.values.memory_records import Fact, FactKind, History, Said, Source, Who
+from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, History, Source, TenantUser
 from limpet.core.values.messages import Message
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 
 BUDGET = 1_000
@@ -28,14 +28,14 @@ PROGRAM = """
 import gc, json, sys, time
 from pathlib import Path
 from limpet import tokens
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
-from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.memory_records import History, ArchivedMessage, TenantUser
 from limpet.core.values.messages import Message
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-who = Who("default", "ada")
-memory = BuiltIn(SQLiteIndexStore(Path(path)), count=tokens.named("o200k_base").text)
+user = TenantUser("default", "ada")
+memory = BuiltInMemory(SQLiteIndexStore(Path(path)), count=tokens.named("o200k_base").text)
 
 def resident_mib():
     gc.collect()
@@ -46,7 +46,7 @@ def said(session, number):
     fact = f"My booking reference is KX{number}-{session}. I prefer song{number % 50}."
     text = fact if number % 10 == 0 else "The ferry leaves at noon, and nobody knows from which pier. " * 8
     message = Message(role="user" if number % 2 == 0 else "assistant", content=text)
-    return Said(
+    return ArchivedMessage(
         position=session * 100_000 + number, session_id=f"s{session}", generation=1,
         number=number, time_us=number, message=message,
     )
@@ -57,7 +57,7 @@ def take(session, count):
         for at in range(0, count, 256)
     )
     history = History(
-        key=f"s{session}/1", who=who, session_id=f"s{session}", generation=1, messages=count, ended_us=count
+        key=f"s{session}/1", user=user, session_id=f"s{session}", generation=1, messages=count, ended_us=count
     )
     memory.ingest(history, chunks)
 
@@ -66,7 +66,7 @@ before = resident_mib()
 began = time.perf_counter()
 take(2, whole)
 took = time.perf_counter() - began
-print(json.dumps({"grown": resident_mib() - before, "took": took, "facts": len(memory.facts(who))}))
+print(json.dumps({"grown": resident_mib() - before, "took": took, "facts": len(memory.facts(user))}))
 """
 
 
@@ -108,25 +108,25 @@ def run(bench: Bench) -> list[Figure]:
     ]
 
 
-def _known(bench: Bench, count: int) -> BuiltIn:
+def _known(bench: Bench, count: int) -> BuiltInMemory:
     """Return a memory that knows a number of facts, of all kinds, some of them replaced."""
     shelf = SQLiteIndexStore(bench.disk / f"{count}.db-memory")
     bench.closing.callback(shelf.close)
 
-    def found(said: list[Said]) -> list[Fact]:
+    def found(said: list[ArchivedMessage]) -> list[Fact]:
         return [_fact(one.position) for one in said]
 
-    memory = BuiltIn(shelf, count=tokens.named("o200k_base").text, fallback=found)  # pyright: ignore[reportArgumentType]
-    history = History(key="k", who=_WHO, session_id="s", generation=1, messages=count, ended_us=count)
+    memory = BuiltInMemory(shelf, count=tokens.named("o200k_base").text, fallback=found)  # pyright: ignore[reportArgumentType]
+    history = History(key="k", user=_USER, session_id="s", generation=1, messages=count, ended_us=count)
     memory.ingest(history, ([_said(n) for n in range(at, min(at + 256, count))] for at in range(0, count, 256)))
     return memory
 
 
-_WHO = Who("default", "ada")
+_USER = TenantUser("default", "ada")
 
 
-def _said(number: int) -> Said:
-    return Said(
+def _said(number: int) -> ArchivedMessage:
+    return ArchivedMessage(
         position=number, session_id="s", generation=1, number=number, time_us=number,
         message=Message(role="user", content="x"),
     )  # fmt: skip
@@ -139,14 +139,14 @@ def _fact(number: int) -> Fact:
     return Fact(id="", kind=kind, text=text, source=Source("s", "m", number), since_us=number, about=about)
 
 
-def _times(bench: Bench, memory: BuiltIn) -> tuple[float, float]:
+def _times(bench: Bench, memory: BuiltInMemory) -> tuple[float, float]:
     asked, searched = list[float](), list[float]()
     for number in range(bench.rounds * 20):
         began = time.perf_counter()
-        profile = memory.profile(_WHO, BUDGET)
+        profile = memory.profile(_USER, BUDGET)
         asked.append(time.perf_counter() - began)
         assert 0 < profile.tokens <= BUDGET
         began = time.perf_counter()
-        assert memory.search(_WHO, f"booking trip{number + 7}", 5)
+        assert memory.search(_USER, f"booking trip{number + 7}", 5)
         searched.append(time.perf_counter() - began)
     return statistics.median(asked) * 1000, statistics.median(searched) * 1000

@@ -138,7 +138,7 @@ def searches(lp: limpet.Limpet) -> dict[str, Search]:
         return [one.source.message_id for one in found if one.source is not None]
 
     def archive(query: str) -> list[str]:
-        return [hit.message_id for hit in lp.archive.search(query, user_id=USER, k=HITS)]
+        return [hit.message_id for hit in lp.archive.search(query, user_id=USER, limit=HITS)]
 
     return {"memory": memory, "archive": archive}
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from limpet.core.values.memory_records import History, Said
+from limpet.core.values.memory_records import ArchivedMessage, History
 from limpet.testing.memory_fakes import Scribe
 
 
@@ -18,12 +18,12 @@ class Ledger(Scribe):
         super().__init__("ledger")
         self._path = path
 
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
-        texts = [str(one.message.content) for chunk in said for one in chunk]
+    def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
+        texts = [str(one.message.content) for chunk in messages for one in chunk]
         if any(line["key"] == history.key for line in self.lines()):
             return
         with self._path.open("ab") as file:
-            line = {"key": history.key, "user": history.who.user_id, "texts": texts}
+            line = {"key": history.key, "user": history.user.user_id, "texts": texts}
             file.write(json.dumps(line).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

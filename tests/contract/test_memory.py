@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.http import HTTPMemory
 from limpet.memory.index_store import VolatileIndexStore
 from limpet.memory.port import MemoryEngine
@@ -26,13 +26,13 @@ class TestInRam(memory_contract.MemoryContract):
     reopens: ClassVar[bool] = False
 
     def open_engine(self, folder: Path) -> MemoryEngine:
-        return BuiltIn(VolatileIndexStore(), count=count)
+        return BuiltInMemory(VolatileIndexStore(), count=count)
 
 
 @pytest.mark.req("A-14", "A-16")
 class TestOnSQLite(memory_contract.MemoryContract):
     def open_engine(self, folder: Path) -> MemoryEngine:
-        return BuiltIn(SQLiteIndexStore(folder / "state.db-memory"), count=count)
+        return BuiltInMemory(SQLiteIndexStore(folder / "state.db-memory"), count=count)
 
 
 @pytest.mark.req("A-14", "A-16")
@@ -40,7 +40,7 @@ class TestOverHTTP(memory_contract.MemoryContract):
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Iterator[Path]:
         shelf = SQLiteIndexStore(tmp_path / "state.db-memory")
-        with MemoryServer(BuiltIn(shelf, count=count), api_key="k3y") as server:
+        with MemoryServer(BuiltInMemory(shelf, count=count), api_key="k3y") as server:
             (tmp_path / "url").write_text(server.url)
             yield tmp_path
         shelf.close()

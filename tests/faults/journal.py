@@ -49,7 +49,7 @@ class Diary:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ArchivedMessage:
     """A message by its id and the fingerprint of all that was said."""
 
     id: str
@@ -68,7 +68,7 @@ class Step:
     writer: str
     session: str
     verb: str
-    messages: tuple[Said, ...] = ()
+    messages: tuple[ArchivedMessage, ...] = ()
     number: int = 0
 
 
@@ -121,7 +121,7 @@ class Journal:
 
 
 def _step(fields: dict[str, Any]) -> Step:
-    return Step(messages=tuple(Said(**said) for said in fields.pop("messages")), **fields)
+    return Step(messages=tuple(ArchivedMessage(**said) for said in fields.pop("messages")), **fields)
 
 
 def submitted(step: Step) -> dict[str, object]:
@@ -142,12 +142,12 @@ def from_notes(notes: Iterable[tuple[int, Note]]) -> Journal:
     return journal
 
 
-def said(message: Message) -> Said:
+def said(message: Message) -> ArchivedMessage:
     """The message's id and fingerprint: every field that a caller can set."""
     plain = cast("dict[str, object]", message.to_dict())
     kept = {key: plain[key] for key in _FIELDS if key in plain}
     text = json.dumps(kept, sort_keys=True, ensure_ascii=True)
-    return Said(message.id, hashlib.sha256(text.encode()).hexdigest()[:32])
+    return ArchivedMessage(message.id, hashlib.sha256(text.encode()).hexdigest()[:32])
 
 
 _FIELDS = ("id", "timestamp", "role", "content", "tool_calls", "tool_results", "metadata", "openai")

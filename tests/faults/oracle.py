@@ -17,7 +17,7 @@ import limpet
 from limpet import Message
 from limpet.core.values.events import MessageAddedEvent
 from tests.faults import journal, provider_pairing
-from tests.faults.journal import Entry, Journal, Said
+from tests.faults.journal import ArchivedMessage, Entry, Journal
 from tests.faults.workload import SHARED
 
 
@@ -25,7 +25,7 @@ from tests.faults.workload import SHARED
 class View:
     """A session as its callers' steps make it."""
 
-    messages: tuple[Said, ...] = ()
+    messages: tuple[ArchivedMessage, ...] = ()
     status: str = "active"
     generation: int = 0
     number: int = 0

@@ -41,7 +41,7 @@ def judged(folder: Path) -> int:
             assert [m.content for m in lp.sessions.get_session(name).messages] == SAID
         left = {*OLD, "open"} - gone
         assert {row["id"] for row in lp.sessions.list_sessions()} == left
-        hits = lp.archive.search("lighthouse", user_id="ada", k=50)
+        hits = lp.archive.search("lighthouse", user_id="ada", limit=50)
         assert {hit.session_id for hit in hits} == left, "the archive has what the log has"
         assert full_store.known(lp, "ada") == SAID[:1], "what memory has learnt stays"
         assert lp.admin.verify().ok

@@ -77,8 +77,8 @@ class Watched(Ledger):
         super().__init__(path)
         self._steps = steps
 
-    def ingest(self, history: History, said: Any) -> None:
-        self._steps.take("ingest", lambda: super(Watched, self).ingest(history, said))
+    def ingest(self, history: History, messages: Any) -> None:
+        self._steps.take("ingest", lambda: super(Watched, self).ingest(history, messages))
 
 
 def run(folder: Path, kill: Kill | None, number: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 import limpet
 from limpet import Message
 from limpet.core.values.events import MessageAddedEvent
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.index_tasks import IndexTask
 from limpet.memory.index import inverted_index, search, terms
 from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
@@ -179,7 +179,7 @@ class Walk(RuleBasedStateMachine):
     @rule(query=TEXT, user=st.sampled_from(USERS))
     def search(self, query: str, user: str | None) -> None:
         wanted = terms.query_terms(query)
-        found = self.lp.archive.search(query, user_id=user, k=100)
+        found = self.lp.archive.search(query, user_id=user, limit=100)
         expected = {
             one.position
             for one in self.told
@@ -194,7 +194,7 @@ class Walk(RuleBasedStateMachine):
     def no_row_of_one_owner_has_a_word_of_another(self) -> None:
         rows = ArchiveIndex(self.shelf)
         for user in USERS:
-            owner = rows.owner(Who("default", user or ""))
+            owner = rows.owner(TenantUser("default", user or ""))
             held = {b for one in self.told if one.user == user and one.there for b in one.terms}
             hidden = {b for one in self.told if one.user == user for b in one.terms}
             if owner is not None:

@@ -24,20 +24,20 @@ from limpet.sessions.requests import Settings
 from tests.property.store_homes import SQLiteHome, VolatileHome
 
 AT = st.integers(0, 60)
-Said = tuple[str, Any]
+ArchivedMessage = tuple[str, Any]
 """A message's id and what it says."""
 
 
 class Talk:
     """A session as a plain list: all that was said in it, and where the present generation begins."""
 
-    def __init__(self, said: list[Said], began: int = 0) -> None:
+    def __init__(self, said: list[ArchivedMessage], began: int = 0) -> None:
         self.said = said
         self.began = began
         self.continued = False
 
     @property
-    def now(self) -> list[Said]:
+    def now(self) -> list[ArchivedMessage]:
         return self.said[self.began :]
 
 
@@ -51,8 +51,8 @@ class Machine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.place = self.home()
         self.talks: dict[str, Talk] = {}
-        self.was: list[tuple[str, int, list[Said]]] = []
-        self.moments: dict[int, dict[str, list[Said]]] = {}
+        self.was: list[tuple[str, int, list[ArchivedMessage]]] = []
+        self.moments: dict[int, dict[str, list[ArchivedMessage]]] = {}
         self.count = 0
 
     def new(self, prefix: str) -> str:
@@ -200,7 +200,7 @@ class Machine(RuleBasedStateMachine):
         self.place.close()
 
 
-def shown(message: Message) -> Said:
+def shown(message: Message) -> ArchivedMessage:
     return message.id, message.content or [str(part) for part in message.tool_results]
 
 

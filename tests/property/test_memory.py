@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet.core.values.memory_records import Fact, History, Profile, Said
-from limpet.memory.builtin import BuiltIn
+from limpet.core.values.memory_records import ArchivedMessage, Fact, History, Profile
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.index_store import VolatileIndexStore
 from limpet.testing.memory_contract import ADA, conversation
 
@@ -28,7 +28,7 @@ SAYINGS = [
     "福岡に引っ越しました。",
     "我喜欢靠窗的座位。",
 ]
-Conversation = tuple[History, list[Said]]
+Conversation = tuple[History, list[ArchivedMessage]]
 
 
 @st.composite
@@ -41,25 +41,25 @@ def histories(draw: st.DrawFn) -> list[Conversation]:
     return made
 
 
-def known(engine: BuiltIn) -> tuple[list[Fact], Profile, list[list[object]]]:
+def known(engine: BuiltInMemory) -> tuple[list[Fact], Profile, list[list[object]]]:
     facts = engine.facts(ADA)
     return facts, engine.profile(ADA, 10_000), [list(engine.sources(ADA, each)) for each in facts]
 
 
-def fresh() -> BuiltIn:
-    return BuiltIn(VolatileIndexStore(), count=len)
+def fresh() -> BuiltInMemory:
+    return BuiltInMemory(VolatileIndexStore(), count=len)
 
 
-def chunks(said: Sequence[Said], size: int) -> list[Sequence[Said]]:
+def chunks(said: Sequence[ArchivedMessage], size: int) -> list[Sequence[ArchivedMessage]]:
     return [said[at : at + size] for at in range(0, len(said), size)]
 
 
-def broken_off(pieces: Sequence[Sequence[Said]], after: int) -> Iterator[Sequence[Said]]:
+def broken_off(pieces: Sequence[Sequence[ArchivedMessage]], after: int) -> Iterator[Sequence[ArchivedMessage]]:
     yield from pieces[:after]
     raise ConnectionError
 
 
-def learn(engine: BuiltIn, taken: Sequence[Conversation], size: int = 2) -> None:
+def learn(engine: BuiltInMemory, taken: Sequence[Conversation], size: int = 2) -> None:
     for history, said in taken:
         engine.ingest(history, chunks(said, size))
 
@@ -89,7 +89,7 @@ def test_order_repeats_and_breaks_make_no_difference(taken: list[Conversation], 
 @settings(deadline=None)
 def test_what_is_forgotten_might_never_have_been(taken: list[Conversation], data: st.DataObject):
     shelf = VolatileIndexStore()
-    engine, without = BuiltIn(shelf, count=len), fresh()
+    engine, without = BuiltInMemory(shelf, count=len), fresh()
     gone = data.draw(st.lists(st.sampled_from(taken), unique_by=lambda each: each[0].key))
     learn(engine, taken)
     count = 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.index_tasks import EmbedTask
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors.embedder import embedding_text, passages
@@ -22,7 +22,7 @@ from limpet.stores.port import Store
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words
 
-ADA = Who("default", "ada")
+ADA = TenantUser("default", "ada")
 
 
 class Place:
@@ -53,11 +53,11 @@ class Place:
             if page[0].payload is not None
         }
 
-    def recall(self, query: str, by_words: Sequence[int] = (), k: int = 3, **filters: object):
+    def recall(self, query: str, by_words: Sequence[int] = (), limit: int = 3, **filters: object):
         recall = SemanticSearch(VectorStore(self.shelf, self.words), self.words)
         wanted = VectorFilter(**filters)  # pyright: ignore[reportArgumentType]
-        found = recall.search(ADA, query, k, by_words=by_words, texts=self.texts, wanted=wanted)
-        return list(self.texts(found[:k]).values())
+        found = recall.search(ADA, query, limit, by_words=by_words, texts=self.texts, wanted=wanted)
+        return list(self.texts(found[:limit]).values())
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_what_was_said_is_embedded_once_and_found(place: Place):
     assert sorted(place.words.asked) == [
         "bob has a landlord too", "the dentist is on tuesday", "the landlord wants more rent",
     ]  # fmt: skip
-    assert place.recall("landlord rent", k=1) == ["the landlord wants more rent"]
-    assert "bob has a landlord too" not in place.recall("bob has a landlord too", k=9)
+    assert place.recall("landlord rent", limit=1) == ["the landlord wants more rent"]
+    assert "bob has a landlord too" not in place.recall("bob has a landlord too", limit=9)
 
 
 def test_only_words_of_users_and_assistants_are_embedded(place: Place):
@@ -127,7 +127,7 @@ def test_a_short_answer_is_embedded_with_what_it_answers(place: Place):
     assert place.words.asked[1:] == [
         "Which seat would you like on planes?\nThe window one.", "And this I say at greater length.",
     ]  # fmt: skip
-    assert "The window one." in place.recall("seat on planes", k=2)
+    assert "The window one." in place.recall("seat on planes", limit=2)
 
 
 def test_a_step_is_bounded_and_gives_signs_of_life(place: Place):
@@ -210,7 +210,7 @@ def test_another_embedder_begins_anew(place: Place):
     place.drain()
     place.words = Words("another", 32)
     place.drain()
-    assert place.recall("landlord", k=1) == ["the landlord wants more rent"]
+    assert place.recall("landlord", limit=1) == ["the landlord wants more rent"]
 
 
 def test_hits_by_words_are_found_without_any_vectors(place: Place):
@@ -224,7 +224,7 @@ def test_the_latest_word_comes_first(place: Place):
     say(place, "the gym code is LYNX-3307 for now", "the weather is fine", "rain is coming soon")
     say(place, "the gym code is HERON-9914 from now on")
     place.drain()
-    found = place.recall("what is the gym code LYNX", k=3)
+    found = place.recall("what is the gym code LYNX", limit=3)
     assert found[0] == "the gym code is HERON-9914 from now on"
     assert "the gym code is LYNX-3307 for now" in found
 

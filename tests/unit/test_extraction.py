@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from limpet import Message, errors
-from limpet.core.values.memory_records import Extract, FactKind, Said, Source
+from limpet.core.values.memory_records import ArchivedMessage, FactExtractor, FactKind, Source
 from limpet.llm.extraction import ModelExtractor
 from limpet.llm.port import Reply
 from tests.unit.test_summarizer import Says
 
 
-def said(*texts: str, role: str = "user", first: int = 1) -> list[Said]:
+def said(*texts: str, role: str = "user", first: int = 1) -> list[ArchivedMessage]:
     return [
-        Said(
+        ArchivedMessage(
             position=100 + number, session_id="s", generation=0, number=number, time_us=number * 10,
             message=Message(role, text, id=f"m{number}", timestamp="2026-01-31T12:00:00+00:00"),
         )
@@ -46,7 +46,7 @@ def test_facts_come_with_the_message_that_says_so():
 
 
 def test_the_same_messages_give_the_same_ids():
-    extract: Extract = ModelExtractor(Says(answer(item(), item(about="city"))))
+    extract: FactExtractor = ModelExtractor(Says(answer(item(), item(about="city"))))
     assert [f.id for f in extract(SAID)] == [f.id for f in extract(SAID)] != []
     other = ModelExtractor(Says(answer(item(source=2))))(SAID)
     assert {f.id for f in other}.isdisjoint(f.id for f in extract(SAID))

@@ -26,19 +26,19 @@ def test_one_ranking_stays_as_it_is(positions: list[int]):
 
 
 @given(RANKINGS, st.data(), st.integers(1, 12))
-def test_newest_first_is_a_permutation(rankings: list[Ranking], data: st.DataObject, k: int):
+def test_newest_first_is_a_permutation(rankings: list[Ranking], data: st.DataObject, limit: int):
     found = fusion.fuse(rankings)
     texts = {p: data.draw(TEXTS) for p in found[::2]}
     pairs = [(a, b) for a in found for b in found if a < b]
     likeness = {pair: data.draw(st.floats(-1, 1)) for pair in pairs[:20]}
-    moved = fusion.newest_first(found, k, texts, likeness)
+    moved = fusion.newest_first(found, limit, texts, likeness)
     assert sorted(moved) == sorted(found)
-    assert fusion.newest_first(found, k, texts, likeness) == moved
+    assert fusion.newest_first(found, limit, texts, likeness) == moved
 
 
 @given(POSITIONS, st.integers(1, 10))
-def test_what_has_nothing_in_common_stays_in_its_order(positions: list[int], k: int):
-    assert fusion.newest_first(positions, k, {}, {}) == positions
+def test_what_has_nothing_in_common_stays_in_its_order(positions: list[int], limit: int):
+    assert fusion.newest_first(positions, limit, {}, {}) == positions
 
 
 def test_what_two_ways_find_comes_before_what_one_finds():

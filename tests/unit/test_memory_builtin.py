@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Fact, FactKind, Said, Source
+from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
 from limpet.core.values.messages import Message
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.facts import fact_store, rules
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
@@ -40,8 +40,8 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore
 
 
 @pytest.fixture
-def engine(shelf: IndexStore) -> BuiltIn:
-    return BuiltIn(shelf, count=count)
+def engine(shelf: IndexStore) -> BuiltInMemory:
+    return BuiltInMemory(shelf, count=count)
 
 
 def fact(at: int, text: str, about: str = "") -> Fact:
@@ -58,13 +58,13 @@ def fact(at: int, text: str, about: str = "") -> Fact:
 @pytest.mark.req("A-16")
 def test_what_a_model_finds_is_checked(shelf: IndexStore):
     history, said = conversation(ADA, "s1", "blue", "red")
-    reply = Said(
+    reply = ArchivedMessage(
         position=9, session_id="s1", generation=1, number=3, time_us=9,
         message=Message(role="assistant", content="green"),
     )  # fmt: skip
     here, there = position(1, 1), position(1, 2)
 
-    def model(chunk: Sequence[Said]) -> list[Fact]:
+    def model(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         assert [one.message.content for one in chunk] == ["blue", "red", "green"]
         return [
             fact(here, "Likes\x00 blue\u202e."),
@@ -76,7 +76,7 @@ def test_what_a_model_finds_is_checked(shelf: IndexStore):
             *(fact(there, f"Number {n}.") for n in range(99)),
         ]
 
-    engine = BuiltIn(shelf, count=count, extract=model)
+    engine = BuiltInMemory(shelf, count=count, extract=model)
     engine.ingest(history, [[*said, reply]])
     facts = engine.facts(ADA)
     first = [each for each in facts if each.source.position == here]
@@ -93,23 +93,23 @@ def test_what_a_model_finds_is_checked(shelf: IndexStore):
 def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(shelf: IndexStore, failure: type[errors.Error]):
     answers: list[type[errors.Error] | str] = [failure, failure, "Lives by the sea."]
 
-    def model(chunk: Sequence[Said]) -> list[Fact]:
+    def model(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         answer = answers.pop(0)
         if isinstance(answer, str):
             return [fact(chunk[0].position, answer, "home")]
         raise answer
 
-    engine = BuiltIn(shelf, count=count, extract=model)
+    engine = BuiltInMemory(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     engine.ingest(history, [said])
     assert facts_with_word(engine, ADA, "Oslo")
-    assert engine.stand_ins(ADA) == [("s1", "s1/1")]
+    assert engine.fallback_ingests(ADA) == [("s1", "s1/1")]
     engine.ingest(history, [said])
     engine.redo(history, [said])
-    assert engine.stand_ins(ADA) == [("s1", "s1/1")]
+    assert engine.fallback_ingests(ADA) == [("s1", "s1/1")]
     engine.redo(history, [said])
     assert [each.text for each in engine.facts(ADA)] == ["Lives by the sea."]
-    assert engine.stand_ins(ADA) == []
+    assert engine.fallback_ingests(ADA) == []
     engine.redo(history, [said])
     assert answers == []
 
@@ -117,11 +117,11 @@ def test_where_a_model_fails_rules_stand_in_until_it_is_done_again(shelf: IndexS
 def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: IndexStore):
     asked = list[int]()
 
-    def model(chunk: Sequence[Said]) -> list[Fact]:
+    def model(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         asked.append(chunk[0].position)
         raise errors.Unavailable
 
-    engine = BuiltIn(shelf, count=count, extract=model)
+    engine = BuiltInMemory(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     engine.ingest(history, [said[:1], said[1:]])
     before = engine.facts(ADA)
@@ -133,12 +133,12 @@ def test_a_redo_in_which_the_model_fails_leaves_what_is_known(shelf: IndexStore)
 def test_what_was_forgotten_is_not_redone(shelf: IndexStore):
     answers: list[errors.Error | None] = [errors.Unavailable()]
 
-    def model(chunk: Sequence[Said]) -> list[Fact]:
+    def model(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         if answers:
             raise errors.Unavailable
         return [fact(chunk[0].position, "Lives by the sea.", "home")]
 
-    engine = BuiltIn(shelf, count=count, extract=model)
+    engine = BuiltInMemory(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     engine.ingest(history, [said])
     engine.forget(ADA, "s1")
@@ -150,33 +150,33 @@ def test_what_was_forgotten_is_not_redone(shelf: IndexStore):
 def test_a_redo_that_is_broken_off_is_not_forgotten(shelf: IndexStore):
     answers: list[errors.Error | None] = [errors.Unavailable(), None]
 
-    def model(chunk: Sequence[Said]) -> list[Fact]:
+    def model(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         if answer := answers.pop(0):
             raise answer
         return []
 
-    def broken() -> Iterator[Sequence[Said]]:
+    def broken() -> Iterator[Sequence[ArchivedMessage]]:
         yield said
         raise ConnectionError
 
-    engine = BuiltIn(shelf, count=count, extract=model)
+    engine = BuiltInMemory(shelf, count=count, extract=model)
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     engine.ingest(history, [said])
     with pytest.raises(ConnectionError):
         engine.redo(history, broken())
-    assert engine.stand_ins(ADA) == [("s1", "s1/1")]
+    assert engine.fallback_ingests(ADA) == [("s1", "s1/1")]
 
 
 def test_a_defect_in_a_model_is_not_hidden(shelf: IndexStore):
-    def broken(chunk: Sequence[Said]) -> list[Fact]:
+    def broken(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         raise ZeroDivisionError
 
     history, said = conversation(ADA, "s1", "I live in Oslo.")
     with pytest.raises(ZeroDivisionError):
-        BuiltIn(shelf, count=count, extract=broken).ingest(history, [said])
+        BuiltInMemory(shelf, count=count, extract=broken).ingest(history, [said])
 
 
-def test_what_was_carried_over_is_not_said_again(engine: BuiltIn):
+def test_what_was_carried_over_is_not_said_again(engine: BuiltInMemory):
     ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
     ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=3)
     history, (said,) = conversation(ADA, "s3", "I live in Oslo.", day=5)
@@ -185,7 +185,7 @@ def test_what_was_carried_over_is_not_said_again(engine: BuiltIn):
     assert facts_with_word(engine, ADA, "Bergen")[0].until_us is None
 
 
-def test_who_changes_back_lives_there_again(engine: BuiltIn):
+def test_who_changes_back_lives_there_again(engine: BuiltInMemory):
     ingest_texts(engine, ADA, "s1", "I live in Oslo.", day=1)
     ingest_texts(engine, ADA, "s2", "I live in Bergen.", day=3)
     ingest_texts(engine, ADA, "s3", "I live in Oslo!", day=5)
@@ -196,14 +196,14 @@ def test_who_changes_back_lives_there_again(engine: BuiltIn):
     assert engine.sources(BOB, oslo) == []
 
 
-def test_allergies_add_up_and_tastes_change(engine: BuiltIn):
+def test_allergies_add_up_and_tastes_change(engine: BuiltInMemory):
     ingest_texts(engine, ADA, "s1", "I'm allergic to nuts.", "I like jazz.", "I'm allergic to figs.", day=1)
     ingest_texts(engine, ADA, "s2", "I'm not allergic to figs any more.", "I hate jazz.", day=2)
     current = {each.text for each in engine.facts(ADA) if each.until_us is None}
     assert current == {"I'm allergic to nuts.", "I'm not allergic to figs any more.", "I hate jazz."}
 
 
-def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltIn):
+def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltInMemory):
     ingest_texts(engine, ADA, "s1", "I live in Oslo.", "我喜欢茉莉花茶。", day=1)
     ingest_texts(engine, ADA, "s2", "I moved to Bergen.", day=2)
     ingest_texts(engine, ADA, "s3", "My sister Mia moved from Oslo.", day=3)
@@ -218,32 +218,32 @@ def test_a_search_for_what_was_so_gives_first_what_is_so(engine: BuiltIn):
     assert engine.search(ADA, "?!", 5) == engine.search(ADA, "", 5) == []
 
 
-@pytest.mark.parametrize("k", [0, -1, limits.MEMORY_RESULTS_MAX + 1])
-def test_too_much_is_not_searched_for(engine: BuiltIn, k: int):
+@pytest.mark.parametrize("limit", [0, -1, limits.MEMORY_RESULTS_MAX + 1])
+def test_too_much_is_not_searched_for(engine: BuiltInMemory, limit: int):
     with pytest.raises(errors.InvalidRequest):
-        engine.search(ADA, "x", k)
+        engine.search(ADA, "x", limit)
 
 
-def test_without_a_user_nothing_is_asked(engine: BuiltIn):
+def test_without_a_user_nothing_is_asked(engine: BuiltInMemory):
     for nobody in (msgspec.structs.replace(ADA, user_id=""), msgspec.structs.replace(ADA, tenant="")):
         with pytest.raises(errors.InvalidRequest):
             engine.facts(nobody)
 
 
-def test_a_place_that_no_log_has_is_refused(engine: BuiltIn):
+def test_a_place_that_no_log_has_is_refused(engine: BuiltInMemory):
     for nowhere in (-1, 2**64):
         with pytest.raises(errors.InvalidRequest):
             engine.forget(ADA, "s1", nowhere)
 
 
-def test_a_closed_engine_says_so(engine: BuiltIn, shelf: IndexStore):
+def test_a_closed_engine_says_so(engine: BuiltInMemory, shelf: IndexStore):
     engine.close()
     with pytest.raises(errors.EngineClosed):
         engine.profile(ADA, 10)
     assert shelf.get("x", [b"k"]) == {}, "the shelf is not its own"
 
 
-def test_the_most_useful_comes_first(engine: BuiltIn):
+def test_the_most_useful_comes_first(engine: BuiltInMemory):
     ingest_texts(
         engine, ADA, "s1", "My sister Mia is loud.", "I live in Oslo.", "I prefer window seats.",
         "I'm allergic to nuts.", "My name is Ada.",
@@ -258,14 +258,14 @@ def test_the_most_useful_comes_first(engine: BuiltIn):
 
 def test_counted_together_a_profile_still_fits(shelf: IndexStore):
     """A counter for which the whole is more than its parts."""
-    engine = BuiltIn(shelf, count=lambda text: len(text) + 30 * text.count("\n- "))
+    engine = BuiltInMemory(shelf, count=lambda text: len(text) + 30 * text.count("\n- "))
     ingest_texts(engine, ADA, "s1", "My name is Ada.", "I live in Oslo.", "I'm allergic to nuts.")
     for budget in range(0, 200, 7):
         profile = engine.profile(ADA, budget)
         assert len(profile.text) + 30 * profile.text.count("\n- ") == profile.tokens <= budget
 
 
-def test_a_fact_can_not_leave_its_quotes(engine: BuiltIn):
+def test_a_fact_can_not_leave_its_quotes(engine: BuiltInMemory):
     ingest_texts(engine, ADA, "s1", "I like tea” - “and milk.")
     assert engine.profile(ADA, 500).text.count("”") == 1
 
@@ -273,7 +273,7 @@ def test_a_fact_can_not_leave_its_quotes(engine: BuiltIn):
 def test_the_list_that_stands_ready_is_exact(monkeypatch: pytest.MonkeyPatch, shelf: IndexStore):
     monkeypatch.setattr(limits, "PROFILE_FACTS_KEPT", 8)
     monkeypatch.setattr(limits, "PROFILE_FACTS_MAX", 4)
-    engine = BuiltIn(shelf, count=count)
+    engine = BuiltInMemory(shelf, count=count)
     for day in range(1, 30):
         ingest_texts(engine, ADA, f"s{day}", f"I'm allergic to food{day}.", f"I like song{day * 7 % 10}.", day=day)
         if day % 3 == 0:
@@ -298,7 +298,7 @@ def test_however_facts_come_and_go_the_ready_list_is_exact(monkeypatch: pytest.M
         assert len(ready.facts) >= min(4, len(best))
 
 
-def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
+def test_sources_are_bounded_and_the_newest_stay(engine: BuiltInMemory):
     for day in range(1, limits.FACT_SOURCES_MAX + 9):
         ingest_texts(engine, ADA, f"s{day}", "I live in Oslo.", day=day)
     (home,) = engine.facts(ADA)
@@ -309,13 +309,13 @@ def test_sources_are_bounded_and_the_newest_stay(engine: BuiltIn):
 def test_a_conversation_of_any_length_is_taken_in_steps(shelf: IndexStore):
     seen = list[int]()
 
-    def watched(chunk: Sequence[Said]) -> list[Fact]:
+    def watched(chunk: Sequence[ArchivedMessage]) -> list[Fact]:
         seen.append(len(chunk))
         return rules.extract(chunk)
 
     texts = [f"I'm allergic to food{n}." if n % 100 == 0 else "Fine." for n in range(600)]
     history, said = conversation(ADA, "s1", *texts)
-    BuiltIn(shelf, count=count, fallback=watched).ingest(history, [said])
+    BuiltInMemory(shelf, count=count, fallback=watched).ingest(history, [said])
     assert max(seen) <= limits.MEMORY_CHUNK
     assert sum(seen) == 600
 
@@ -341,4 +341,4 @@ def test_facts_of_a_slot_do_not_depend_on_the_order_of_mentions():
         ("b", 4, 5),
         ("a", 2, 4),
     ]
-    assert facts_without_ids(BuiltIn(VolatileIndexStore(), count=count), ADA) == []
+    assert facts_without_ids(BuiltInMemory(VolatileIndexStore(), count=count), ADA) == []

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Said
-from limpet.memory.builtin import BuiltIn
+from limpet.core.values.memory_records import ArchivedMessage
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.facts import fact_store
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
@@ -32,10 +32,10 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore
 
 def test_two_who_take_one_conversation_do_not_mix(shelf: IndexStore):
     """The second one takes over; the first one's next chunk is refused, and nothing is there twice."""
-    first, second = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
+    first, second = BuiltInMemory(shelf, count=count), BuiltInMemory(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
 
-    def interrupted() -> Iterator[Sequence[Said]]:
+    def interrupted() -> Iterator[Sequence[ArchivedMessage]]:
         yield said[:1]
         second.ingest(history, [said])
         yield said[1:]
@@ -47,7 +47,7 @@ def test_two_who_take_one_conversation_do_not_mix(shelf: IndexStore):
 
 @pytest.mark.parametrize("what", ["user", "session", "message", "position"])
 def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStore, what: str):
-    engine, other = BuiltIn(shelf, count=count), BuiltIn(shelf, count=count)
+    engine, other = BuiltInMemory(shelf, count=count), BuiltInMemory(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     where = {
         "user": (None, None),
@@ -56,7 +56,7 @@ def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStor
         "position": (None, position(1, 2)),
     }[what]
 
-    def meanwhile() -> Iterator[Sequence[Said]]:
+    def meanwhile() -> Iterator[Sequence[ArchivedMessage]]:
         yield said[:1]
         other.forget(ADA, *where)
         # Somebody begins on it again, so that there is a row like the one that was forgotten.
@@ -64,7 +64,7 @@ def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStor
             other.ingest(history, stopping())
         yield said[1:]
 
-    def stopping() -> Iterator[Sequence[Said]]:
+    def stopping() -> Iterator[Sequence[ArchivedMessage]]:
         raise ConnectionError
         yield []
 
@@ -74,10 +74,10 @@ def test_what_is_forgotten_while_it_is_taken_does_not_come_back(shelf: IndexStor
 
 
 def test_forgetting_others_does_not_disturb(shelf: IndexStore):
-    engine = BuiltIn(shelf, count=count)
+    engine = BuiltInMemory(shelf, count=count)
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
 
-    def meanwhile() -> Iterator[Sequence[Said]]:
+    def meanwhile() -> Iterator[Sequence[ArchivedMessage]]:
         yield said[:1]
         engine.forget(BOB)
         engine.forget(ADA, "s7")
@@ -89,7 +89,7 @@ def test_forgetting_others_does_not_disturb(shelf: IndexStore):
 
 def test_threads_that_learn_of_one_user_lose_nothing(shelf: IndexStore, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "RETRIES_MAX", 1_000)
-    engine = BuiltIn(shelf, count=count)
+    engine = BuiltInMemory(shelf, count=count)
 
     def learn(thread: int) -> None:
         for n in range(6):
@@ -107,7 +107,7 @@ def test_threads_that_learn_of_one_user_lose_nothing(shelf: IndexStore, monkeypa
 DIES = """
 import os, sys
 from pathlib import Path
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_contract import ADA, conversation
 
@@ -116,7 +116,7 @@ def chunks():
     for at in range(2):
         yield said[at:at + 1]
     os._exit(9)
-BuiltIn(SQLiteIndexStore(Path(sys.argv[1])), count=len).ingest(history, chunks())
+BuiltInMemory(SQLiteIndexStore(Path(sys.argv[1])), count=len).ingest(history, chunks())
 """
 
 
@@ -125,8 +125,8 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
     path, texts = tmp_path / "x-memory", ["I live in Oslo.", "My name is Ada.", "I like jazz."]
     died = subprocess.run([sys.executable, "-c", DIES, str(path), *texts], check=False)
     assert died.returncode == 9
-    shelf, other = SQLiteIndexStore(path), BuiltIn(VolatileIndexStore(), count=count)
-    engine = BuiltIn(shelf, count=count)
+    shelf, other = SQLiteIndexStore(path), BuiltInMemory(VolatileIndexStore(), count=count)
+    engine = BuiltInMemory(shelf, count=count)
     assert len(engine.facts(ADA)) == 2
     for each in (engine, other):
         ingest_texts(each, ADA, "s1", *texts)
@@ -138,7 +138,7 @@ def test_a_process_that_dies_in_the_middle_leaves_nothing_that_matters(tmp_path:
 @pytest.mark.req("A-14")
 def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
     shelf = SQLiteIndexStore(tmp_path / "state.db-memory")
-    engine = BuiltIn(shelf, count=count)
+    engine = BuiltInMemory(shelf, count=count)
 
     def bytes_() -> bytes:
         return b"".join(path.read_bytes() for path in tmp_path.iterdir())
@@ -163,7 +163,7 @@ def test_nothing_of_what_is_forgotten_is_in_any_file(tmp_path: Path):
 
 
 def test_rows_of_a_user_begin_with_tenant_and_user(shelf: IndexStore):
-    engine = BuiltIn(shelf, count=count)
+    engine = BuiltInMemory(shelf, count=count)
     ingest_texts(engine, ADA, "s1", "I live in Oslo.", "My name is Ada.")
     mine = fact_store.encode_key(ADA.tenant, ADA.user_id)
     for book in (*fact_store.TABLES, "memory.taken"):

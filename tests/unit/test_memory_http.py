@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Said
+from limpet.core.values.memory_records import ArchivedMessage
 from limpet.memory import http as memory_http
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.http import HTTPMemory
 from limpet.memory.index_store import VolatileIndexStore
 from limpet.testing.memory_contract import ADA, conversation, facts_with_word, ingest_texts
@@ -343,13 +343,13 @@ def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def served() -> Iterator[tuple[BuiltIn, HTTPMemory]]:
-    engine = BuiltIn(VolatileIndexStore(), count=len)
+def served() -> Iterator[tuple[BuiltInMemory, HTTPMemory]]:
+    engine = BuiltInMemory(VolatileIndexStore(), count=len)
     with MemoryServer(engine, api_key="k") as server:
         yield engine, HTTPMemory(server.url, api_key="k", retries=0)
 
 
-def test_the_server_wants_its_key(served: tuple[BuiltIn, HTTPMemory]):
+def test_the_server_wants_its_key(served: tuple[BuiltInMemory, HTTPMemory]):
     _, memory = served
     other = HTTPMemory(memory._url.geturl(), api_key="wrong", retries=0)
     with pytest.raises(errors.Refused, match="key"):
@@ -358,19 +358,19 @@ def test_the_server_wants_its_key(served: tuple[BuiltIn, HTTPMemory]):
         HTTPMemory(memory._url.geturl(), retries=0).facts(ADA)
 
 
-def test_the_server_says_what_is_wrong(served: tuple[BuiltIn, HTTPMemory]):
+def test_the_server_says_what_is_wrong(served: tuple[BuiltInMemory, HTTPMemory]):
     _, memory = served
     for verb, body in (("facts", b"{}"), ("nowhere", b"{}"), ("ingest", b"{")):
         with pytest.raises(errors.Refused):
             memory._send_once(verb, body, "")
 
 
-def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(served: tuple[BuiltIn, HTTPMemory]):
+def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(served: tuple[BuiltInMemory, HTTPMemory]):
     engine, memory = served
     history, said = conversation(ADA, "s1", "I live in Oslo.", "My name is Ada.")
     pieces = [
-        memory_http.IngestJson(history, "try", 1, (memory_http.said_to_json(said[0]),)),
-        memory_http.IngestJson(history, "try", 2, (memory_http.said_to_json(said[1]),)),
+        memory_http.IngestJson(history, "try", 1, (memory_http.message_to_json(said[0]),)),
+        memory_http.IngestJson(history, "try", 2, (memory_http.message_to_json(said[1]),)),
         memory_http.IngestJson(history, "try", 3, commit=True),
     ]
     with pytest.raises(errors.Unavailable):
@@ -384,10 +384,10 @@ def test_a_piece_that_arrives_twice_counts_once_and_one_out_of_turn_never(served
         memory._send_once("ingest", msgspec.json.encode(msgspec.structs.replace(pieces[2], attempt="other")), "")
 
 
-def test_many_conversations_that_stop_in_the_middle_do_not_fill_the_server(served: tuple[BuiltIn, HTTPMemory]):
+def test_many_conversations_that_stop_in_the_middle_do_not_fill_the_server(served: tuple[BuiltInMemory, HTTPMemory]):
     engine, memory = served
 
-    def stops(said: list[Said]) -> Iterator[list[Said]]:
+    def stops(said: list[ArchivedMessage]) -> Iterator[list[ArchivedMessage]]:
         yield said
         raise ConnectionError
 

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from limpet import limits
-from limpet.core.values.memory_records import Fact, FactKind, Said
+from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind
 from limpet.core.values.messages import Message, ToolCallResult
 from limpet.memory.facts import rules, sanitizer
 
 SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jsonl"
 
 
-def said(message: Message, number: int = 1) -> Said:
-    return Said(position=100 + number, session_id="s", generation=1, number=number, time_us=number, message=message)
+def said(message: Message, number: int = 1) -> ArchivedMessage:
+    return ArchivedMessage(
+        position=100 + number, session_id="s", generation=1, number=number, time_us=number, message=message
+    )
 
 
 def found(text: str) -> list[Fact]:

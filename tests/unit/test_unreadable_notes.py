@@ -9,7 +9,7 @@ import pytest
 from limpet import errors
 from limpet.admin.erasure import hooks
 from limpet.jobs import tasks
-from limpet.memory.builtin import BuiltIn
+from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.facts import fact_store, ingest_journal
 from limpet.memory.facts.ingest_journal import IngestJournal
 from limpet.memory.index_store import PutRow, VolatileIndexStore, encode_key
@@ -61,7 +61,7 @@ def test_an_engine_that_can_not_be_noted_is_no_endless_loop(monkeypatch: pytest.
 @pytest.mark.parametrize("position", [None, 3])
 def test_forgetting_that_is_always_overtaken_ends(monkeypatch: pytest.MonkeyPatch, position: int | None):
     shelf = VolatileIndexStore()
-    memory = BuiltIn(shelf, count=len)
+    memory = BuiltInMemory(shelf, count=len)
     monkeypatch.setattr(shelf, "write", lambda *_, **__: False)
     with pytest.raises(errors.Unavailable):
         memory.forget(ADA, "s", position)

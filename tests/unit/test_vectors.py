@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors import vector_index
 from limpet.memory.vectors.vector_index import VectorFilter, VectorIndex
@@ -19,7 +19,7 @@ from limpet.memory.vectors.vector_store import VectorStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words, rows, vector
 
-ADA, BOB = Who("t", "ada"), Who("t", "bob")
+ADA, BOB = TenantUser("t", "ada"), TenantUser("t", "bob")
 SIZE = 16
 
 
@@ -34,13 +34,13 @@ def opened(shelf: IndexStore, name: str = "words") -> VectorStore:
     return VectorStore(shelf, Words(name, SIZE))
 
 
-def add(store: VectorStore, who: Who, count: int, first: int = 1, session: str = "s") -> None:
+def add(store: VectorStore, user: TenantUser, count: int, first: int = 1, session: str = "s") -> None:
     made = [vector(first + n, row, session) for n, row in enumerate(rows(count, SIZE, first))]
-    assert store.add(who.tenant, store.progress(who.tenant), {who.user_id: made}, first + count - 1)
+    assert store.add(user.tenant, store.progress(user.tenant), {user.user_id: made}, first + count - 1)
 
 
-def positions(store: VectorStore, who: Who) -> list[int]:
-    return sorted(store.owner_index(who).vectors.positions.tolist())
+def positions(store: VectorStore, user: TenantUser) -> list[int]:
+    return sorted(store.owner_index(user).vectors.positions.tolist())
 
 
 def test_nothing_is_found_where_nothing_is(shelf: IndexStore):
@@ -85,10 +85,10 @@ def test_owners_tenants_and_embedders_are_apart(shelf: IndexStore):
     store, other = opened(shelf), opened(shelf, "other")
     add(store, ADA, 3)
     add(store, BOB, 2, 4)
-    add(store, Who("t2", "ada"), 1)
+    add(store, TenantUser("t2", "ada"), 1)
     assert positions(store, ADA) == [1, 2, 3]
     assert positions(store, BOB) == [4, 5]
-    assert positions(store, Who("t2", "ada")) == [1]
+    assert positions(store, TenantUser("t2", "ada")) == [1]
     assert positions(other, ADA) == [] and other.progress("t").position == 0
 
 
@@ -215,7 +215,7 @@ def test_memory_for_vectors_is_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "VECTOR_CACHE_BYTES", 3 * 10 * SIZE * 4)
     store = opened(VolatileIndexStore())
     for n in range(5):
-        who = Who("t", f"u{n}")
-        add(store, who, 10, 1 + 10 * n)
-        store.owner_index(who)
-    assert list(store._cache) == [Who("t", f"u{n}") for n in (2, 3, 4)]
+        user = TenantUser("t", f"u{n}")
+        add(store, user, 10, 1 + 10 * n)
+        store.owner_index(user)
+    assert list(store._cache) == [TenantUser("t", f"u{n}") for n in (2, 3, 4)]

@@ -19,7 +19,7 @@ from limpet.core.rules import session_rules
 from limpet.core.rules.session_rules import is_continuation_of
 from limpet.core.values import commands, events
 from limpet.core.values.json_values import Json
-from limpet.core.values.memory_records import History, Said, Who
+from limpet.core.values.memory_records import ArchivedMessage, History, TenantUser
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.jobs import tasks
 from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, LeaseLost, Task, attempt, short_digest
@@ -193,7 +193,7 @@ def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
     """Return the description of a generation for a memory engine; `state` is the one in which it ended."""
     return History(
         key=job.key,
-        who=Who(tenant, state.user_id or ""),
+        user=TenantUser(tenant, state.user_id or ""),
         session_id=job.session_id,
         generation=job.generation,
         messages=state.uncarried_count,
@@ -202,7 +202,9 @@ def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
     )
 
 
-def read_history(store: port.Store, tenant: str, state: SessionState, beat: Heartbeat) -> Iterator[list[Said]]:
+def read_history(
+    store: port.Store, tenant: str, state: SessionState, beat: Heartbeat
+) -> Iterator[list[ArchivedMessage]]:
     """Yield the messages of a generation in chunks, without those that were carried over from another session."""
     stream, after, number = session_stream(state.id), state.began, 0
     while after < state.version:
@@ -219,7 +221,7 @@ def read_history(store: port.Store, tenant: str, state: SessionState, beat: Hear
         number += len(added)
         whole = [stored for stored in added if stored.payload is not None]
         chunk = [
-            Said(
+            ArchivedMessage(
                 position=fact.position,
                 session_id=state.id,
                 generation=state.generation,
@@ -249,11 +251,11 @@ class IngestStatus(Protocol):
         """Count one more history."""
         ...
 
-    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether the engine has a history."""
         ...
 
-    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether facts of a history were extracted by rules because the model was unavailable."""
         ...
 
@@ -363,7 +365,7 @@ class OffloadTask(Task):
             position=stored.position,
             ended_us=state.active_us,
         )
-        return None if ingest_status.has_ingested(Who(tenant, state.user_id), session_id, job.key) else job
+        return None if ingest_status.has_ingested(TenantUser(tenant, state.user_id), session_id, job.key) else job
 
     def _ended_state(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> SessionState | None:
         """Return a state of the generation that an event ended."""
@@ -393,7 +395,7 @@ class OffloadTask(Task):
         return (
             self._ingest_status is not None
             and state.user_id is not None
-            and not self._ingest_status.has_ingested(Who(tenant, state.user_id), job.session_id, job.key)
+            and not self._ingest_status.has_ingested(TenantUser(tenant, state.user_id), job.session_id, job.key)
         )
 
     def _hand_over(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, beat: Heartbeat) -> None:
@@ -407,7 +409,7 @@ class OffloadTask(Task):
             self._memory.ingest(history, read_history(self._store, tenant, state, beat))
             if self._ingest_status is not None:
                 self._ingest_status.count_ingested(tenant)
-                if self._ingest_status.used_fallback(history.who, history.session_id, history.key):
+                if self._ingest_status.used_fallback(history.user, history.session_id, history.key):
                     jobs.add_reextraction(job)
         beat()
         # The event comes after the ingestion: a crash between them repeats it, and the engine knows its key.
@@ -418,7 +420,7 @@ class OffloadTask(Task):
             self._engine.run(commands.CommandRequest(tenant=tenant, command=command))
         except errors.SessionNotFound:
             # Deleted or erased since: the erasure's hook may have run before this history arrived.
-            self._memory.forget(Who(tenant, state.user_id), job.session_id)
+            self._memory.forget(TenantUser(tenant, state.user_id), job.session_id)
 
     def _add_source_job(self, tenant: str, jobs: OffloadQueue, job: OffloadJob, state: SessionState) -> None:
         """Queue the session that this one continues: its part of the conversation has ended, too."""
@@ -453,7 +455,7 @@ class OffloadTask(Task):
 class SupportsReextraction(Protocol):
     """A memory that can extract facts from a history again."""
 
-    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+    def redo(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> bool:
         """Extract facts with the model instead of the rules; return whether that succeeded."""
         ...
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from limpet import errors, limits
 from limpet.core.values.json_values import checked_text
-from limpet.core.values.memory_records import Fact, FactKind, Said, Source
+from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
 from limpet.llm import client, transcript
 from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition
@@ -85,7 +85,7 @@ class ModelExtractor:
         """The model's name."""
         return self._model.name
 
-    def __call__(self, said: Sequence[Said]) -> list[Fact]:
+    def __call__(self, said: Sequence[ArchivedMessage]) -> list[Fact]:
         """Return what the messages tell of their user, in the order of the messages.
 
         Raises Unavailable, or ModelRefused if the model's answer can't be read, twice.
@@ -111,7 +111,7 @@ class ModelExtractor:
     ) -> tuple[list[TranscriptMessage], TranscriptPosition]:
         return transcript.next_chunk(shown, at, self._room, self._count)
 
-    def _facts(self, parts: Sequence[TranscriptMessage], told: Sequence[Said]) -> Iterator[Fact]:
+    def _facts(self, parts: Sequence[TranscriptMessage], told: Sequence[ArchivedMessage]) -> Iterator[Fact]:
         seen = {part.number for part in parts}
         for item in self._answer(parts).facts:
             # A model that names a message which it was not shown has made the fact up.
@@ -143,7 +143,7 @@ def _decode_problem(error: Exception) -> str:
     return f"it is not in the form that was asked for at {where[1]}" if where else "it is not JSON"
 
 
-def _fact_of_item(item: _ExtractedFact, text: str, one: Said) -> Fact:
+def _fact_of_item(item: _ExtractedFact, text: str, one: ArchivedMessage) -> Fact:
     source = Source(one.session_id, one.message.id, one.position)
     made = msgspec.json.encode([source.session_id, source.message_id, source.position, text])
     return Fact(

@@ -12,25 +12,25 @@ from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from limpet.core.values.memory_records import (
-        Extract,
+        ArchivedMessage,
         Fact,
+        FactExtractor,
         FactKind,
-        Found,
         History,
         Hit,
+        MemoryResult,
         Profile,
         ProfilePrompt,
-        Recalled,
-        Said,
+        SearchHits,
         Source,
-        Who,
+        TenantUser,
     )
     from limpet.jobs.index_tasks import IndexTask
     from limpet.jobs.offload import QueuedOffload
     from limpet.memory.api import Memory
     from limpet.memory.archive import Archive, ArchiveTool, MessageReference
     from limpet.memory.async_memory import AsyncArchive, AsyncArchiveTool, AsyncMemory
-    from limpet.memory.builtin import BuiltIn
+    from limpet.memory.builtin import BuiltInMemory
     from limpet.memory.http import HTTPMemory
     from limpet.memory.index_store import DropRows, ExpectedRows, IndexStore, PutRow, VolatileIndexStore
     from limpet.memory.port import MemoryEngine
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Archive",
     "ArchiveTool",
+    "ArchivedMessage",
     "AsyncArchive",
     "AsyncArchiveTool",
     "AsyncMemory",
-    "BuiltIn",
+    "BuiltInMemory",
     "DropRows",
     "Embedder",
     "ExpectedRows",
-    "Extract",
     "Fact",
+    "FactExtractor",
     "FactKind",
-    "Found",
     "HTTPMemory",
     "History",
     "Hit",
@@ -57,16 +57,16 @@ __all__ = [
     "IndexTask",
     "Memory",
     "MemoryEngine",
+    "MemoryResult",
     "MessageReference",
     "Profile",
     "ProfilePrompt",
     "PutRow",
     "QueuedOffload",
-    "Recalled",
-    "Said",
+    "SearchHits",
     "Source",
+    "TenantUser",
     "VolatileIndexStore",
-    "Who",
 ]
 
 if not TYPE_CHECKING:

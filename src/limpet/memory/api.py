@@ -14,7 +14,7 @@ from limpet import errors, limits
 from limpet.admin.erasure.service import ErasureService
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.json_values import checked_text
-from limpet.core.values.memory_records import Fact, Hit, Profile, Recalled, Source, Who
+from limpet.core.values.memory_records import Fact, Hit, MemoryResult, Profile, Source, TenantUser
 from limpet.core.values.messages import checked_id
 from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
@@ -49,16 +49,16 @@ class Memory:
             raise errors.InvalidRequest("budget is a number of tokens, 1 or more.")
         return self._engine_of_memory().profile(self._user(user_id), budget)
 
-    def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
-        """Return up to k facts and messages of a user that match a query, the best first."""
-        if type(cast("object", k)) is not int or not 1 <= k <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"k is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
+    def search(self, user_id: str, query: str, limit: int = 10) -> list[MemoryResult]:
+        """Return up to `limit` facts and messages of a user that match a query, the best first."""
+        if type(cast("object", limit)) is not int or not 1 <= limit <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
         if not isinstance(cast("object", query), str) or not query.strip():
             raise errors.InvalidRequest("a query is text with at least one word.")
-        who, text = self._user(user_id), checked_text(query)
-        known = self._engine_of_memory().search(who, text, k)
-        said = self._archive.search_with(who, text, k, fact_sources(text, known))
-        return merge_results(text, known, said)[:k]
+        user, text = self._user(user_id), checked_text(query)
+        known = self._engine_of_memory().search(user, text, limit)
+        said = self._archive.search_with(user, text, limit, fact_sources(text, known))
+        return merge_results(text, known, said)[:limit]
 
     def facts(self, user_id: str) -> list[Fact]:
         """Return all facts of a user, also replaced ones, the newest first, each with its source message."""
@@ -94,11 +94,11 @@ class Memory:
         self._engine.check()
         return self._memory()
 
-    def _user(self, user_id: str) -> Who:
-        return Who(self._tenant, checked_id("a user's id", user_id))
+    def _user(self, user_id: str) -> TenantUser:
+        return TenantUser(self._tenant, checked_id("a user's id", user_id))
 
 
-def fact_sources(query: str, known: Sequence[Recalled]) -> Ranking:
+def fact_sources(query: str, known: Sequence[MemoryResult]) -> Ranking:
     """Return the source positions of current facts, each weighted by how much of the query the fact has."""
     held = [one for one in known if one.until_us is None and one.source is not None]
     first = {one.source.position: one for one in reversed(held) if one.source is not None}
@@ -109,7 +109,7 @@ def fact_sources(query: str, known: Sequence[Recalled]) -> Ranking:
     return Ranking([position for position, _ in facts], trust)
 
 
-def merge_results(query: str, known: Sequence[Recalled], said: Sequence[Hit]) -> list[Recalled]:
+def merge_results(query: str, known: Sequence[MemoryResult], said: Sequence[Hit]) -> list[MemoryResult]:
     """Return facts and messages in one list, in the order of the messages.
 
     A fact and its source message take one place: the fact, unless the message has more of the query. A
@@ -118,7 +118,7 @@ def merge_results(query: str, known: Sequence[Recalled], said: Sequence[Hit]) ->
     """
     left = dict.fromkeys(known)
     places = {(hit.position, hit.message_id): hit for hit in said}
-    asked, placed = {*search_terms(query)}, list[Recalled]()
+    asked, placed = {*search_terms(query)}, list[MemoryResult]()
 
     def place(at: tuple[int, str]) -> None:
         hit = places.pop(at, None)
@@ -141,22 +141,22 @@ def merge_results(query: str, known: Sequence[Recalled], said: Sequence[Hit]) ->
     return [*interleave(held, placed), *(one for one in left if one.until_us is not None)]
 
 
-def _replaces(later: Recalled, fact: Recalled) -> bool:
+def _replaces(later: MemoryResult, fact: MemoryResult) -> bool:
     return fact.until_us == later.time_us and fact.kind == later.kind
 
 
-def _source_reference(fact: Recalled) -> tuple[int, str]:
+def _source_reference(fact: MemoryResult) -> tuple[int, str]:
     source = fact.source
     return (-1, fact.text) if source is None else (source.position, source.message_id)
 
 
-def recalled_hit(hit: Hit) -> Recalled:
+def recalled_hit(hit: Hit) -> MemoryResult:
     """Return a hit of the archive as a search result."""
     source = Source(hit.session_id, hit.message_id, hit.position)
-    return Recalled(text=hit.excerpt, score=hit.score, time_us=hit.time_us, source=source)
+    return MemoryResult(text=hit.excerpt, score=hit.score, time_us=hit.time_us, source=source)
 
 
-def interleave(*lists: Sequence[Recalled]) -> list[Recalled]:
+def interleave(*lists: Sequence[MemoryResult]) -> list[MemoryResult]:
     """Return several lists as one, by rank: scores of different lists can't be compared."""
     ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
     ranked.sort(key=lambda each: each[0])

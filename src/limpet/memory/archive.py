@@ -17,7 +17,7 @@ from limpet.core.rules import session_rules
 from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, SessionResetEvent
 from limpet.core.values.json_values import Json, checked_text
-from limpet.core.values.memory_records import Found, Hit, Said, Who
+from limpet.core.values.memory_records import ArchivedMessage, Hit, SearchHits, TenantUser
 from limpet.core.values.messages import ROLES, checked_id
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.jobs import tasks
@@ -109,7 +109,7 @@ class ArchiveTool:
         found = self._archive.search(
             given.query or "",
             user_id=self._user_id,
-            k=given.limit,
+            limit=given.limit,
             role=given.role,
             since=given.since,
             until=given.until,
@@ -155,7 +155,7 @@ def _hit_row(hit: Hit) -> dict[str, Json]:
     }
 
 
-def _message_row(said: Said) -> dict[str, Json]:
+def _message_row(said: ArchivedMessage) -> dict[str, Json]:
     text = archive_text(said.message)
     return {
         "message_id": said.message.id,
@@ -185,7 +185,7 @@ class HitContext:
         self._engine = engine
         self._tenant = tenant
 
-    def around(self, session_id: str, message_id: str, count: int, user_id: str | None) -> list[Said]:
+    def around(self, session_id: str, message_id: str, count: int, user_id: str | None) -> list[ArchivedMessage]:
         """Return a message with up to `count` messages before and after it, all of its generation.
 
         Raises SessionNotFound if there is no such session of that user, and MessageNotFound.
@@ -204,13 +204,13 @@ class _SessionContext:
         self._stream = session_stream(state.id)
         self._floor = SessionEventSearch(engine.store, tenant, state).version_before_creation()
 
-    def read(self, message_id: str, count: int) -> list[Said]:
+    def read(self, message_id: str, count: int) -> list[ArchivedMessage]:
         line, version = self._find(message_id)
         before = list(self._before(line, version, count + 1))[::-1]
         found = [*before, *self._after(line, version, count)]
         generation, began = self._generation(line, version)
         return [
-            Said(
+            ArchivedMessage(
                 position=stored.position,
                 session_id=self._state.id,
                 generation=generation,
@@ -294,7 +294,7 @@ class _SessionContext:
 
 
 _EXTRA_HITS: Final = 5
-"""Hits that are read beyond `k`: how close the words stand in the text decides which of them come first."""
+"""Hits that are read beyond `limit`: how close the words stand in the text decides which of them come first."""
 
 _FUSION_CANDIDATES: Final = fusion.CANDIDATES
 
@@ -308,7 +308,7 @@ class _WordHits(msgspec.Struct, frozen=True):
     """The result of a search by words: hits with their texts, and a ranking that is merged with them."""
 
     query: str
-    k: int
+    limit: int
     hits: list[Hit]
     texts: dict[int, str]
     known: Ranking
@@ -338,14 +338,14 @@ class Archive:
         query: str,
         *,
         user_id: str | None,
-        k: int = 10,
+        limit: int = 10,
         role: str | Sequence[str] | None = None,
         since: When | None = None,
         until: When | None = None,
         session_id: str | None = None,
         fresh: bool = True,
-    ) -> Found:
-        """Return up to k messages of a user that match a query, the best first.
+    ) -> SearchHits:
+        """Return up to `limit` messages of a user that match a query, the best first.
 
         With `user_id=None` it searches the sessions without a user. `since` and `until` are inclusive and
         compare with the times of the messages. With `fresh`, new events of the log are indexed first, up to
@@ -357,56 +357,58 @@ class Archive:
         words = _checked_query(query)
         sought = index_search.ArchiveQuery(
             terms=query_terms(words),
-            k=_checked_k(k),
+            limit=_checked_k(limit),
             roles=_checked_roles(role),
             session_id=None if session_id is None else checked_id("a session's id", session_id),
             since_us=requests.moment_us(since),
             until_us=requests.moment_us(until),
         )
         found = self._ranked_hits(self._who(user_id), sought, words, fresh=fresh)
-        del found[k:]
+        del found[limit:]
         return found
 
-    def search_with(self, who: Who, query: str, k: int, known: Ranking) -> Found:
+    def search_with(self, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
         """Return messages that match a query, ranked together with `known`, for example the sources of facts.
 
-        The first k are the result. The others show which messages of `known` are in the archive.
+        The first `limit` are the result. The others show which messages of `known` are in the archive.
         """
         self._engine.check()
         words = _checked_query(query)
-        sought = index_search.ArchiveQuery(terms=query_terms(words), k=_checked_k(k))
-        return self._ranked_hits(who, sought, words, known=known)
+        sought = index_search.ArchiveQuery(terms=query_terms(words), limit=_checked_k(limit))
+        return self._ranked_hits(user, sought, words, known=known)
 
     def _ranked_hits(
         self,
-        who: Who,
+        user: TenantUser,
         sought: index_search.ArchiveQuery,
         query: str,
         *,
         known: Ranking = _NO_RANKING,
         fresh: bool = True,
-    ) -> Found:
-        """Return at least k messages, the best first, if enough match."""
+    ) -> SearchHits:
+        """Return at least `limit` messages, the best first, if enough match."""
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
-        recall, k = self._semantic_search(), sought.k
+        recall, limit = self._semantic_search(), sought.limit
         more = _EXTRA_HITS if recall is None else _FUSION_CANDIDATES
-        sought = msgspec.structs.replace(sought, k=k + more)
+        sought = msgspec.structs.replace(sought, limit=limit + more)
         texts: dict[int, str] = {}
-        hits = self._word_hits(who, sought, query, texts)
+        hits = self._word_hits(user, sought, query, texts)
         if recall is not None or known.positions:
-            hits = self._fused_hits(recall, who, sought, _WordHits(query, k, hits, texts, known))
+            hits = self._fused_hits(recall, user, sought, _WordHits(query, limit, hits, texts, known))
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
-        found = Found(hits)
+        found = SearchHits(hits)
         found.behind = behind
         return found
 
-    def _word_hits(self, who: Who, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]) -> list[Hit]:
+    def _word_hits(
+        self, user: TenantUser, sought: index_search.ArchiveQuery, query: str, texts: dict[int, str]
+    ) -> list[Hit]:
         try:
             rows = ArchiveIndex(self._index_store())
-            owner = rows.owner(who)
+            owner = rows.owner(user)
             found = (
                 index_search.ArchiveMatches((), {})
                 if owner is None
@@ -415,7 +417,7 @@ class Archive:
         except errors.Corrupt as error:
             self.task.discard_damaged(error)
             self.catch_up()
-            return self._word_hits(who, sought, query, texts)
+            return self._word_hits(user, sought, query, texts)
         hits = self._hits(found, query, texts)
         return sorted(hits, key=lambda hit: (-hit.score, -hit.position))
 
@@ -446,14 +448,14 @@ class Archive:
             )
 
     def _fused_hits(
-        self, recall: SemanticSearch | None, who: Who, sought: index_search.ArchiveQuery, begun: _WordHits
+        self, recall: SemanticSearch | None, user: TenantUser, sought: index_search.ArchiveQuery, begun: _WordHits
     ) -> list[Hit]:
         """Return the hits of the words, the known messages and those of similar meaning in one order.
 
         Meaning is left out if the embedder is unavailable.
         """
         rows = ArchiveIndex(self._index_store())
-        owner = rows.owner(who)
+        owner = rows.owner(user)
         if owner is None:
             return begun.hits
         found = {hit.position: hit for hit in begun.hits}
@@ -467,7 +469,7 @@ class Archive:
                 found.update((hit.position, hit) for hit in hits)
             return {at: begun.texts[at] for at in positions if at in found}
 
-        order = _fused_order(recall, who, sought, begun, texts)
+        order = _fused_order(recall, user, sought, begun, texts)
         # Scores of words and of meaning can't be compared, so the rank becomes the score.
         return [
             msgspec.structs.replace(found[position], score=round(1 / place, 6))
@@ -479,7 +481,7 @@ class Archive:
         state = self._engine.states.current(self._tenant, session_id)
         return state is None or state.status is SessionStatus.DELETED
 
-    def open(self, place: MessageReference, around: int = 5, *, user_id: str | None = None) -> list[Said]:
+    def open(self, place: MessageReference, around: int = 5, *, user_id: str | None = None) -> list[ArchivedMessage]:
         """Return a message with up to `around` messages before and after it, in order, as its session was then.
 
         `place` is a hit, or the ids of a session and of a message. With `user_id`, other users' sessions
@@ -505,9 +507,9 @@ class Archive:
         The log is not changed: content that is not erased there returns when the archive is rebuilt.
         """
         self._engine.check()
-        who = self._who(user_id)
+        user = self._who(user_id)
         try:
-            return inverted_index.forget(ArchiveIndex(self._index_store()), who, session_id, position)
+            return inverted_index.forget(ArchiveIndex(self._index_store()), user, session_id, position)
         except errors.Corrupt as error:
             self.task.discard_damaged(error)
             return 0
@@ -532,13 +534,13 @@ class Archive:
         """Return the size in bytes of the index store, which archive and memory share; 0 if there is none. Creates none."""
         return self._index_store().size()
 
-    def _who(self, user_id: str | None) -> Who:
-        return Who(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
+    def _who(self, user_id: str | None) -> TenantUser:
+        return TenantUser(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
 
 
 def _fused_order(
     recall: SemanticSearch | None,
-    who: Who,
+    user: TenantUser,
     sought: index_search.ArchiveQuery,
     begun: _WordHits,
     texts: fusion.LoadTexts,
@@ -554,7 +556,7 @@ def _fused_order(
         )  # fmt: skip
         with contextlib.suppress(errors.Unavailable):
             return recall.search(
-                who, begun.query, begun.k, by_words=words, texts=texts, wanted=wanted,
+                user, begun.query, begun.limit, by_words=words, texts=texts, wanted=wanted,
                 others=[begun.known],
             )  # fmt: skip
     said = texts([*words, *begun.known.positions])
@@ -576,10 +578,10 @@ def _checked_query(query: str) -> str:
     return words
 
 
-def _checked_k(k: int) -> int:
-    if type(cast("object", k)) is not int or not 1 <= k <= limits.ARCHIVE_HITS_MAX:
-        raise errors.InvalidRequest(f"k is a number from 1 to {limits.ARCHIVE_HITS_MAX:,}.")
-    return k
+def _checked_k(limit: int) -> int:
+    if type(cast("object", limit)) is not int or not 1 <= limit <= limits.ARCHIVE_HITS_MAX:
+        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.ARCHIVE_HITS_MAX:,}.")
+    return limit
 
 
 def _checked_roles(role: str | Sequence[str] | None) -> frozenset[str]:

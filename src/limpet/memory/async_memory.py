@@ -9,7 +9,7 @@ from typing import Final
 from limpet import limits
 from limpet.core.values.erasure_receipt import Receipt
 from limpet.core.values.json_values import Json
-from limpet.core.values.memory_records import Fact, Found, Profile, Recalled, Said
+from limpet.core.values.memory_records import ArchivedMessage, Fact, MemoryResult, Profile, SearchHits
 from limpet.jobs.index_tasks import IndexTask
 from limpet.jobs.offload import QueuedOffload
 from limpet.memory import archive
@@ -50,20 +50,22 @@ class AsyncArchive:
         query: str,
         *,
         user_id: str | None,
-        k: int = 10,
+        limit: int = 10,
         role: str | Sequence[str] | None = None,
         since: When | None = None,
         until: When | None = None,
         session_id: str | None = None,
         fresh: bool = True,
-    ) -> Found:
-        """Return up to k messages of a user that fit a query, the best first."""
+    ) -> SearchHits:
+        """Return up to `limit` messages of a user that fit a query, the best first."""
         return await asyncio.to_thread(
-            self._archive.search, query, user_id=user_id, k=k, role=role, since=since, until=until,
+            self._archive.search, query, user_id=user_id, limit=limit, role=role, since=since, until=until,
             session_id=session_id, fresh=fresh,
         )  # fmt: skip
 
-    async def open(self, place: archive.MessageReference, around: int = 5, *, user_id: str | None = None) -> list[Said]:
+    async def open(
+        self, place: archive.MessageReference, around: int = 5, *, user_id: str | None = None
+    ) -> list[ArchivedMessage]:
         """Return a message with up to `around` before and after it, in order, as its session was then."""
         return await asyncio.to_thread(self._archive.open, place, around, user_id=user_id)
 
@@ -103,9 +105,9 @@ class AsyncMemory:
         """Return what is known of a user now, in at most `budget` tokens, the most useful first."""
         return await asyncio.to_thread(self._memory.profile, user_id, budget)
 
-    async def search(self, user_id: str, query: str, k: int = 10) -> list[Recalled]:
-        """Return up to k things that fit a query, the best first: what is known, and what was said."""
-        return await asyncio.to_thread(self._memory.search, user_id, query, k)
+    async def search(self, user_id: str, query: str, limit: int = 10) -> list[MemoryResult]:
+        """Return up to `limit` things that fit a query, the best first: what is known, and what was said."""
+        return await asyncio.to_thread(self._memory.search, user_id, query, limit)
 
     async def facts(self, user_id: str) -> list[Fact]:
         """Return everything that is or was known of a user, the newest first, with who said so."""

@@ -10,7 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Extract, Fact, History, Profile, Recalled, Said, Source, Who
+from limpet.core.values.memory_records import (
+    ArchivedMessage,
+    Fact,
+    FactExtractor,
+    History,
+    MemoryResult,
+    Profile,
+    Source,
+    TenantUser,
+)
 from limpet.memory.facts import fact_store, rules, sanitizer
 from limpet.memory.facts.fact_store import FactSlot, FactStore, Mention
 from limpet.memory.facts.ingest_journal import IngestAttempt, IngestJournal
@@ -21,7 +30,7 @@ MentionsBySlot = dict[str, tuple[str, list[Mention]]]
 """By the name of a slot: its subject and its mentions."""
 
 
-class BuiltIn:
+class BuiltInMemory:
     """Long-term memory in an index store, which `close` leaves open.
 
     `extract` finds the facts, for instance with a model. If it fails, or is None, `fallback` finds them.
@@ -32,8 +41,8 @@ class BuiltIn:
         index: IndexStore,
         *,
         count: Callable[[str], int],
-        extract: Extract | None = None,
-        fallback: Extract = rules.extract,
+        extract: FactExtractor | None = None,
+        fallback: FactExtractor = rules.extract,
     ) -> None:
         self._facts = FactStore(index)
         self._journal = IngestJournal(index)
@@ -47,45 +56,45 @@ class BuiltIn:
         """The name of the engine, for people."""
         return "built-in"
 
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+    def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
         """Ingest a conversation, in chunks. When this returns, its facts are durable.
 
         A conversation that was ingested is skipped. Raises Unavailable if another thread or process
         ingests or forgets it meanwhile: call again.
         """
-        self._ingest(history, said, redo=False)
+        self._ingest(history, messages, redo=False)
 
-    def redo(self, history: History, said: Iterable[Sequence[Said]]) -> bool:
+    def redo(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> bool:
         """Extract the facts of a conversation again, if the fallback had found them, and replace those.
 
         Returns whether `extract` has succeeded. Where it fails again, the known facts stay. A forgotten
         conversation is not ingested again.
         """
-        self._ingest(history, said, redo=True)
-        return not self.used_fallback(history.who, history.session_id, history.key)
+        self._ingest(history, messages, redo=True)
+        return not self.used_fallback(history.user, history.session_id, history.key)
 
-    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether a conversation was ingested completely and not forgotten."""
-        self._check_usable(who)
-        return self._journal.has_ingested(who, session_id, key)
+        self._check_usable(user)
+        return self._journal.has_ingested(user, session_id, key)
 
-    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether the fallback found the facts of a conversation because `extract` failed."""
-        self._check_usable(who)
-        return self._journal.used_fallback(who, session_id, key)
+        self._check_usable(user)
+        return self._journal.used_fallback(user, session_id, key)
 
-    def stand_ins(self, who: Who) -> list[tuple[str, str]]:
+    def fallback_ingests(self, user: TenantUser) -> list[tuple[str, str]]:
         """Return session id and key of each conversation of a user for which the fallback was used."""
-        self._check_usable(who)
-        return list(self._journal.fallback_ingests(who))
+        self._check_usable(user)
+        return list(self._journal.fallback_ingests(user))
 
-    def _ingest(self, history: History, said: Iterable[Sequence[Said]], *, redo: bool) -> None:
-        self._check_usable(history.who)
+    def _ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]], *, redo: bool) -> None:
+        self._check_usable(history.user)
         attempt = self._journal.begin(history, redo=redo)
         if attempt is None:
             return
         used_fallback = False
-        for chunk in _split_chunks(said):
+        for chunk in _split_chunks(messages):
             facts, by_fallback = self._extract_facts(chunk)
             used_fallback |= by_fallback
             if redo and by_fallback:
@@ -93,7 +102,7 @@ class BuiltIn:
             self._store_facts(attempt, chunk, facts)
         self._journal.end(attempt, used_fallback=used_fallback)
 
-    def _extract_facts(self, chunk: Sequence[Said]) -> tuple[Sequence[Fact], bool]:
+    def _extract_facts(self, chunk: Sequence[ArchivedMessage]) -> tuple[Sequence[Fact], bool]:
         # Messages that were copied from another session count there.
         own = [one for one in chunk if one.message.origin is None]
         if self._extract is None or not any(one.message.role == "user" for one in own):
@@ -103,16 +112,16 @@ class BuiltIn:
         except errors.Error:
             return self._fallback(own), True
 
-    def _store_facts(self, attempt: IngestAttempt, chunk: Sequence[Said], facts: Sequence[Fact]) -> None:
+    def _store_facts(self, attempt: IngestAttempt, chunk: Sequence[ArchivedMessage], facts: Sequence[Fact]) -> None:
         """Replace the mentions of these messages by the facts that were found in them."""
         history = attempt.history
         new = _mentions_by_slot(history.session_id, chunk, facts)
         positions = {one.position for one in chunk}
         for _ in range(limits.RETRIES_MAX):
-            seen = self._facts.read_ranked(history.who)
+            seen = self._facts.read_ranked(history.user)
             expected = self._journal.expected_row(attempt)
-            known = self._facts.slots_of_messages(history.who, history.session_id, positions)
-            before = self._facts.slots(history.who, [*known, *new])
+            known = self._facts.slots_of_messages(history.user, history.session_id, positions)
+            before = self._facts.slots(history.user, [*known, *new])
             after = dict[str, FactSlot]()
             for name in {*before, *new}:
                 about, mentions = new.get(name, (before[name].about if name in before else "", []))
@@ -122,74 +131,74 @@ class BuiltIn:
                 return
         raise errors.Unavailable("too many concurrent changes of the facts of this user; retry.")
 
-    def profile(self, who: Who, budget: int) -> Profile:
+    def profile(self, user: TenantUser, budget: int) -> Profile:
         """Return the current facts of a user in at most `budget` tokens, the most useful first."""
-        self._check_usable(who)
+        self._check_usable(user)
         if budget <= 0:
             return Profile("", 0)
-        return fact_store.write_profile(self._facts.ranked_facts(who).facts, budget, self._count)
+        return fact_store.write_profile(self._facts.ranked_facts(user).facts, budget, self._count)
 
-    def search(self, who: Who, query: str, k: int) -> list[Recalled]:
-        """Return up to k facts that share words with a query: current ones first, then those they replaced."""
-        self._check_usable(who)
-        if not 0 < k <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
-        return fact_store.search_facts(self._facts, who, query, k)
+    def search(self, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
+        """Return up to `limit` facts that share words with a query: current ones first, then those they replaced."""
+        self._check_usable(user)
+        if not 0 < limit <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"limit is 1 to {limits.MEMORY_RESULTS_MAX}.")
+        return fact_store.search_facts(self._facts, user, query, limit)
 
-    def facts(self, who: Who) -> list[Fact]:
+    def facts(self, user: TenantUser) -> list[Fact]:
         """Return all facts of a user, also replaced ones, the newest first."""
-        self._check_usable(who)
-        found = (fact for slot in self._facts.all_slots(who) for fact in fact_store.slot_facts(who, slot))
+        self._check_usable(user)
+        found = (fact for slot in self._facts.all_slots(user) for fact in fact_store.slot_facts(user, slot))
         return sorted(found, key=lambda fact: (-fact.since_us, -fact.source.position, fact.id))
 
-    def sources(self, who: Who, fact: Fact) -> list[Source]:
+    def sources(self, user: TenantUser, fact: Fact) -> list[Source]:
         """Return the messages that state a fact, the newest first, up to limits.FACT_SOURCES_MAX."""
-        self._check_usable(who)
+        self._check_usable(user)
         name = fact_store.slot_name(fact.about, fact.text)
         return [
             source
-            for slot in self._facts.slots(who, [name]).values()
+            for slot in self._facts.slots(user, [name]).values()
             for source in fact_store.slot_sources(slot, fact.text)
         ]
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Delete the facts of a user, or those from one session, or from one message; return how many.
 
         A fact with other sources stays. A fact that a deleted one had replaced is current again. When
         this returns, nothing of it is in any file. Raises Unavailable after too many concurrent
         changes: call again.
         """
-        self._check_usable(who)
+        self._check_usable(user)
         if position is not None and not 0 <= position < 2**63:
             raise errors.InvalidRequest("position is a position in the log: a whole number, 0 or more.")
         if session_id is None and position is None:
-            gone = sum(1 for _ in self.facts(who))
-            retry_write(lambda: self._journal.forget(who, self._facts.drop_user(who)) or None)
+            gone = sum(1 for _ in self.facts(user))
+            retry_write(lambda: self._journal.forget(user, self._facts.drop_user(user)) or None)
         else:
-            gone = self._forget_mentions(who, session_id, position)
+            gone = self._forget_mentions(user, session_id, position)
         self._facts.scrub()
         return gone
 
-    def _forget_mentions(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def _forget_mentions(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         gone = 0
         # First, so that a running ingest fails at its next write and stores nothing again.
         if session_id is not None and position is None:
-            retry_write(lambda: self._journal.forget_session(who, session_id) or None)
+            retry_write(lambda: self._journal.forget_session(user, session_id) or None)
         else:
-            retry_write(lambda: self._journal.abort_attempts(who) or None)
+            retry_write(lambda: self._journal.abort_attempts(user) or None)
         lost = 0
         while lost < limits.RETRIES_MAX:
-            seen = self._facts.read_ranked(who)
-            if not (names := self._facts.slots_of_source(who, session_id, position)):
+            seen = self._facts.read_ranked(user)
+            if not (names := self._facts.slots_of_source(user, session_id, position)):
                 return gone
-            before = self._facts.slots(who, names)
+            before = self._facts.slots(user, names)
             if not before:
                 raise errors.Corrupt("an index row of the memory names a fact that does not exist.")
             positions = None if position is None else {position}
             after = {n: fact_store.remove_mentions(slot, session_id, positions) for n, slot in before.items()}
             if self._facts.write_slots(seen, before, after):
-                gone += sum(len(fact_store.slot_facts(who, slot)) for slot in before.values())
-                gone -= sum(len(fact_store.slot_facts(who, slot)) for slot in after.values())
+                gone += sum(len(fact_store.slot_facts(user, slot)) for slot in before.values())
+                gone -= sum(len(fact_store.slot_facts(user, slot)) for slot in after.values())
                 lost = 0
             else:
                 lost += 1
@@ -199,36 +208,36 @@ class BuiltIn:
         """Refuse every further call. The index store stays open: its owner closes it."""
         self._closed = True
 
-    def _check_usable(self, who: Who) -> None:
+    def _check_usable(self, user: TenantUser) -> None:
         if self._closed:
             raise errors.EngineClosed
-        if not who.tenant or not who.user_id:
+        if not user.tenant or not user.user_id:
             raise errors.InvalidRequest("a call of the memory names a tenant and a user.")
 
 
-_: type[MemoryEngine] = BuiltIn
+_: type[MemoryEngine] = BuiltInMemory
 
 
-def _split_chunks(said: Iterable[Sequence[Said]]) -> Iterator[Sequence[Said]]:
-    for chunk in said:
+def _split_chunks(messages: Iterable[Sequence[ArchivedMessage]]) -> Iterator[Sequence[ArchivedMessage]]:
+    for chunk in messages:
         for at in range(0, len(chunk), limits.MEMORY_CHUNK):
             yield chunk[at : at + limits.MEMORY_CHUNK]
 
 
-def _mentions_by_slot(session_id: str, chunk: Sequence[Said], facts: Sequence[Fact]) -> MentionsBySlot:
+def _mentions_by_slot(session_id: str, chunk: Sequence[ArchivedMessage], facts: Sequence[Fact]) -> MentionsBySlot:
     """Return the mentions of facts, by slot. A model may have found them, so their texts are checked."""
     users = {one.position: one for one in chunk if one.message.role == "user"}
     found, counts = MentionsBySlot(), dict[int, int]()
     for fact in facts:
-        said = users.get(fact.source.position)
+        message = users.get(fact.source.position)
         text = sanitizer.clean(fact.text)
         index = counts.get(fact.source.position, 0)
-        if said is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
+        if message is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
             continue
         if sanitizer.reads_as_instruction(text) or sanitizer.is_secret(text):
             continue
-        counts[said.position] = index + 1
+        counts[message.position] = index + 1
         about = sanitizer.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
-        mention = Mention(said.time_us, said.position, index, session_id, said.message.id, fact.kind, text)
+        mention = Mention(message.time_us, message.position, index, session_id, message.message.id, fact.kind, text)
         found.setdefault(fact_store.slot_name(about, text), (about, []))[1].append(mention)
     return found

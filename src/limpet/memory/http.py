@@ -23,7 +23,16 @@ from msgspec import Meta
 from limpet import errors, limits
 from limpet.core.values import ids
 from limpet.core.values.json_values import Json
-from limpet.core.values.memory_records import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
+from limpet.core.values.memory_records import (
+    ArchivedMessage,
+    Fact,
+    FactKind,
+    History,
+    MemoryResult,
+    Profile,
+    Source,
+    TenantUser,
+)
 from limpet.core.values.messages import Message
 from limpet.memory.facts import sanitizer
 from limpet.memory.port import MemoryEngine
@@ -34,7 +43,7 @@ WholeNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 T = TypeVar("T")
 
 
-class SaidJson(msgspec.Struct, frozen=True):
+class MessageJson(msgspec.Struct, frozen=True):
     """A message and where it was said."""
 
     position: WholeNumber
@@ -51,21 +60,21 @@ class IngestJson(msgspec.Struct, frozen=True, omit_defaults=True):
     history: History
     attempt: IdText
     chunk: Annotated[int, Meta(ge=1)]
-    said: tuple[SaidJson, ...] = ()
+    said: tuple[MessageJson, ...] = ()
     commit: bool = False
 
 
 class ProfileJson(msgspec.Struct, frozen=True):
     """A question for a profile."""
 
-    who: Who
+    who: TenantUser
     budget: WholeNumber
 
 
 class SearchJson(msgspec.Struct, frozen=True):
     """A question for what fits a query."""
 
-    who: Who
+    who: TenantUser
     query: BoundedText
     k: Annotated[int, Meta(ge=1, le=limits.MEMORY_RESULTS_MAX)]
 
@@ -73,14 +82,14 @@ class SearchJson(msgspec.Struct, frozen=True):
 class FactsJson(msgspec.Struct, frozen=True, omit_defaults=True):
     """A question for a page of facts."""
 
-    who: Who
+    who: TenantUser
     after: str | None = None
 
 
 class ForgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is to be forgotten."""
 
-    who: Who
+    who: TenantUser
     session_id: IdText | None = None
     position: WholeNumber | None = None
 
@@ -119,7 +128,7 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
     facts: tuple[FactJson, ...] = ()
 
 
-class RecalledJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ResultJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Something found."""
 
     text: BoundedText
@@ -133,7 +142,7 @@ class RecalledJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True
 class SearchAnswer(msgspec.Struct, frozen=True):
     """What was found, the best first."""
 
-    results: tuple[RecalledJson, ...]
+    results: tuple[ResultJson, ...]
 
 
 class FactsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -156,23 +165,25 @@ class ErrorAnswer(msgspec.Struct, frozen=True):
     message: str
 
 
-def said_to_json(said: Said) -> SaidJson:
-    """Return a message as it is sent: without what only its provider understands."""
-    whole = said.message.to_dict()
+def message_to_json(archived: ArchivedMessage) -> MessageJson:
+    """Return a message as it is sent, without the fields that only its provider understands."""
+    whole = archived.message.to_dict()
     dropped = ("openai", "anthropic", "tokens", "category")
     message = {name: value for name, value in whole.items() if name not in dropped and value}
-    return SaidJson(said.position, said.session_id, said.generation, said.number, said.time_us, message)
+    return MessageJson(
+        archived.position, archived.session_id, archived.generation, archived.number, archived.time_us, message
+    )
 
 
-def said_from_json(said: SaidJson) -> Said:
+def message_from_json(given: MessageJson) -> ArchivedMessage:
     """Return a message as it was sent. Raises a kind of InvalidMessage."""
-    return Said(
-        position=said.position,
-        session_id=said.session_id,
-        generation=said.generation,
-        number=said.number,
-        time_us=said.time_us,
-        message=Message.from_dict(said.message),
+    return ArchivedMessage(
+        position=given.position,
+        session_id=given.session_id,
+        generation=given.generation,
+        number=given.number,
+        time_us=given.time_us,
+        message=Message.from_dict(given.message),
     )
 
 
@@ -197,9 +208,9 @@ def fact_from_json(given: FactJson) -> Fact:
     )
 
 
-def recalled_from_json(given: RecalledJson) -> Recalled:
+def recalled_from_json(given: ResultJson) -> MemoryResult:
     """Return something found, its text clean."""
-    return Recalled(
+    return MemoryResult(
         text=sanitizer.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
         score=given.score,
         time_us=given.time_us,
@@ -259,10 +270,10 @@ class HTTPMemory:
         """What it is, for people: its address."""
         return f"http memory at {self._url.hostname}"
 
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+    def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
         """Send a conversation in requests of bounded size; when this returns, the engine has said that it is kept."""
         attempt, number = ids.new_id("try"), 0
-        for piece in _upload_chunks(said):
+        for piece in _upload_chunks(messages):
             number += 1
             body = IngestJson(history, attempt, number, piece)
             if self._request("ingest", body, IngestAnswer, history.key).state == "kept":
@@ -271,28 +282,28 @@ class HTTPMemory:
         if self._request("ingest", last, IngestAnswer, history.key).state != "kept":
             raise errors.Unavailable("the memory engine did not say that it is kept.")
 
-    def profile(self, who: Who, budget: int) -> Profile:
+    def profile(self, user: TenantUser, budget: int) -> Profile:
         """Return what the engine knows of a user now; raise Unavailable if it answers more than was asked for."""
         if budget <= 0:
             return Profile("", 0)
-        answer = self._request("profile", ProfileJson(who, budget), ProfileAnswer)
+        answer = self._request("profile", ProfileJson(user, budget), ProfileAnswer)
         if answer.tokens > budget or len(answer.text) > budget * limits.MEMORY_CHARS_PER_TOKEN_MAX:
             raise errors.Unavailable("the memory engine answered with more than was asked for.")
         return profile_from_json(answer)
 
-    def search(self, who: Who, query: str, k: int) -> list[Recalled]:
-        """Return up to k things that the engine finds."""
-        if not 0 < k <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"k is 1 to {limits.MEMORY_RESULTS_MAX}.")
+    def search(self, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
+        """Return up to `limit` things that the engine finds."""
+        if not 0 < limit <= limits.MEMORY_RESULTS_MAX:
+            raise errors.InvalidRequest(f"limit is 1 to {limits.MEMORY_RESULTS_MAX}.")
         short = query[: limits.FACT_SCAN_CHARS_MAX]
-        answer = self._request("search", SearchJson(who, short, k), SearchAnswer)
-        return [recalled_from_json(each) for each in answer.results[:k]]
+        answer = self._request("search", SearchJson(user, short, limit), SearchAnswer)
+        return [recalled_from_json(each) for each in answer.results[:limit]]
 
-    def facts(self, who: Who) -> list[Fact]:
+    def facts(self, user: TenantUser) -> list[Fact]:
         """Return everything that the engine knows or knew of a user, asked for page by page."""
         found, after = list[Fact](), None
         for _ in range(limits.MEMORY_PAGES_MAX):
-            answer = self._request("facts", FactsJson(who, after), FactsAnswer)
+            answer = self._request("facts", FactsJson(user, after), FactsAnswer)
             found += [fact_from_json(each) for each in answer.facts]
             if answer.next is None:
                 return found
@@ -301,9 +312,9 @@ class HTTPMemory:
             after = answer.next
         raise errors.Unavailable("the memory engine's pages of facts have no end.")
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Have the engine forget; return how much it says that was."""
-        body = ForgetJson(who, session_id, position)
+        body = ForgetJson(user, session_id, position)
         return self._request("forget", body, ForgetAnswer).forgotten
 
     def close(self) -> None:
@@ -475,12 +486,12 @@ def _is_local(host: str) -> bool:
         return False
 
 
-def _upload_chunks(said: Iterable[Sequence[Said]]) -> Iterator[tuple[SaidJson, ...]]:
+def _upload_chunks(messages: Iterable[Sequence[ArchivedMessage]]) -> Iterator[tuple[MessageJson, ...]]:
     """Yield messages in pieces that a request has room for."""
-    for chunk in said:
-        piece, size = list[SaidJson](), 0
+    for chunk in messages:
+        piece, size = list[MessageJson](), 0
         for one in chunk:
-            each = said_to_json(one)
+            each = message_to_json(one)
             room = len(msgspec.json.encode(each))
             if piece and (size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK):
                 yield tuple(piece)

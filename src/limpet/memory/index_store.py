@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.stores import port
 
 if TYPE_CHECKING:
-    from limpet.memory.builtin import BuiltIn
+    from limpet.memory.builtin import BuiltInMemory
 
 ExpectedRows = Mapping[tuple[str, bytes], bytes | None]
 """Values of rows as the caller last read them, by table and key; None: the row does not exist."""
@@ -409,19 +409,19 @@ class IngestTracker:
     created anew, or if its count is behind.
     """
 
-    def __init__(self, store: port.Store, paired: PairedIndexStore, memory: BuiltIn) -> None:
+    def __init__(self, store: port.Store, paired: PairedIndexStore, memory: BuiltInMemory) -> None:
         self._store = store
         self._paired = paired
         self._index = RecoveringIndexStore(paired)
         self._memory = memory
 
-    def has_ingested(self, who: Who, session_id: str, key: str) -> bool:
+    def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether the memory has ingested a history and not forgotten it."""
-        return self._memory.has_ingested(who, session_id, key)
+        return self._memory.has_ingested(user, session_id, key)
 
-    def used_fallback(self, who: Who, session_id: str, key: str) -> bool:
+    def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether the memory extracted the facts of a history by its fallback."""
-        return self._memory.used_fallback(who, session_id, key)
+        return self._memory.used_fallback(user, session_id, key)
 
     def lost(self, tenant: str) -> bool:
         """Whether the index store is another one than the noted one, or an older copy of it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from limpet.core.values.memory_records import Fact, History, Profile, Recalled, Said, Who
+from limpet.core.values.memory_records import ArchivedMessage, Fact, History, MemoryResult, Profile, TenantUser
 
 
 class MemoryEngine(Protocol):
@@ -23,7 +23,7 @@ class MemoryEngine(Protocol):
         """The name of the engine, for people."""
         ...
 
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+    def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
         """Ingest a conversation, in chunks, in order. When this returns, it is durable.
 
         `history.key` identifies the conversation: it takes effect once, however often it is delivered. An
@@ -31,19 +31,19 @@ class MemoryEngine(Protocol):
         """
         ...
 
-    def profile(self, who: Who, budget: int) -> Profile:
+    def profile(self, user: TenantUser, budget: int) -> Profile:
         """Return the current facts of a user in at most `budget` tokens, the most useful first."""
         ...
 
-    def search(self, who: Who, query: str, k: int) -> Sequence[Recalled]:
-        """Return up to k results that match a query, the best first."""
+    def search(self, user: TenantUser, query: str, limit: int) -> Sequence[MemoryResult]:
+        """Return up to `limit` results that match a query, the best first."""
         ...
 
-    def facts(self, who: Who) -> Sequence[Fact]:
+    def facts(self, user: TenantUser) -> Sequence[Fact]:
         """Return all facts of a user, also replaced ones, the newest first."""
         ...
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Delete the facts of a user, or those from one session, or from one message; return how many.
 
         When this returns, no file of the engine has anything of them.

@@ -17,7 +17,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values import commands as c
-from limpet.core.values.memory_records import Profile, ProfilePrompt, Who
+from limpet.core.values.memory_records import Profile, ProfilePrompt, TenantUser
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows import profile_prompt
 from limpet.jobs.tasks import AttemptFailure, attempt
@@ -66,21 +66,21 @@ class Bootstrap:
             return request
         state = engine.states.current(request.tenant, command.session_id)
         user_id = _new_session_user(command, state, last)
-        opening = self.opening(Who(request.tenant, user_id)) if user_id is not None else None
+        opening = self.opening(TenantUser(request.tenant, user_id)) if user_id is not None else None
         if opening is None:
             return request
         filled = msgspec.structs.replace(command, opening=opening)
         return msgspec.structs.replace(request, command=filled)
 
-    def opening(self, who: Who) -> ProfilePrompt | None:
+    def opening(self, user: TenantUser) -> ProfilePrompt | None:
         """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
         budget = profile_prompt.profile_tokens_left(self._tokens, self._language)
         number = self._begin_request() if budget else None
         if number is None:
             return None
-        profile = self._answer(number, who, budget)
+        profile = self._answer(number, user, budget)
         if isinstance(profile, AttemptFailure):
-            self._count_failure(who, profile)
+            self._count_failure(user, profile)
             return None
         self._failures = 0
         return profile_prompt.fit_profile(profile, self._memory.name, budget=self._tokens, language=self._language)
@@ -98,11 +98,11 @@ class Bootstrap:
             self._requests[self._request_count] = now
             return self._request_count
 
-    def _answer(self, number: int, who: Who, budget: int) -> Profile | AttemptFailure:
+    def _answer(self, number: int, user: TenantUser, budget: int) -> Profile | AttemptFailure:
         answers: SimpleQueue[Profile | AttemptFailure] = SimpleQueue()
 
         def ask() -> None:
-            answers.put(self._profile(who, budget))
+            answers.put(self._profile(user, budget))
             with self._mutex:
                 self._requests.pop(number, None)
 
@@ -117,16 +117,16 @@ class Bootstrap:
                 self._requests.pop(number, None)
             return AttemptFailure(error)
 
-    def _profile(self, who: Who, budget: int) -> Profile | AttemptFailure:
+    def _profile(self, user: TenantUser, budget: int) -> Profile | AttemptFailure:
         try:
-            found = attempt(lambda: self._memory.profile(who, budget))
+            found = attempt(lambda: self._memory.profile(user, budget))
         except errors.Refused as error:
             return AttemptFailure(error)
         if isinstance(found, AttemptFailure) or isinstance(cast("object", found), Profile):
             return found
         return AttemptFailure(TypeError())
 
-    def _count_failure(self, who: Who, failed: AttemptFailure) -> None:
+    def _count_failure(self, user: TenantUser, failed: AttemptFailure) -> None:
         with self._mutex:
             self._failures += 1
             if self._failures >= limits.BOOTSTRAP_FAILURES_MAX:
@@ -134,7 +134,7 @@ class Bootstrap:
                 self._rests_until = self._monotonic() + limits.BOOTSTRAP_COOLDOWN_S
         _log.warning(
             "a session began without a profile",
-            extra={"action": "bootstrap.failed", "tenant": who.tenant, "error": failed.code},
+            extra={"action": "bootstrap.failed", "tenant": user.tenant, "error": failed.code},
         )
 
 

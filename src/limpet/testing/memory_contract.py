@@ -18,13 +18,13 @@ from typing import ClassVar
 
 import pytest
 
-from limpet.core.values.memory_records import Fact, History, Said, Who
+from limpet.core.values.memory_records import ArchivedMessage, Fact, History, TenantUser
 from limpet.core.values.messages import Message, ToolCallResult
 from limpet.memory.port import MemoryEngine
 
-ADA = Who("acme", "ada")
-BOB = Who("acme", "bob")
-OTHER_ADA = Who("umbrella", "ada")
+ADA = TenantUser("acme", "ada")
+BOB = TenantUser("acme", "bob")
+OTHER_ADA = TenantUser("umbrella", "ada")
 DAY_US = 86_400_000_000
 
 
@@ -85,7 +85,7 @@ class MemoryContract:
         texts = ["I live in Oslo.", "My name is Ada.", "I am allergic to peanuts."]
         history, said = conversation(ADA, "s1", *texts)
 
-        def broken() -> Iterator[Sequence[Said]]:
+        def broken() -> Iterator[Sequence[ArchivedMessage]]:
             yield said[:1]
             yield said[1:2]
             raise ConnectionError
@@ -221,19 +221,19 @@ class MemoryContract:
             opened.close()
 
 
-def ingest_texts(engine: MemoryEngine, who: Who, session_id: str, *texts: str, day: int = 1) -> None:
+def ingest_texts(engine: MemoryEngine, user: TenantUser, session_id: str, *texts: str, day: int = 1) -> None:
     """Hand over a session in which a user said some things, in chunks of two."""
-    history, said = conversation(who, session_id, *texts, day=day)
+    history, said = conversation(user, session_id, *texts, day=day)
     engine.ingest(history, (said[at : at + 2] for at in range(0, len(said), 2)))
 
 
-def conversation(who: Who, session_id: str, *texts: str, day: int = 1) -> tuple[History, list[Said]]:
+def conversation(user: TenantUser, session_id: str, *texts: str, day: int = 1) -> tuple[History, list[ArchivedMessage]]:
     """Return a session that took place on a day, each message a microsecond after the one before."""
     messages = [Message(role="user", id=f"{session_id}-{number}", content=text) for number, text in enumerate(texts, 1)]
     said = [_said_at(session_id, position(day, n), m) for n, m in enumerate(messages, 1)]
     history = History(
         key=f"{session_id}/1",
-        who=who,
+        user=user,
         session_id=session_id,
         generation=1,
         messages=len(said),
@@ -247,18 +247,18 @@ def position(day: int, number: int) -> int:
     return day * 1_000 + number
 
 
-def facts_with_word(engine: MemoryEngine, who: Who, word: str) -> list[Fact]:
+def facts_with_word(engine: MemoryEngine, user: TenantUser, word: str) -> list[Fact]:
     """Return the facts that have a word."""
-    return [fact for fact in engine.facts(who) if word in fact.text]
+    return [fact for fact in engine.facts(user) if word in fact.text]
 
 
-def facts_without_ids(engine: MemoryEngine, who: Who) -> list[tuple[str, str, int, int | None]]:
+def facts_without_ids(engine: MemoryEngine, user: TenantUser) -> list[tuple[str, str, int, int | None]]:
     """Return what is known, without ids."""
-    return [(f.text, f.about, f.since_us, f.until_us) for f in engine.facts(who)]
+    return [(f.text, f.about, f.since_us, f.until_us) for f in engine.facts(user)]
 
 
-def _said_at(session_id: str, at: int, message: Message) -> Said:
+def _said_at(session_id: str, at: int, message: Message) -> ArchivedMessage:
     day, number = divmod(at, 1_000)
-    return Said(
+    return ArchivedMessage(
         position=at, session_id=session_id, generation=1, number=number, time_us=day * DAY_US + number, message=message
     )

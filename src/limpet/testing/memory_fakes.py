@@ -21,7 +21,16 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Fact, FactKind, History, Profile, Recalled, Said, Source, Who
+from limpet.core.values.memory_records import (
+    ArchivedMessage,
+    Fact,
+    FactKind,
+    History,
+    MemoryResult,
+    Profile,
+    Source,
+    TenantUser,
+)
 from limpet.memory import http as schema
 from limpet.memory.port import MemoryEngine
 
@@ -36,12 +45,12 @@ class Scribe:
     def __init__(self, name: str = "scribe") -> None:
         self._name = name
         self.offered: list[str] = []
-        self.taken: dict[tuple[str, str], tuple[History, list[Said]]] = {}
+        self.taken: dict[tuple[str, str], tuple[History, list[ArchivedMessage]]] = {}
         self.chunks: list[int] = []
         self.failures: list[Exception] = []
         self.fails_for: dict[str, Exception] = {}
-        self.known: dict[Who, str] = {}
-        self.forgotten: list[Who] = []
+        self.known: dict[TenantUser, str] = {}
+        self.forgotten: list[TenantUser] = []
         self.on_profile: Callable[[], None] = lambda: None
 
     @property
@@ -49,47 +58,47 @@ class Scribe:
         """What it is called."""
         return self._name
 
-    def ingest(self, history: History, said: Iterable[Sequence[Said]]) -> None:
+    def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
         """Take a conversation, or fail as it was told to."""
         named = f"{history.session_id}#{history.generation}"
         self.offered.append(named)
-        whole: list[Said] = []
-        for chunk in said:
+        whole: list[ArchivedMessage] = []
+        for chunk in messages:
             self.chunks.append(len(chunk))
             whole += chunk
         if self.failures:
             raise self.failures.pop(0)
         if named in self.fails_for:
             raise self.fails_for[named]
-        before = self.taken.get((history.who.tenant, named))
+        before = self.taken.get((history.user.tenant, named))
         if before is None or before[0].key != history.key:
-            self.taken[history.who.tenant, named] = (history, whole)
+            self.taken[history.user.tenant, named] = (history, whole)
 
-    def profile(self, who: Who, budget: int) -> Profile:  # noqa: ARG002 - the port's parameter
+    def profile(self, user: TenantUser, budget: int) -> Profile:  # noqa: ARG002 - the port's parameter
         """Return what it was told of a user."""
         self.on_profile()
-        text = self.known.get(who, "")
+        text = self.known.get(user, "")
         if not text:
             return Profile("", 0)
-        source = Source("earlier", f"m-{who.user_id}", 7)
+        source = Source("earlier", f"m-{user.user_id}", 7)
         fact = Fact(id="f1", kind=FactKind.FACT, text=text, source=source, since_us=1)
         return Profile(text, len(text) // 4, (fact,))
 
-    def search(self, who: Who, query: str, k: int) -> Sequence[Recalled]:
+    def search(self, user: TenantUser, query: str, limit: int) -> Sequence[MemoryResult]:
         """Return what it was told of a user, if that has the words of the query."""
-        text = self.known.get(who, "")
+        text = self.known.get(user, "")
         if query.lower() not in text.lower():
             return []
-        return [Recalled(text=text, score=1.0, time_us=1, kind=FactKind.FACT)][:k]
+        return [MemoryResult(text=text, score=1.0, time_us=1, kind=FactKind.FACT)][:limit]
 
-    def facts(self, who: Who) -> Sequence[Fact]:
+    def facts(self, user: TenantUser) -> Sequence[Fact]:
         """Return the one fact that it knows."""
-        return self.profile(who, 1_000).facts
+        return self.profile(user, 1_000).facts
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:  # noqa: ARG002 - the port's parameters
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:  # noqa: ARG002 - the port's parameters
         """Forget what it was told of a user."""
-        self.forgotten.append(who)
-        return int(self.known.pop(who, None) is not None)
+        self.forgotten.append(user)
+        return int(self.known.pop(user, None) is not None)
 
     def close(self) -> None:
         """There is nothing to give back."""
@@ -165,13 +174,13 @@ class _Desk:
     def ingest(self, body: bytes) -> schema.IngestAnswer:
         asked = schema.decode_body(body, schema.IngestJson)
         upload = self._upload(asked)
-        said = [schema.said_from_json(each) for each in asked.said]
-        if upload.take(asked.chunk, said, commit=asked.commit):
+        messages = [schema.message_from_json(each) for each in asked.said]
+        if upload.take(asked.chunk, messages, commit=asked.commit):
             return schema.IngestAnswer("kept")
         return schema.IngestAnswer("taking")
 
     def _upload(self, asked: schema.IngestJson) -> _Upload:
-        at = (asked.history.who.tenant, asked.history.who.user_id, asked.history.key)
+        at = (asked.history.user.tenant, asked.history.user.user_id, asked.history.key)
         with self._lock:
             upload = self._uploads.get(at)
             if upload is None or upload.attempt != asked.attempt:
@@ -226,21 +235,21 @@ class _Upload:
         self.attempt = asked.attempt
         self._engine = engine
         self._history = asked.history
-        self._pieces: queue.Queue[Sequence[Said] | None] = queue.Queue(maxsize=1)
+        self._pieces: queue.Queue[Sequence[ArchivedMessage] | None] = queue.Queue(maxsize=1)
         self._done, self._broken = threading.Event(), threading.Event()
         self._error: errors.Error | None = None
         self._number = 0
         self._lock = threading.Lock()
         threading.Thread(target=self._run, daemon=True).start()
 
-    def take(self, number: int, said: Sequence[Said], *, commit: bool) -> bool:
+    def take(self, number: int, messages: Sequence[ArchivedMessage], *, commit: bool) -> bool:
         """Hand a piece on, once; return whether the conversation is kept."""
         with self._lock:
             if number > self._number + 1:
                 raise errors.Conflict("a piece of the conversation is missing; begin again.")
             if number == self._number + 1:
                 self._number = number
-                self._put(None if commit else said)
+                self._put(None if commit else messages)
             if commit:
                 self._done.wait()
             if self._done.is_set() and self._error is not None:
@@ -250,7 +259,7 @@ class _Upload:
     def break_off(self) -> None:
         self._broken.set()
 
-    def _put(self, piece: Sequence[Said] | None) -> None:
+    def _put(self, piece: Sequence[ArchivedMessage] | None) -> None:
         while not self._done.is_set():
             with contextlib.suppress(queue.Full):
                 self._pieces.put(piece, timeout=0.02)
@@ -266,7 +275,7 @@ class _Upload:
         finally:
             self._done.set()
 
-    def _arriving(self) -> Iterator[Sequence[Said]]:
+    def _arriving(self) -> Iterator[Sequence[ArchivedMessage]]:
         while True:
             if self._broken.is_set():
                 raise _BrokenOff

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from limpet.jobs.tasks import Task
     from limpet.jobs.worker import Worker
     from limpet.memory.archive import Archive
-    from limpet.memory.builtin import BuiltIn
+    from limpet.memory.builtin import BuiltInMemory
     from limpet.memory.profile import Bootstrap
     from limpet.memory.vectors.vector_store import SemanticSearch
 
@@ -108,7 +108,7 @@ class Background:
         self._paired_store: PairedIndexStore | None = None
         self._extras = extras
         self._mutex = threading.RLock()
-        self._memory: BuiltIn | None = None
+        self._memory: BuiltInMemory | None = None
         self._semantic: tuple[Embedder, SemanticSearch] | None = None
         # One for every worker: it knows what it has told.
         self._purge: PurgeTask | None = None
@@ -149,21 +149,23 @@ class Background:
             return given
         return self._built_in()
 
-    def _built_in(self) -> BuiltIn:
+    def _built_in(self) -> BuiltInMemory:
         with self._mutex:
             if self._memory is None:
                 self._memory = self._make_built_in()
             return self._memory
 
-    def _make_built_in(self) -> BuiltIn:
-        from limpet.memory.builtin import BuiltIn  # noqa: PLC0415 - its patterns take a while to compile
+    def _make_built_in(self) -> BuiltInMemory:
+        from limpet.memory.builtin import BuiltInMemory  # noqa: PLC0415 - its patterns take a while to compile
 
         extract = None
         if self._extras.model is not None:
             from limpet.llm.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
             extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
-        return BuiltIn(RecoveringIndexStore(self._index_store()), count=messages.estimate_text_tokens, extract=extract)
+        return BuiltInMemory(
+            RecoveringIndexStore(self._index_store()), count=messages.estimate_text_tokens, extract=extract
+        )
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Message, WindowPolicy, errors
-from limpet.core.values.memory_records import Said
+from limpet.core.values.memory_records import ArchivedMessage
 from limpet.llm.client import FailedAttempt, decode_answer
 from limpet.llm.models import _Completion
 from limpet.memory.facts import rules
@@ -46,15 +46,15 @@ def test_a_history_that_was_forgotten_on_its_way_to_an_engine_is_forgotten_there
         lp.sessions.end_session("s")
         ingest = memory.ingest
 
-        def late(history: Any, said: Any) -> None:
-            kept = list(said)
+        def late(history: Any, messages: Any) -> None:
+            kept = list(messages)
             lp.memory.forget("bo")
             memory.forgotten.clear()
             ingest(history, kept)
 
         memory.ingest = late
         lp.worker().run_once()
-    assert [who.user_id for who in memory.forgotten] == ["bo"]
+    assert [user.user_id for user in memory.forgotten] == ["bo"]
 
 
 def test_metadata_of_a_caller_is_no_prompt_that_memory_made(tmp_path: Path):
@@ -92,5 +92,5 @@ def test_crowds_of_marks_and_letters_that_grow_cost_little():
     marks = "a" + "\u0301\u0316" * 200_000
     assert terms.count_terms(marks)
     message = Message("user", ("私は" + "\ufdfa" * 290 + "。") * 27)
-    said = Said(position=1, session_id="s", generation=0, number=1, time_us=1, message=message)
+    said = ArchivedMessage(position=1, session_id="s", generation=0, number=1, time_us=1, message=message)
     assert len(rules.extract([said])) <= 16

@@ -87,8 +87,8 @@ def tool(lp: Limpet, user: str) -> Iterator[object]:
 READS: Reads = {
     "profile": lambda lp, user, _: lp.memory.profile(user, 4_000).text,
     "facts": lambda lp, user, _: lp.memory.facts(user),
-    "memory search": lambda lp, user, _: lp.memory.search(user, "harbour peanuts", k=50),
-    "archive search": lambda lp, user, _: lp.archive.search("harbour train", user_id=user, k=50),
+    "memory search": lambda lp, user, _: lp.memory.search(user, "harbour peanuts", limit=50),
+    "archive search": lambda lp, user, _: lp.archive.search("harbour train", user_id=user, limit=50),
     "archive open": lambda lp, user, _: list(opens(lp, user)),
     "archive tool": lambda lp, user, _: list(tool(lp, user)),
     "windows": lambda lp, user, _: list(windows(lp, user)),

@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index_store import PairedIndexStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from limpet.testing.memory_fakes import Scribe
@@ -22,10 +22,10 @@ class Listening(Scribe):
         super().__init__()
         self.told: list[tuple[str | None, int | None]] = []
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Note it."""
         self.told.append((session_id, position))
-        return super().forget(who, session_id, position)
+        return super().forget(user, session_id, position)
 
 
 @pytest.fixture

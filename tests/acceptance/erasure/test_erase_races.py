@@ -8,7 +8,7 @@ import pytest
 import limpet
 from limpet import errors, limits
 from limpet.admin.erasure.service import ErasurePlan, ErasureService
-from limpet.core.values.memory_records import ProfilePrompt, Who
+from limpet.core.values.memory_records import ProfilePrompt, TenantUser
 from limpet.memory.profile import Bootstrap
 from limpet.stores.erasure import ErasureCounts
 from limpet.stores.port import Stale
@@ -130,8 +130,8 @@ def test_what_was_asked_before_is_not_said_after(
     told(lp)
     real, said = Bootstrap.opening, list[str]()
 
-    def opening(self: Bootstrap, who: Who) -> ProfilePrompt | None:
-        known = real(self, who)
+    def opening(self: Bootstrap, user: TenantUser) -> ProfilePrompt | None:
+        known = real(self, user)
         assert known is not None
         said.append(known.text)
         other.admin.erase(session_id="one", message_id=message_id)

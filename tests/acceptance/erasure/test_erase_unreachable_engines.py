@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.full_store import has, known, said
 
@@ -19,11 +19,11 @@ class Stubborn(Scribe):
 
     fails: Exception | None = None
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Fail, or forget."""
         if self.fails is not None:
             raise self.fails
-        return super().forget(who, session_id, position)
+        return super().forget(user, session_id, position)
 
 
 @pytest.fixture

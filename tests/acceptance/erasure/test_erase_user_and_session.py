@@ -197,10 +197,10 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
     heard: list[tuple[str, str | None, int | None]] = []
     deaf = [True]
 
-    def hook(who: object, session_id: str | None, position: int | None) -> int:
+    def hook(user: object, session_id: str | None, position: int | None) -> int:
         if deaf[0]:
             raise errors.Unavailable("nobody there.")
-        heard.append((who.user_id, session_id, position))  # pyright: ignore[reportAttributeAccessIssue]
+        heard.append((user.user_id, session_id, position))  # pyright: ignore[reportAttributeAccessIssue]
         return 2
 
     with limpet.connect(tmp_path / "state.db") as lp:

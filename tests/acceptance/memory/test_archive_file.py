@@ -16,7 +16,7 @@ import pytest
 
 import limpet
 from limpet import Message, errors
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.index_tasks import IndexTask
 from limpet.memory.index import inverted_index, search
 from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
@@ -37,7 +37,7 @@ def fill(lp: limpet.Limpet, name: str, user: str, count: int, word: str) -> None
 
 
 def positions(lp: limpet.Limpet, query: str, user: str = "ada") -> set[int]:
-    return {hit.position for hit in lp.archive.search(query, user_id=user, k=100)}
+    return {hit.position for hit in lp.archive.search(query, user_id=user, limit=100)}
 
 
 def files(folder: Path) -> Iterator[Path]:
@@ -229,7 +229,7 @@ def test_an_indexer_killed_in_the_middle_is_taken_up_where_it_was(
     run = subprocess.run([sys.executable, "-c", KILLED, path, str(steps)], check=False, timeout=60)
     assert run.returncode == -signal.SIGKILL
     with limpet.connect(path) as lp:
-        hits = lp.archive.search("common", user_id="ada", k=100)
+        hits = lp.archive.search("common", user_id="ada", limit=100)
         assert len(hits) == len({hit.position for hit in hits}) == 60
         assert len(positions(lp, "common", "ben")) == 30
         assert lp.archive.task.notes == []
@@ -253,9 +253,9 @@ def test_searches_see_whole_states_while_others_index(tmp_path: Path, monkeypatc
             thread.start()
         while any(thread.is_alive() for thread in threads):
             rows = ArchiveIndex(lp._opened.index_store())
-            owner = rows.owner(Who("default", "ada"))
+            owner = rows.owner(TenantUser("default", "ada"))
             if owner is not None:
-                sought = search.ArchiveQuery(terms=[b"common"], k=500)
+                sought = search.ArchiveQuery(terms=[b"common"], limit=500)
                 try:
                     matches = search.find_messages(rows, owner, sought).matches
                 except errors.Unavailable:
@@ -265,7 +265,7 @@ def test_searches_see_whole_states_while_others_index(tmp_path: Path, monkeypatc
                 assert found == set(range(2, 2 + len(found)))
         for thread in threads:
             thread.join()
-        assert lp.archive.search("common", user_id="ada", k=100)[0]
+        assert lp.archive.search("common", user_id="ada", limit=100)[0]
         assert lp.archive.behind() == 0
 
 
@@ -276,6 +276,6 @@ def test_tenants_share_a_shelf_and_nothing_else():
         one.add_session("s", "ada", 0, 0)
         one.add("s", position=1, time_us=0, role="user", terms={tenant.encode(): 1}, spoken=True, calls=False)  # fmt: skip
         assert one.write(1, b"link")
-    inverted_index.forget(ArchiveIndex(shelf), Who("one", "ada"))
+    inverted_index.forget(ArchiveIndex(shelf), TenantUser("one", "ada"))
     left = b"".join(key + value for book in (*inverted_index.OWNER_TABLES, inverted_index.OWNERS, inverted_index.SESSIONS) for key, value in shelf.scan(book, b"", b"\xff", limit=99))  # fmt: skip
     assert b"one" not in left and b"two" in left

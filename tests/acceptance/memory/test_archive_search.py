@@ -13,7 +13,7 @@ import pytest
 
 import limpet
 from limpet import Message, errors, limits
-from limpet.core.values.memory_records import Found
+from limpet.core.values.memory_records import SearchHits
 
 SECRET = "zanzibar"
 
@@ -37,7 +37,7 @@ def talk(lp: limpet.Limpet, name: str, *texts: str, user: str | None = "ada") ->
     return session
 
 
-def excerpts(found: Found) -> list[str]:
+def excerpts(found: SearchHits) -> list[str]:
     return [hit.excerpt for hit in found]
 
 
@@ -125,7 +125,7 @@ def test_filters(lp: limpet.Limpet):
     assert years(until=datetime(2021, 1, 1, tzinfo=UTC)) == {"2020"}
     assert years(session_id="b") == {"of another session"}
     assert years(session_id="c") == set()
-    assert len(lp.archive.search("tide", user_id="ada", k=2)) == 2
+    assert len(lp.archive.search("tide", user_id="ada", limit=2)) == 2
 
 
 def test_users_and_tenants_are_apart(tmp_path: Path):
@@ -161,7 +161,7 @@ def test_what_was_compacted_ended_reset_rewound_or_continued_is_found_and_opened
         long.add_message(said("user", "delta later"))
 
         def around(query: str) -> list[tuple[int, int, str]]:
-            hit = lp.archive.search(query, user_id="ada", k=1)[0]
+            hit = lp.archive.search(query, user_id="ada", limit=1)[0]
             opened = lp.archive.open(hit, around=1)
             assert any(one.position == hit.position for one in opened)
             assert {one.session_id for one in opened} == {hit.session_id}
@@ -248,9 +248,9 @@ BAD: list[dict[str, Any]] = [
     {"query": "\ud800"},
     {"query": 7},
     {"query": "x" * (limits.ARCHIVE_QUERY_CHARS_MAX + 1)},
-    {"k": 0},
-    {"k": limits.ARCHIVE_HITS_MAX + 1},
-    {"k": True},
+    {"limit": 0},
+    {"limit": limits.ARCHIVE_HITS_MAX + 1},
+    {"limit": True},
     {"role": "owner"},
     {"role": []},
     {"role": 3},

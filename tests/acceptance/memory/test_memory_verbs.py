@@ -12,12 +12,12 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.core.values.memory_records import FactKind, Hit, Recalled, Source, Who
+from limpet.core.values.memory_records import FactKind, Hit, MemoryResult, Source, TenantUser
 from limpet.memory.api import merge_results
 from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import Opener, user
 
-ADA = Who("default", "ada")
+ADA = TenantUser("default", "ada")
 
 
 def scribe() -> Scribe:
@@ -52,8 +52,8 @@ def test_what_is_known_can_be_asked_searched_listed_and_forgotten(opener: Opener
         lambda m: m.profile("ada", budget="x"),
         lambda m: m.search("ada", ""),
         lambda m: m.search("ada", None),
-        lambda m: m.search("ada", "x", k=0),
-        lambda m: m.search("ada", "x", k=limits.MEMORY_RESULTS_MAX + 1),
+        lambda m: m.search("ada", "x", limit=0),
+        lambda m: m.search("ada", "x", limit=limits.MEMORY_RESULTS_MAX + 1),
         lambda m: m.facts(""),
         lambda m: m.forget(None),
     ],
@@ -68,14 +68,14 @@ def test_what_is_known_and_what_was_said_are_found_together(opener: Opener):
     session = lp.sessions.create_session("s", user_id="ada")
     session.add_message({"role": "user", "content": "I moved to Oslo", "id": "m4"})
     lp.sessions.create_session("t", user_id="bo").add_message({"role": "user", "content": "Oslo!"})
-    found = lp.memory.search("ada", "oslo", k=2)
+    found = lp.memory.search("ada", "oslo", limit=2)
     assert [one.text for one in found] == ["Lives in Oslo.", "I moved to Oslo"]
     assert found[1].source is not None and found[1].source.session_id == "s"
 
 
-def known(text: str, position: int | None, *, since: int = 1, until: int | None = None) -> Recalled:
+def known(text: str, position: int | None, *, since: int = 1, until: int | None = None) -> MemoryResult:
     source = None if position is None else Source("s", f"m{position}", position)
-    return Recalled(text=text, score=0.1, time_us=since, kind=FactKind.FACT, source=source, until_us=until)
+    return MemoryResult(text=text, score=0.1, time_us=since, kind=FactKind.FACT, source=source, until_us=until)
 
 
 def test_a_fact_and_its_message_take_one_place():
@@ -116,8 +116,8 @@ def test_a_worker_in_the_background_hands_over_what_ends(opener: Opener):
     memory, taken = Scribe(), threading.Event()
     ingest = memory.ingest
 
-    def telling(history: Any, said: Any) -> None:
-        ingest(history, said)
+    def telling(history: Any, messages: Any) -> None:
+        ingest(history, messages)
         taken.set()
 
     memory.ingest = telling

@@ -11,7 +11,7 @@ import pytest
 from limpet import Limpet, errors, limits
 from limpet.core.rules.session_rules import is_fully_offloaded
 from limpet.core.values.events import MessageAddedEvent, SessionOffloadedEvent
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.offload import OffloadQueue, OffloadTask
 from limpet.jobs.worker import Worker
 from limpet.runtime.engine import Engine
@@ -53,7 +53,7 @@ def test_ended_reset_and_timed_out_conversations_are_handed_over_whole(lp: Limpe
     assert memory.texts("default", "reset#0") == [said, "two"]
     assert memory.texts("default", "idle#0") == [said, "two"]
     history, _ = memory.taken["default", "ended#0"]
-    assert (history.who, history.messages) == (Who("default", "ada"), 2)
+    assert (history.user, history.messages) == (TenantUser("default", "ada"), 2)
     assert not any("open" in key or "#1" in key for key in memory.offered)
 
 
@@ -149,7 +149,7 @@ def test_of_a_continued_conversation_each_part_is_handed_over_and_nothing_twice(
     assert sorted(memory.offered) == sorted(f"{part}#0" for part in chain)
     texts = [text for part in chain for text in memory.texts("default", f"{part}#0")]
     asked = [text for text in texts if str(text)[0] in "qa"]
-    assert asked == [f"{who}{n}" for n in range(20) for who in "qa"]
+    assert asked == [f"{user}{n}" for n in range(20) for user in "qa"]
     assert texts.count("S") == 1
     states = [part.state for part in lp.sessions.session_chain("s")]
     assert all(map(is_fully_offloaded, states))
@@ -239,11 +239,11 @@ def test_tenants_and_users_stay_apart(lp: Limpet):
         sessions.end_session(user_id)
     memory = Scribe()
     offload(lp, memory)
-    whose = {(key, history.who) for key, (history, _) in memory.taken.items()}
+    whose = {(key, history.user) for key, (history, _) in memory.taken.items()}
     assert whose == {
-        (("default", "ada#0"), Who("default", "ada")),
-        (("default", "bob#0"), Who("default", "bob")),
-        (("globex", "ada#0"), Who("globex", "ada")),
+        (("default", "ada#0"), TenantUser("default", "ada")),
+        (("default", "bob#0"), TenantUser("default", "bob")),
+        (("globex", "ada#0"), TenantUser("globex", "ada")),
     }
 
 

@@ -12,14 +12,14 @@ import pytest
 import limpet
 from limpet import Limpet, SessionManager, StateManager, errors, limits
 from limpet.core.values import messages
-from limpet.core.values.memory_records import Profile, Who
+from limpet.core.values.memory_records import Profile, TenantUser
 from limpet.core.windows import profile_prompt
 from limpet.memory.profile import Bootstrap
 from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import Opener, engine_of, user
 from tests.unit.job_fixtures import Clock
 
-ADA = Who("default", "ada")
+ADA = TenantUser("default", "ada")
 
 
 def knowing(text: str = "Lives in Oslo.") -> Scribe:
@@ -168,7 +168,7 @@ def test_an_engine_that_hangs_delays_one_session_and_its_threads_do_not_pile_up(
 
 def test_what_is_no_profile_counts_as_none(opener: Opener):
     memory: Any = knowing()
-    memory.profile = lambda who, budget: "Lives in Oslo."
+    memory.profile = lambda user, budget: "Lives in Oslo."
     lp = opener(memory=memory)
     assert prompts(lp.sessions.create_session(user_id="ada", system="S")) == ["S"]
 
@@ -212,8 +212,8 @@ def test_for_plain_lists_it_is_a_function():
 @pytest.mark.req("A-17", "A-18")
 def test_nothing_crosses_between_users_and_tenants(opener: Opener, backend: str):
     memory = knowing()
-    memory.known[Who("default", "bob")] = "Lives in Rome."
-    memory.known[Who("globex", "ada")] = "Lives in Lima."
+    memory.known[TenantUser("default", "bob")] = "Lives in Rome."
+    memory.known[TenantUser("globex", "ada")] = "Lives in Lima."
     ours, theirs = opener(memory=memory), opener(memory=memory, tenant="globex")
     said = {
         name: prompts(lp.sessions.create_session(user_id=user_id))[0]

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limpet import errors
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.tasks import AttemptFailure, attempt, drop_notes_of_missing_sessions
 from limpet.memory.vectors import embedder
 
 if TYPE_CHECKING:
     from limpet.memory.archive import Archive
-    from limpet.memory.builtin import BuiltIn
+    from limpet.memory.builtin import BuiltInMemory
     from limpet.memory.index_store import PairedIndexStore
     from limpet.memory.port import MemoryEngine
     from limpet.runtime.engine import Engine
@@ -62,7 +62,7 @@ def has_local_work(lines: bytes | None) -> bool:
     return b"" in lines.splitlines() or not all(call.here for call in decode_hook_calls(lines))
 
 
-ErasureHook = Callable[[Who, str | None, int | None], int]
+ErasureHook = Callable[[TenantUser, str | None, int | None], int]
 """Erases copies about a user, a session of theirs, or the message at a position; returns how much it dropped.
 
 Without a user and a session it erases all copies of a tenant, or those of sessions that no longer exist.
@@ -77,14 +77,14 @@ class LocalCopies:
         engine: Engine,
         index_store: Callable[[], PairedIndexStore],
         archive: Callable[[str], Archive],
-        built_in: Callable[[], BuiltIn],
+        built_in: Callable[[], BuiltInMemory],
     ) -> None:
         self._engine = engine
         self._index_store = index_store
         self._archive = archive
         self._built_in = built_in
 
-    def drop_queued_work(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def drop_queued_work(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         """Drop queued work for sessions that no longer exist; a hook."""
         from limpet.jobs import offload, summaries  # noqa: PLC0415 - few programs need it
 
@@ -94,36 +94,36 @@ class LocalCopies:
         prefixes = (*offload.QUEUE_PREFIXES, summaries.SUMMARY_PREFIX)
         return drop_notes_of_missing_sessions(
             self._engine.store,
-            who.tenant,
+            user.tenant,
             prefixes,
-            lambda name: name != session_id and states.current(who.tenant, name) is not None,
+            lambda name: name != session_id and states.current(user.tenant, name) is not None,
         )
 
-    def drop_texts(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def drop_texts(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         """Drop indexed texts and vectors, and keep facts; a hook."""
-        dropped = self._drop_indexed(who, session_id, position)
+        dropped = self._drop_indexed(user, session_id, position)
         self._index_store().note_erasure()
         return dropped
 
-    def drop_all(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def drop_all(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         """Drop indexed texts, vectors and facts; a hook."""
         index_store = self._index_store()
-        if not who.user_id and session_id is None:
+        if not user.user_id and session_id is None:
             dropped = index_store.size()
             index_store.clear()
             return dropped
-        dropped = self._drop_indexed(who, session_id, position)
-        if who.user_id:
-            dropped += self._built_in().forget(who, session_id, position)
+        dropped = self._drop_indexed(user, session_id, position)
+        if user.user_id:
+            dropped += self._built_in().forget(user, session_id, position)
         index_store.note_erasure()
         return dropped
 
-    def _drop_indexed(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def _drop_indexed(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         from limpet.memory.index_store import RecoveringIndexStore  # noqa: PLC0415 - as above
 
-        dropped = self._archive(who.tenant).forget(who.user_id or None, session_id, position)
+        dropped = self._archive(user.tenant).forget(user.user_id or None, session_id, position)
         vectors = RecoveringIndexStore(self._index_store())
-        return dropped + embedder.forget_vectors(vectors, who, session_id, position)
+        return dropped + embedder.forget_vectors(vectors, user, session_id, position)
 
 
 class ExternalMemory:
@@ -137,18 +137,18 @@ class ExternalMemory:
         """Whether an external engine may have received content of a tenant."""
         return self._engine is not None or bool(self._known_engines(tenant))
 
-    def forget(self, who: Who, session_id: str | None, position: int | None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None, position: int | None) -> int:
         """Have the engine forget; a hook. Raises Unavailable if another engine has received content, too."""
         dropped = 0
-        if not who.user_id:
+        if not user.user_id:
             return 0
         if self._engine is not None:
             try:
-                dropped = self._engine.forget(who, session_id, position)
+                dropped = self._engine.forget(user, session_id, position)
             except (errors.EngineClosed, errors.ForkedEngine) as error:
                 raise errors.Unavailable("the memory engine is closed.") from error
         present = {self._engine.name} if self._engine is not None else set[str]()
-        if others := self._known_engines(who.tenant) - present:
+        if others := self._known_engines(user.tenant) - present:
             raise errors.Unavailable(
                 f"{', '.join(sorted(others))} has received histories, and does not know of the erasure.",
                 hint="Here it is gone. Open the store once with that engine: connect(memory=…).",
@@ -215,9 +215,9 @@ class HookRunner:
 
     def _call_hooks(self, call: HookCall, hooks: tuple[ErasureHook, ...], results: HookResults) -> bool:
         """Call each hook, also after a failure; return whether all succeeded."""
-        who, succeeded = Who(call.tenant, call.user_id), True
+        user, succeeded = TenantUser(call.tenant, call.user_id), True
         for hook in hooks:
-            outcome = attempt(lambda hook=hook: hook(who, call.session_id, call.position))
+            outcome = attempt(lambda hook=hook: hook(user, call.session_id, call.position))
             if not isinstance(outcome, AttemptFailure):
                 results.dropped += outcome
                 continue

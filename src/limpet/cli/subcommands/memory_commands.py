@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from limpet.core.values.erasure_receipt import Receipt
     from limpet.core.values.json_values import Json
-    from limpet.core.values.memory_records import Fact, Hit, Recalled, Said
+    from limpet.core.values.memory_records import ArchivedMessage, Fact, Hit, MemoryResult
     from limpet.jobs.offload import QueuedOffload
     from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
@@ -52,7 +52,7 @@ def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
     with target.open_store(common) as lp:
         session = target.find_session(lp, wanted.session).id if wanted.session else None
         found = lp.archive.search(
-            wanted.query, user_id=wanted.user or None, k=wanted.limit, role=wanted.role,
+            wanted.query, user_id=wanted.user or None, limit=wanted.limit, role=wanted.role,
             since=since, until=until, session_id=session,
         )  # fmt: skip
         stranger = not found and not session and not lp.sessions.list_sessions(1, user_id=wanted.user or None)
@@ -87,12 +87,12 @@ def _nothing_found_text(wanted: SearchCommandOptions, common: CommonOptions) -> 
     return f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
 
 
-def messages_around(lp: Limpet, hit: Hit, count: int) -> Sequence[Said]:
+def messages_around(lp: Limpet, hit: Hit, count: int) -> Sequence[ArchivedMessage]:
     """Return what was said around a hit, itself included; nothing if nobody asked for it."""
     return lp.archive.open(hit, around=count) if count else ()
 
 
-def message_document(one: Said) -> dict[str, Json]:
+def message_document(one: ArchivedMessage) -> dict[str, Json]:
     """Return a message and its place as JSON."""
     return {
         "session": one.session_id,
@@ -103,7 +103,7 @@ def message_document(one: Said) -> dict[str, Json]:
     }
 
 
-def _hit_document(hit: Hit, beside: Sequence[Said]) -> dict[str, Json]:
+def _hit_document(hit: Hit, beside: Sequence[ArchivedMessage]) -> dict[str, Json]:
     data: dict[str, Json] = {
         "session": hit.session_id,
         "generation": hit.generation,
@@ -128,7 +128,7 @@ def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
     return frozenset(hit.position for hit in found if hit.generation < now.get(hit.session_id, hit.generation))
 
 
-def _print_hit(surface: Output, hit: Hit, beside: Sequence[Said], *, earlier: bool) -> None:
+def _print_hit(surface: Output, hit: Hit, beside: Sequence[ArchivedMessage], *, earlier: bool) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     where = f"{hit.session_id} #{hit.number:,}" + (" before a reset" if earlier else "")
@@ -141,7 +141,7 @@ def _print_hit(surface: Output, hit: Hit, beside: Sequence[Said], *, earlier: bo
         print_message(surface, one, here=one.position == hit.position)
 
 
-def print_message(surface: Output, one: Said, *, here: bool) -> None:
+def print_message(surface: Output, one: ArchivedMessage, *, here: bool) -> None:
     """Print one message of some that stand together; the one that is meant is marked."""
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
@@ -308,7 +308,7 @@ def search_memory(user: str, query: str, limit: int, common: CommonOptions) -> i
     return exit_codes.DONE
 
 
-def _print_recalled(surface: Output, one: Recalled) -> None:
+def _print_recalled(surface: Output, one: MemoryResult) -> None:
     from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
     place = output.escape_line(one.source.session_id) if one.source else ""
@@ -339,7 +339,7 @@ def _fact_document(fact: Fact) -> dict[str, Json]:
     }
 
 
-def _recalled_document(one: Recalled) -> dict[str, Json]:
+def _recalled_document(one: MemoryResult) -> dict[str, Json]:
     return {
         "kind": str(one.kind) if one.kind else "message",
         "text": one.text,

@@ -16,17 +16,17 @@ from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message
 
 
-class Who(msgspec.Struct, frozen=True):
-    """A user of a tenant. Memory and search are always asked for one user."""
+class TenantUser(msgspec.Struct, frozen=True):
+    """A user of a tenant. Every call of memory and search names one."""
 
     tenant: str
     user_id: str
 
 
-class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and its place.
+class ArchivedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message with its place in the log and in its session.
 
-    `position` is its place in the tenant's log and identifies it for ever; `number` counts the messages of its
+    `position` is its place in the tenant's log and never changes; `number` counts the messages of its
     session's generation from 1.
     """
 
@@ -45,7 +45,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     key: str
-    who: Who
+    user: TenantUser = msgspec.field(name="who")
     session_id: str
     generation: int
     messages: int
@@ -85,8 +85,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until_us: int | None = None
 
 
-Extract = Callable[[Sequence[Said]], Sequence[Fact]]
-"""Finds what some messages tell of a user. The same messages give facts of the same ids.
+FactExtractor = Callable[[Sequence[ArchivedMessage]], Sequence[Fact]]
+"""Returns the facts that messages state about their user. The same messages give facts of the same ids.
 
 Raises Unavailable or Refused if it can't.
 """
@@ -100,7 +100,7 @@ class Profile(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...] = ()
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class MemoryResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A result of a memory search: a fact (`kind`), or a message. Results come best first.
 
     A fact that no longer holds was true until `until_us`.
@@ -132,7 +132,7 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-class Found(list[Hit]):
+class SearchHits(list[Hit]):
     """The results of an archive search, best first.
 
     `behind` is how many events of the log are not indexed yet.

@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from limpet import limits
-from limpet.core.values.memory_records import Fact, FactKind, Profile, Recalled, Source, Who
+from limpet.core.values.memory_records import Fact, FactKind, MemoryResult, Profile, Source, TenantUser
 from limpet.memory import index_store
 from limpet.memory.index import terms
 from limpet.memory.index_store import (
@@ -93,7 +93,7 @@ def remove_mentions(slot: FactSlot, session_id: str | None, positions: Iterable[
     return FactSlot(slot.about, tuple(left))
 
 
-def slot_facts(who: Who, slot: FactSlot) -> list[Fact]:
+def slot_facts(user: TenantUser, slot: FactSlot) -> list[Fact]:
     """Return the facts of a slot, the newest first. The first one is current; a later wording replaced the others."""
     runs = [list(run) for _, run in itertools.groupby(slot.mentions, lambda m: normalize_wording(m.text))]
     found = dict[str, Fact]()
@@ -102,7 +102,7 @@ def slot_facts(who: Who, slot: FactSlot) -> list[Fact]:
         newest = run[-1]
         words = normalize_wording(newest.text)
         if words not in found:
-            found[words] = _fact_of_mention(who, slot.about, newest, since_us=run[0].time_us, until_us=until)
+            found[words] = _fact_of_mention(user, slot.about, newest, since_us=run[0].time_us, until_us=until)
         until = run[0].time_us
     return list(found.values())
 
@@ -114,8 +114,8 @@ def slot_sources(slot: FactSlot, text: str) -> Iterator[Source]:
             yield Source(mention.session_id, mention.message_id, mention.position)
 
 
-def _fact_of_mention(who: Who, about: str, said: Mention, *, since_us: int, until_us: int | None) -> Fact:
-    named = index_store.encode_key(who.tenant, who.user_id, about, normalize_wording(said.text))
+def _fact_of_mention(user: TenantUser, about: str, said: Mention, *, since_us: int, until_us: int | None) -> Fact:
+    named = index_store.encode_key(user.tenant, user.user_id, about, normalize_wording(said.text))
     return Fact(
         id=f"fact_{_digest(named)}",
         kind=said.kind,
@@ -243,30 +243,30 @@ def _stop_terms() -> frozenset[str]:
     return frozenset(term.decode() for word in _STOP_WORDS for term in terms.count_terms(word))
 
 
-def search_facts(store: FactStore, who: Who, query: str, k: int) -> list[Recalled]:
-    """Return up to k facts of a user that share words with a query, current ones first."""
+def search_facts(store: FactStore, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
+    """Return up to `limit` facts of a user that share words with a query, current ones first."""
     weights = dict[str, float]()
     scores = dict[str, float]()
     for word in search_terms(query[: limits.FACT_SCAN_CHARS_MAX])[: limits.FACT_QUERY_TERMS]:
-        names = store.slots_with_word(who, word)
+        names = store.slots_with_word(user, word)
         weights[word] = 1 / (1 + math.log1p(len(names)))
         for name in names:
             scores[name] = scores.get(name, 0.0) + weights[word]
-    best = sorted(scores, key=lambda name: (-scores[name], name))[: 2 * k]
-    found = list[tuple[bool, Recalled]]()
-    for name, slot in store.slots(who, best).items():
-        for place, fact in enumerate(slot_facts(who, slot)):
+    best = sorted(scores, key=lambda name: (-scores[name], name))[: 2 * limit]
+    found = list[tuple[bool, MemoryResult]]()
+    for name, slot in store.slots(user, best).items():
+        for place, fact in enumerate(slot_facts(user, slot)):
             own = sum(weights.get(word, 0.0) for word in search_terms(fact.text))
             # A query for a replaced fact finds the current one first, so it gets the score of the slot.
             score = own if place else max(own, scores[name])
             if score:
                 found.append((place > 0, _recalled_fact(fact, score)))
     found.sort(key=lambda each: (each[0], -each[1].score, -each[1].time_us, each[1].text))
-    return [recalled for _, recalled in found[:k]]
+    return [recalled for _, recalled in found[:limit]]
 
 
-def _recalled_fact(fact: Fact, score: float) -> Recalled:
-    return Recalled(
+def _recalled_fact(fact: Fact, score: float) -> MemoryResult:
+    return MemoryResult(
         text=fact.text,
         score=round(score, 6),
         time_us=fact.since_us,
@@ -292,7 +292,7 @@ class RankedFactsRow(msgspec.Struct, frozen=True):
     rows of the user.
     """
 
-    who: Who
+    user: TenantUser
     row: bytes | None
     ranked: RankedFacts
 
@@ -303,43 +303,43 @@ class FactStore:
     def __init__(self, index: IndexStore) -> None:
         self._index = index
 
-    def slots(self, who: Who, names: Iterable[str]) -> dict[str, FactSlot]:
+    def slots(self, user: TenantUser, names: Iterable[str]) -> dict[str, FactSlot]:
         """Return the slots of these names that exist."""
-        at = {_user_key(who, name): name for name in names}
+        at = {_user_key(user, name): name for name in names}
         found = self._index.get(SLOTS, list(at))
         return {at[row]: _decode_slot(value) for row, value in found.items()}
 
-    def all_slots(self, who: Who) -> Iterator[FactSlot]:
+    def all_slots(self, user: TenantUser) -> Iterator[FactSlot]:
         """Yield every slot of a user."""
-        for _key, value in self._rows(SLOTS, _user_key(who)):
+        for _key, value in self._rows(SLOTS, _user_key(user)):
             yield _decode_slot(value)
 
-    def ranked_facts(self, who: Who) -> RankedFacts:
+    def ranked_facts(self, user: TenantUser) -> RankedFacts:
         """Return the facts for a profile."""
-        return self.read_ranked(who).ranked
+        return self.read_ranked(user).ranked
 
-    def read_ranked(self, who: Who) -> RankedFactsRow:
+    def read_ranked(self, user: TenantUser) -> RankedFactsRow:
         """Return the row that a change must read first: if it changes before `write_slots`, the write fails."""
-        row = self._index.get(RANKED_FACTS, [_user_key(who)]).get(_user_key(who))
-        return RankedFactsRow(who, row, decode_row(row, RankedFacts) if row else RankedFacts())
+        row = self._index.get(RANKED_FACTS, [_user_key(user)]).get(_user_key(user))
+        return RankedFactsRow(user, row, decode_row(row, RankedFacts) if row else RankedFacts())
 
-    def slots_of_messages(self, who: Who, session_id: str, positions: Collection[int]) -> set[str]:
+    def slots_of_messages(self, user: TenantUser, session_id: str, positions: Collection[int]) -> set[str]:
         """Return the names of the slots with mentions in these messages."""
-        first, last = (_user_key(who, session_id, min(positions)), _user_key(who, session_id, max(positions)))
+        first, last = (_user_key(user, session_id, min(positions)), _user_key(user, session_id, max(positions)))
         rows = self._rows(SOURCES, first, prefix_end(last))
         return {source.slot for _, value in rows if (source := decode_row(value, SlotSource)).position in positions}
 
-    def slots_of_source(self, who: Who, session_id: str | None, position: int | None) -> set[str]:
+    def slots_of_source(self, user: TenantUser, session_id: str | None, position: int | None) -> set[str]:
         """Return the names of some slots with mentions in a session, or at a position; empty if there are none.
 
         At most limits.MEMORY_ROWS names: the caller removes their mentions and calls again.
         """
         if session_id is None:
-            rows = self._rows(SOURCES, _user_key(who))
+            rows = self._rows(SOURCES, _user_key(user))
         elif position is None:
-            rows = self._rows(SOURCES, _user_key(who, session_id))
+            rows = self._rows(SOURCES, _user_key(user, session_id))
         else:
-            rows = self._rows(SOURCES, _user_key(who, session_id, position))
+            rows = self._rows(SOURCES, _user_key(user, session_id, position))
         found = set[str]()
         for _, value in rows:
             source = decode_row(value, SlotSource)
@@ -349,9 +349,9 @@ class FactStore:
                 break
         return found
 
-    def slots_with_word(self, who: Who, word: str) -> list[str]:
+    def slots_with_word(self, user: TenantUser, word: str) -> list[str]:
         """Return the names of slots with a word."""
-        at = _user_key(who, word)
+        at = _user_key(user, word)
         rows = self._index.scan(WORDS, at, prefix_end(at), limit=limits.MEMORY_ROWS)
         return [value.decode() for _, value in rows]
 
@@ -362,28 +362,28 @@ class FactStore:
 
         `before` has the slots that exist, `then` all that change. A slot without mentions is deleted.
         """
-        who = seen.who
+        user = seen.user
         names = [name for name in then if then[name] != before.get(name)]
         changes = list[PutRow | DropRows]()
         for name in names:
-            changes += _slot_rows(who, name, before.get(name), then[name])
-        gone = [fact for name in names for fact in _current_facts(who, before.get(name))]
-        new = [fact for name in names for fact in _current_facts(who, then[name])]
-        now = update_ranked_facts(seen.ranked, gone, new, lambda: self._all_current_facts(who, then))
-        changes.append(PutRow(RANKED_FACTS, _user_key(who), msgspec.msgpack.encode(now)))
-        return self._index.write(changes, expected={**expected, (RANKED_FACTS, _user_key(who)): seen.row})
+            changes += _slot_rows(user, name, before.get(name), then[name])
+        gone = [fact for name in names for fact in _current_facts(user, before.get(name))]
+        new = [fact for name in names for fact in _current_facts(user, then[name])]
+        now = update_ranked_facts(seen.ranked, gone, new, lambda: self._all_current_facts(user, then))
+        changes.append(PutRow(RANKED_FACTS, _user_key(user), msgspec.msgpack.encode(now)))
+        return self._index.write(changes, expected={**expected, (RANKED_FACTS, _user_key(user)): seen.row})
 
-    def _all_current_facts(self, who: Who, then: SlotsByName) -> Iterator[Fact]:
+    def _all_current_facts(self, user: TenantUser, then: SlotsByName) -> Iterator[Fact]:
         """Yield the facts that are current once these slots are changed."""
-        for slot in self.all_slots(who):
+        for slot in self.all_slots(user):
             if slot.mentions and _name_of(slot) not in then:
-                yield from _current_facts(who, slot)
+                yield from _current_facts(user, slot)
         for slot in then.values():
-            yield from _current_facts(who, slot)
+            yield from _current_facts(user, slot)
 
-    def drop_user(self, who: Who) -> list[DropRows]:
+    def drop_user(self, user: TenantUser) -> list[DropRows]:
         """Return the changes that delete every row of a user."""
-        return [DropRows(table, _user_key(who), prefix_end(_user_key(who))) for table in TABLES]
+        return [DropRows(table, _user_key(user), prefix_end(_user_key(user))) for table in TABLES]
 
     def scrub(self) -> None:
         """Remove the remains of deleted rows from every file."""
@@ -400,8 +400,8 @@ class SlotSource(msgspec.Struct, frozen=True, array_like=True):
     slot: str
 
 
-def _user_key(who: Who, *parts: str | int) -> bytes:
-    return encode_key(who.tenant, who.user_id, *parts)
+def _user_key(user: TenantUser, *parts: str | int) -> bytes:
+    return encode_key(user.tenant, user.user_id, *parts)
 
 
 def _decode_slot(value: bytes) -> FactSlot:
@@ -412,26 +412,26 @@ def _name_of(slot: FactSlot) -> str:
     return slot_name(slot.about, slot.mentions[-1].text)
 
 
-def _current_facts(who: Who, slot: FactSlot | None) -> Sequence[Fact]:
-    return slot_facts(who, slot)[:1] if slot and slot.mentions else ()
+def _current_facts(user: TenantUser, slot: FactSlot | None) -> Sequence[Fact]:
+    return slot_facts(user, slot)[:1] if slot and slot.mentions else ()
 
 
-def _slot_rows(who: Who, name: str, before: FactSlot | None, then: FactSlot) -> Iterator[PutRow | DropRows]:
-    at = _user_key(who, name)
+def _slot_rows(user: TenantUser, name: str, before: FactSlot | None, then: FactSlot) -> Iterator[PutRow | DropRows]:
+    at = _user_key(user, name)
     yield (PutRow(SLOTS, at, msgspec.msgpack.encode(then)) if then.mentions else drop_row(SLOTS, at))
     for rows, table in ((_source_rows, SOURCES), (_word_rows, WORDS)):
-        was, now = rows(who, name, before), rows(who, name, then)
+        was, now = rows(user, name, before), rows(user, name, then)
         yield from (drop_row(table, key) for key in was.keys() - now.keys())
         yield from (PutRow(table, key, value) for key, value in now.items() if key not in was)
 
 
-def _source_rows(who: Who, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:
+def _source_rows(user: TenantUser, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:
     return {
-        _user_key(who, said.session_id, said.position, name): msgspec.msgpack.encode(SlotSource(said.position, name))
+        _user_key(user, said.session_id, said.position, name): msgspec.msgpack.encode(SlotSource(said.position, name))
         for said in (slot.mentions if slot else ())
     }
 
 
-def _word_rows(who: Who, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:
+def _word_rows(user: TenantUser, name: str, slot: FactSlot | None) -> dict[bytes, bytes]:
     words = {word for said in (slot.mentions if slot else ()) for word in search_terms(said.text)}
-    return {_user_key(who, word, name): name.encode() for word in words}
+    return {_user_key(user, word, name): name.encode() for word in words}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import History, Who
+from limpet.core.values.memory_records import History, TenantUser
 from limpet.memory.index_store import (
     DropRows,
     ExpectedRows,
@@ -55,18 +55,18 @@ class IngestJournal:
     def __init__(self, index: IndexStore) -> None:
         self._index = index
 
-    def has_ingested(self, who: Who, session_id: str, named: str) -> bool:
+    def has_ingested(self, user: TenantUser, session_id: str, named: str) -> bool:
         """Whether a conversation was ingested completely."""
-        row = self._find(who, session_id, named)
+        row = self._find(user, session_id, named)
         return row is not None and row.done
 
-    def used_fallback(self, who: Who, session_id: str, named: str) -> bool:
+    def used_fallback(self, user: TenantUser, session_id: str, named: str) -> bool:
         """Whether the fallback extracted the facts of a conversation."""
-        row = self._find(who, session_id, named)
+        row = self._find(user, session_id, named)
         return row is not None and row.used_fallback
 
-    def _find(self, who: Who, session_id: str, named: str) -> IngestRow | None:
-        at = encode_key(who.tenant, who.user_id, session_id, named)
+    def _find(self, user: TenantUser, session_id: str, named: str) -> IngestRow | None:
+        at = encode_key(user.tenant, user.user_id, session_id, named)
         seen = self._index.get(INGESTED, [at]).get(at)
         return None if seen is None else _decode_row(seen)
 
@@ -77,8 +77,8 @@ class IngestJournal:
         fallback did not extract. A forgotten conversation has no row, so `redo` never ingests it again.
         Raises Unavailable after too many concurrent attempts.
         """
-        who = history.who
-        at, at_epoch = (encode_key(who.tenant, who.user_id, history.session_id, history.key), encode_key(who.tenant))
+        user = history.user
+        at, at_epoch = (encode_key(user.tenant, user.user_id, history.session_id, history.key), encode_key(user.tenant))
         for _ in range(limits.RETRIES_MAX):
             # The epoch is read before the row. A deletion between the two reads raises the epoch, and
             # then the write below fails.
@@ -112,49 +112,51 @@ class IngestJournal:
         if not self._index.write([put], expected=self.expected_row(attempt)):
             self.expected_row(attempt)
 
-    def fallback_ingests(self, who: Who) -> Iterator[tuple[str, str]]:
+    def fallback_ingests(self, user: TenantUser) -> Iterator[tuple[str, str]]:
         """Yield session id and key of the conversations whose facts the fallback extracted."""
-        for _key, value in self._rows(who):
+        for _key, value in self._rows(user):
             if (row := _decode_row(value)).used_fallback:
                 yield row.session_id, row.key
 
-    def forget(self, who: Who, drops: Sequence[DropRows]) -> bool:
+    def forget(self, user: TenantUser, drops: Sequence[DropRows]) -> bool:
         """Apply `drops` and delete all rows of a user; return False if another writer was faster."""
-        mine = encode_key(who.tenant, who.user_id)
-        return self._next_epoch(who, [*drops, DropRows(INGESTED, mine, prefix_end(mine))])
+        mine = encode_key(user.tenant, user.user_id)
+        return self._next_epoch(user, [*drops, DropRows(INGESTED, mine, prefix_end(mine))])
 
-    def forget_session(self, who: Who, session_id: str) -> bool:
+    def forget_session(self, user: TenantUser, session_id: str) -> bool:
         """Delete the rows of a session, so that running attempts fail; return False if another writer was faster."""
-        mine = encode_key(who.tenant, who.user_id, session_id)
-        return self._next_epoch(who, [DropRows(INGESTED, mine, prefix_end(mine))])
+        mine = encode_key(user.tenant, user.user_id, session_id)
+        return self._next_epoch(user, [DropRows(INGESTED, mine, prefix_end(mine))])
 
-    def abort_attempts(self, who: Who) -> bool:
+    def abort_attempts(self, user: TenantUser) -> bool:
         """Delete the rows of a user's running attempts, so that they fail and begin again.
 
         Returns False if another writer was faster.
         """
-        if not self._next_epoch(who, []):
+        if not self._next_epoch(user, []):
             return False
         for _ in range(limits.RETRIES_MAX):
-            if not (stale := self._stale_attempts(who)):
+            if not (stale := self._stale_attempts(user)):
                 return True
             for at, seen in stale:
                 self._index.write([drop_row(INGESTED, at)], expected={(INGESTED, at): seen})
         return False
 
-    def _stale_attempts(self, who: Who) -> list[tuple[bytes, bytes]]:
-        at = encode_key(who.tenant)
+    def _stale_attempts(self, user: TenantUser) -> list[tuple[bytes, bytes]]:
+        at = encode_key(user.tenant)
         epoch = _decode_epoch(self._index.get(EPOCHS, [at]).get(at))
         return [
-            (key, value) for key, value in self._rows(who) if not (row := _decode_row(value)).done and row.epoch < epoch
+            (key, value)
+            for key, value in self._rows(user)
+            if not (row := _decode_row(value)).done and row.epoch < epoch
         ]
 
-    def _rows(self, who: Who) -> Iterator[tuple[bytes, bytes]]:
-        prefix = encode_key(who.tenant, who.user_id)
+    def _rows(self, user: TenantUser) -> Iterator[tuple[bytes, bytes]]:
+        prefix = encode_key(user.tenant, user.user_id)
         return scan_all(self._index, INGESTED, prefix, prefix_end(prefix))
 
-    def _next_epoch(self, who: Who, drops: Sequence[DropRows]) -> bool:
-        at = encode_key(who.tenant)
+    def _next_epoch(self, user: TenantUser, drops: Sequence[DropRows]) -> bool:
+        at = encode_key(user.tenant)
         epoch = self._index.get(EPOCHS, [at]).get(at)
         put = PutRow(EPOCHS, at, msgspec.msgpack.encode(_decode_epoch(epoch) + 1))
         return self._index.write([*drops, put], expected={(EPOCHS, at): epoch})

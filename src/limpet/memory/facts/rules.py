@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
 from limpet import limits
-from limpet.core.values.memory_records import Fact, FactKind, Said, Source
+from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
 from limpet.core.values.messages import Message
 from limpet.memory.facts import sanitizer
 from limpet.memory.facts.languages import CHINESE, ENGLISH, JAPANESE, TOPIC, Language, Rule
@@ -144,22 +144,23 @@ _EMPTY_WORDS: Final = re.compile(
 _CJK_AFFIXES: Final = re.compile(r"^(?:私は|僕は|実は|我)|(?:の方|のほう|类|類|都|也|了|的)$")
 
 
-def extract(said: Sequence[Said]) -> list[Fact]:
-    """Return the facts that a user states of themself in these messages, in the order in which they are said."""
-    return [fact for one in said if one.message.role == "user" for fact in _message_facts(one)]
+def extract(messages: Sequence[ArchivedMessage]) -> list[Fact]:
+    """Return the facts that a user states of themself in these messages, in the order in which they are archived."""
+    return [fact for each in messages if each.message.role == "user" for fact in _message_facts(each)]
 
 
-def _message_facts(said: Said) -> list[Fact]:
-    source = Source(said.session_id, said.message.id, said.position)
+def _message_facts(archived: ArchivedMessage) -> list[Fact]:
+    source = Source(archived.session_id, archived.message.id, archived.position)
     found = dict[tuple[str, str], Fact]()
-    for clause in stated_clauses(said.message):
+    for clause in stated_clauses(archived.message):
         if len(found) >= limits.FACTS_PER_MESSAGE_MAX:
             break
         if sanitizer.reads_as_instruction(clause):
             continue
         for kind, about in _clause_facts(clause):
             found.setdefault(
-                (clause, about), Fact(id="", kind=kind, text=clause, source=source, since_us=said.time_us, about=about)
+                (clause, about),
+                Fact(id="", kind=kind, text=clause, source=source, since_us=archived.time_us, about=about),
             )
     return list(found.values())[: limits.FACTS_PER_MESSAGE_MAX]
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index import documents, postings
 from limpet.memory.index.documents import (
     FORGOTTEN,
@@ -112,8 +112,8 @@ def owner_key_range(owner: int, *parts: int | str) -> tuple[bytes, bytes]:
 class ArchiveIndex:
     """The rows of the archive, for whoever writes or searches them."""
 
-    def __init__(self, shelf: IndexStore) -> None:
-        self.store = shelf
+    def __init__(self, index: IndexStore) -> None:
+        self.store = index
 
     def cursor(self, tenant: str) -> tuple[IndexCursor, bytes | None]:
         """Return how far a tenant's log is in the index, and the row that says so, if there is one."""
@@ -122,9 +122,9 @@ class ArchiveIndex:
             return IndexCursor(), None
         return decode_row(IndexCursor, row), row
 
-    def owner(self, who: Who) -> int | None:
+    def owner(self, user: TenantUser) -> int | None:
         """Return the number of a user; None if nothing of theirs is in the index."""
-        named = encode_key(who.tenant, who.user_id)
+        named = encode_key(user.tenant, user.user_id)
         row = self.store.get(OWNERS, [named]).get(named)
         return None if row is None else int.from_bytes(row, "big")
 
@@ -480,12 +480,12 @@ DocumentFilter = Callable[[DocumentBlock, int], bool]
 """Whether a document, of some by its place among them, is to be forgotten."""
 
 
-def forget(rows: ArchiveIndex, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+def forget(rows: ArchiveIndex, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
     """Drop everything of a user, of one session of theirs, or one message; return how many messages it was.
 
     When this returns, nothing of it is left in any file.
     """
-    forgotten = _write_with_retry(rows, who.tenant, lambda: _removal(rows, who, session_id, position))
+    forgotten = _write_with_retry(rows, user.tenant, lambda: _removal(rows, user, session_id, position))
     rows.store.scrub()
     return forgotten
 
@@ -526,16 +526,16 @@ def _write_with_retry(
 
 
 def _removal(
-    rows: ArchiveIndex, who: Who, session_id: str | None, position: int | None
+    rows: ArchiveIndex, user: TenantUser, session_id: str | None, position: int | None
 ) -> tuple[int, list[PutRow | DropRows]]:
-    owner = rows.owner(who)
+    owner = rows.owner(user)
     if owner is None:
         return 0, []
     if session_id is None and position is None:
-        return _user_removal(rows, who, owner)
+        return _user_removal(rows, user, owner)
     count, made = _DocumentRemoval(rows, owner, _document_filter(session_id, position)).changes()
     if session_id is not None and position is None:
-        for book, named in ((SESSIONS, encode_key(who.tenant, session_id)), (MEMBERS, encode_key(owner, session_id))):
+        for book, named in ((SESSIONS, encode_key(user.tenant, session_id)), (MEMBERS, encode_key(owner, session_id))):
             made.append(DropRows(book, named, named + b"\0"))
     return count, made
 
@@ -549,13 +549,13 @@ def _document_filter(session_id: str | None, position: int | None) -> DocumentFi
     return chosen
 
 
-def _user_removal(rows: ArchiveIndex, who: Who, owner: int) -> tuple[int, list[PutRow | DropRows]]:
+def _user_removal(rows: ArchiveIndex, user: TenantUser, owner: int) -> tuple[int, list[PutRow | DropRows]]:
     made: list[PutRow | DropRows] = list(drop_owner(owner))
-    named = encode_key(who.tenant, who.user_id)
+    named = encode_key(user.tenant, user.user_id)
     made.append(DropRows(OWNERS, named, named + b"\0"))
     prefix = encode_key(owner)
     for member, _ in _scan_all(rows, MEMBERS, *owner_key_range(owner)):
-        session = encode_key(who.tenant) + member[len(prefix) :]
+        session = encode_key(user.tenant) + member[len(prefix) :]
         made.append(DropRows(SESSIONS, session, session + b"\0"))
     return rows.head(owner).documents, made
 

@@ -100,7 +100,7 @@ class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
     """What is looked for: terms, and what must hold of a message. `since_us` and `until_us` are inclusive."""
 
     terms: Sequence[Term]
-    k: int
+    limit: int
     roles: frozenset[str] = frozenset()
     session_id: str | None = None
     since_us: int | None = None
@@ -133,7 +133,7 @@ class ArchiveMatches(msgspec.Struct, frozen=True):
 def find_messages(
     rows: ArchiveIndex, owner: int, sought: ArchiveQuery, kept: SearchCache | None = None
 ) -> ArchiveMatches:
-    """Return up to k messages of an owner that have one of the terms or answer one that has.
+    """Return up to `limit` messages of an owner that have one of the terms or answer one that has.
 
     `kept` has what earlier searches have read.
     """
@@ -153,7 +153,7 @@ def locate_messages(
     """Return what is known of an owner's messages at some positions; those that are gone are left out."""
     for _ in range(_TRIES):
         head = rows.head(owner)
-        found = _IndexSearch(rows, owner, head, ArchiveQuery(terms=(), k=0), kept)
+        found = _IndexSearch(rows, owner, head, ArchiveQuery(terms=(), limit=0), kept)
         if rows.head(owner) == head:
             return found.locate(positions)
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
@@ -269,7 +269,7 @@ class _IndexSearch:
         if self._sought.is_narrow:
             touched = set(filter(self._passes, touched))
         # What a score loses for what is missing leaves it above this part of itself.
-        best = heapq.nlargest(self._sought.k, map(scores.__getitem__, touched))
+        best = heapq.nlargest(self._sought.limit, map(scores.__getitem__, touched))
         enough = min(best, default=0.0) * _PARTIAL_MATCH_FLOOR
         left = [(n, score) for n in touched if (score := scores[n]) >= enough and score]
         each, whole = list(weights.values()), sum(weights.values())
@@ -278,7 +278,7 @@ class _IndexSearch:
             for had in {bits[number] for number, _ in left}
         }
         shared = [(score * shares[bits[number]], number) for number, score in left]
-        return heapq.nlargest(self._sought.k, shared)
+        return heapq.nlargest(self._sought.limit, shared)
 
     def _add_up(
         self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float], scores: list[float], bits: list[int]
@@ -290,7 +290,7 @@ class _IndexSearch:
         for at, (term, found) in enumerate(lists.items()):
             bit, weight = 1 << at, weights[term]
             common = sum(map(len, found)) * _COMMON_SHARE > self._head.documents
-            enough = common and len(touched) > _ENOUGH_FACTOR * self._sought.k
+            enough = common and len(touched) > _ENOUGH_FACTOR * self._sought.limit
             for numbers, each in zip(found, norms, strict=True):
                 factors = [weight * norm for norm in each]
                 if not enough:

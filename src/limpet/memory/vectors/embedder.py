@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.core.values.messages import Message
 from limpet.memory.index_store import IndexStore, encode_key, prefix_end
 
@@ -95,18 +95,18 @@ def installed_embedder() -> Embedder:
     return MiniLM()
 
 
-def forget_vectors(shelf: IndexStore, who: Who, session_id: str | None, position: int | None) -> int:
+def forget_vectors(index: IndexStore, user: TenantUser, session_id: str | None, position: int | None) -> int:
     """Drop vectors of an owner, of a session, or of a message, whichever embedder made them; return how many.
 
     Where nothing was ever embedded there is nothing to do, and no numpy is needed. Raises NotInstalled otherwise.
     """
-    tenant = encode_key(who.tenant)
-    if not shelf.scan(PROGRESS_TABLE, tenant, prefix_end(tenant), limit=1):
+    tenant = encode_key(user.tenant)
+    if not index.scan(PROGRESS_TABLE, tenant, prefix_end(tenant), limit=1):
         return 0
     _require("dropping what was said from the vectors, too,", "numpy")
     from limpet.memory.vectors.vector_store import VectorStore  # noqa: PLC0415 - as above
 
-    return VectorStore(shelf, _NoEmbedder()).forget(who, session_id, position)
+    return VectorStore(index, _NoEmbedder()).forget(user, session_id, position)
 
 
 class _NoEmbedder:

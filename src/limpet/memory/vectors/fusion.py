@@ -95,16 +95,18 @@ def fuse(rankings: Sequence[Ranking]) -> list[int]:
 
 
 def newest_first(
-    positions: Sequence[int], k: int, texts: Mapping[int, str], likeness: Mapping[tuple[int, int], float]
+    positions: Sequence[int], limit: int, texts: Mapping[int, str], likeness: Mapping[tuple[int, int], float]
 ) -> list[int]:
     """Return the positions with later messages ahead of earlier ones about the same subject.
 
     The subject is compared by words, where `texts` has them, and by `likeness`, whose keys have the
-    earlier position first. A message behind the first k moves ahead of one of them if it is very like it.
+    earlier position first. A message behind the first `limit` moves ahead of one of them if it is very like it.
     """
     alike = _likeness_function(texts, likeness)
-    moved = _promote_later(positions, k, lambda old, new: alike(old, new) >= _PROMOTION_LIKENESS)
-    return _promote_later(moved[:k], k, lambda old, new: alike(old, new) >= _SAME_TOPIC_LIKENESS) + moved[k:]
+    moved = _promote_later(positions, limit, lambda old, new: alike(old, new) >= _PROMOTION_LIKENESS)
+    return (
+        _promote_later(moved[:limit], limit, lambda old, new: alike(old, new) >= _SAME_TOPIC_LIKENESS) + moved[limit:]
+    )
 
 
 def _likeness_function(
@@ -128,10 +130,10 @@ def _likeness_function(
     return alike
 
 
-def _promote_later(positions: Sequence[int], k: int, same: Callable[[int, int], bool]) -> list[int]:
-    """Return positions with each later message about the same subject right ahead of one of the first k."""
+def _promote_later(positions: Sequence[int], limit: int, same: Callable[[int, int], bool]) -> list[int]:
+    """Return positions with each later message about the same subject right ahead of one of the first `limit`."""
     rest, found = list(positions), list[int]()
-    while rest and len(found) < k:
+    while rest and len(found) < limit:
         first = rest.pop(0)
         later = sorted((p for p in rest if p > first and same(first, p)), reverse=True)
         rest = [position for position in rest if position not in later]

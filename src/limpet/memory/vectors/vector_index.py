@@ -93,20 +93,20 @@ class VectorIndex:
         """How many bytes its vectors take."""
         return self.vectors.rows.nbytes
 
-    def nearest(self, vector: Floats, k: int, wanted: VectorFilter = NO_FILTER) -> list[NearMessage]:
-        """Return up to k messages, the nearest first; of equals the latest. Each is there once."""
+    def nearest(self, vector: Floats, limit: int, wanted: VectorFilter = NO_FILTER) -> list[NearMessage]:
+        """Return up to `limit` messages, the nearest first; of equals the latest. Each is there once."""
         scores = self.vectors.rows @ vector - self.densities / 2
         chosen = self._mask(wanted)
         if chosen is not None:
             scores = np.where(chosen, scores, -np.inf)
-        wide = min(len(scores), k * limits.EMBED_PASSAGES_MAX)
+        wide = min(len(scores), limit * limits.EMBED_PASSAGES_MAX)
         if not wide:
             return []
         best = np.argpartition(scores, len(scores) - wide)[len(scores) - wide :]
         order = best[np.lexsort((-self.vectors.positions[best], -scores[best]))]
         found: dict[int, float] = {}
         for index in order.tolist():
-            if np.isfinite(scores[index]) and len(found) < k:
+            if np.isfinite(scores[index]) and len(found) < limit:
                 found.setdefault(int(self.vectors.positions[index]), float(scores[index]))
         return [NearMessage(position, score) for position, score in found.items()]
 

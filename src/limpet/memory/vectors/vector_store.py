@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import Who
+from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index_store import (
     DropRows,
     IndexStore,
@@ -76,7 +76,7 @@ class VectorStore:
         self._name = embedder.name
         self._dimensions = embedder.dimensions
         self._lock = Lock()
-        self._cache: OrderedDict[Who, tuple[_OwnerVectors, VectorIndex]] = OrderedDict()
+        self._cache: OrderedDict[TenantUser, tuple[_OwnerVectors, VectorIndex]] = OrderedDict()
 
     def progress(self, tenant: str) -> EmbeddingProgress:
         """Return how far a tenant's log is embedded. Call it before reading the log, so that `add` notices a deletion."""
@@ -96,12 +96,12 @@ class VectorStore:
         for user_id, vectors in found.items():
             if vectors:
                 block = vector_index.pack_block(vectors, self._dimensions)
-                changes += self._append(Who(tenant, user_id), block, decode_number(mark.forget_count))
+                changes += self._append(TenantUser(tenant, user_id), block, decode_number(mark.forget_count))
         expected = {(PROGRESS_TABLE, cursor): mark.cursor, (PROGRESS_TABLE, forgotten): mark.forget_count}
         return self._index.write(changes, expected=expected)
 
-    def _append(self, who: Who, block: VectorBlock, forgotten: int) -> Iterator[PutRow]:
-        place = self._owner_key(who)
+    def _append(self, user: TenantUser, block: VectorBlock, forgotten: int) -> Iterator[PutRow]:
+        place = self._owner_key(user)
         head = self._head(place) or _OwnerVectors(forgotten)
         count = head.count + len(block)
         if kept := self._index.get(BLOCKS, [place + encode_key(head.last)]):
@@ -112,21 +112,21 @@ class VectorStore:
         yield _put_head(place, _OwnerVectors(head.forget_count, last, len(part), count))
 
     def nearest(
-        self, who: Who, vector: NDArray[np.float32], k: int, wanted: VectorFilter = NO_FILTER
+        self, user: TenantUser, vector: NDArray[np.float32], limit: int, wanted: VectorFilter = NO_FILTER
     ) -> list[NearMessage]:
-        """Return up to k messages of an owner nearest to a vector of length 1, the nearest first."""
-        return self.owner_index(who).nearest(vector, k, wanted)
+        """Return up to `limit` messages of an owner nearest to a vector of length 1, the nearest first."""
+        return self.owner_index(user).nearest(vector, limit, wanted)
 
-    def owner_index(self, who: Who) -> VectorIndex:
+    def owner_index(self, user: TenantUser) -> VectorIndex:
         """Return an owner's vectors as they are now. Only blocks that the cache lacks are read."""
-        place, nothing = self._owner_key(who), VectorIndex(empty_vectors(self._dimensions))
+        place, nothing = self._owner_key(user), VectorIndex(empty_vectors(self._dimensions))
         for _ in range(_TRIES):
             head = self._head(place)
             if head is None:
-                self._evict(who)
+                self._evict(user)
                 return nothing
             with self._lock:
-                known, found_index = self._cache.get(who, (head, None))
+                known, found_index = self._cache.get(user, (head, None))
             if found_index is None or known.forget_count != head.forget_count:
                 known, found_index = _OwnerVectors(), nothing
             if known != head:
@@ -134,7 +134,7 @@ class VectorStore:
             # The head is read before and after the blocks. If it differs, a writer was at work in
             # between, and the blocks may be of two moments: read again.
             if len(found_index.vectors) == head.count and self._head(place) == head:
-                self._cache_index(who, head, found_index)
+                self._cache_index(user, head, found_index)
                 return found_index
         raise errors.Unavailable("too many concurrent changes of the vectors; retry.")
 
@@ -147,35 +147,35 @@ class VectorStore:
             vector_index.concatenate_blocks(found).section(slice(known.in_last, None)).vectors()
         )
 
-    def _cache_index(self, who: Who, head: _OwnerVectors, found_index: VectorIndex) -> None:
+    def _cache_index(self, user: TenantUser, head: _OwnerVectors, found_index: VectorIndex) -> None:
         with self._lock:
-            self._cache[who] = head, found_index
-            self._cache.move_to_end(who)
+            self._cache[user] = head, found_index
+            self._cache.move_to_end(user)
             total = sum(kept.byte_size for _, kept in self._cache.values())
             while total > limits.VECTOR_CACHE_BYTES and len(self._cache) > 1:
                 _, (_, dropped) = self._cache.popitem(last=False)
                 total -= dropped.byte_size
 
-    def _evict(self, who: Who) -> None:
+    def _evict(self, user: TenantUser) -> None:
         with self._lock:
-            self._cache.pop(who, None)
+            self._cache.pop(user, None)
 
-    def forget(self, who: Who, session_id: str | None = None, position: int | None = None) -> int:
+    def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
         """Delete the vectors of an owner, a session or a message, by all embedders; return how many.
 
         When this returns, no file has anything of them. Raises Unavailable after too many concurrent changes.
         """
-        self._evict(who)
-        dropped = retry_write(lambda: self._drop(who, session_id, position), _TRIES)
+        self._evict(user)
+        dropped = retry_write(lambda: self._drop(user, session_id, position), _TRIES)
         # Also if nothing was dropped: an earlier call may have been stopped before its scrub.
         self._index.scrub()
         return dropped
 
-    def _drop(self, who: Who, session_id: str | None, position: int | None) -> int | None:
+    def _drop(self, user: TenantUser, session_id: str | None, position: int | None) -> int | None:
         """Delete in one write; return how many, or None if another writer was faster."""
-        row = encode_key(who.tenant)
+        row = encode_key(user.tenant)
         seen = self._index.get(PROGRESS_TABLE, [row]).get(row)
-        forgotten, owner = decode_number(seen) + 1, encode_key(who.tenant, who.user_id)
+        forgotten, owner = decode_number(seen) + 1, encode_key(user.tenant, user.user_id)
         heads = self._index.scan(HEADS, owner, prefix_end(owner), limit=_SCAN_LIMIT)
         changes: list[PutRow | DropRows] = [PutRow(PROGRESS_TABLE, row, encode_number(forgotten))]
         expected: dict[tuple[str, bytes], bytes | None] = {(PROGRESS_TABLE, row): seen}
@@ -212,8 +212,8 @@ class VectorStore:
         changes.append(_put_head(place, head) if head.count else drop_row(HEADS, place))
         return changes, dropped
 
-    def _owner_key(self, who: Who) -> bytes:
-        return encode_key(who.tenant, who.user_id, self._name)
+    def _owner_key(self, user: TenantUser) -> bytes:
+        return encode_key(user.tenant, user.user_id, self._name)
 
     def _head(self, place: bytes) -> _OwnerVectors | None:
         data = self._index.get(HEADS, [place]).get(place)
@@ -239,23 +239,23 @@ class SemanticSearch:
 
     def search(
         self,
-        who: Who,
+        user: TenantUser,
         query: str,
-        k: int,
+        limit: int,
         *,
         by_words: Sequence[int],
         texts: fusion.LoadTexts,
         wanted: VectorFilter = NO_FILTER,
         others: Sequence[Ranking] = (),
     ) -> list[int]:
-        """Return positions of messages that match a query, the best first, at least k if enough match.
+        """Return positions of messages that match a query, the best first, at least `limit` if enough match.
 
         `by_words` has the hits of a search by words, the best first. `others` has more rankings, such as
         the sources of facts. All of them satisfy `wanted` already. A message without a text in `texts` is
         left out. Raises Unavailable if the embedder fails; the caller still has its hits by words.
         """
-        found_index = self.vectors.owner_index(who)
-        wide = max(fusion.CANDIDATES, k)
+        found_index = self.vectors.owner_index(user)
+        wide = max(fusion.CANDIDATES, limit)
         near: list[int] = []
         if len(found_index.vectors):
             vector = unit_vectors(self._embedder.embed([query]), 1, self._embedder.dimensions)[0]
@@ -269,4 +269,4 @@ class SemanticSearch:
         found = [position for position in order if position in said]
         first = found[:wide]
         shown = {position: said[position] for position in first}
-        return fusion.newest_first(first, k, shown, found_index.likeness(first)) + found[wide:]
+        return fusion.newest_first(first, limit, shown, found_index.likeness(first)) + found[wide:]
