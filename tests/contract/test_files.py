@@ -13,7 +13,7 @@ from limpet.stores.files.journal import CommitJournal
 from limpet.stores.files.journal_index import JournalRewriter
 from limpet.stores.port import Store
 from limpet.stores.sqlite import database
-from limpet.stores.sqlite.reads import read_integer
+from limpet.stores.sqlite.database import read_integer
 from limpet.testing import store_contract
 from limpet.testing.store_contract.harness import TENANT
 from tests.contract import test_sqlite

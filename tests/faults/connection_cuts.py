@@ -15,7 +15,7 @@ import msgspec
 
 from limpet import errors
 from limpet.stores import port
-from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
+from limpet.stores.port import Erasure, ErasureCounts, StreamErasure
 from limpet.testing.store_contract import erasure_contract
 from limpet.testing.store_contract.harness import hash_of
 from limpet.wiring import store_opener

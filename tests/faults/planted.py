@@ -10,9 +10,8 @@ import apsw
 from limpet.stores import chain, port
 from limpet.stores.files import journal_commit_hook, journal_lines
 from limpet.stores.files.journal import JournalPoint
-from limpet.stores.sqlite import database, log_writes, store, verification
-from limpet.stores.sqlite.shared_file.anchor import Anchor
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+from limpet.stores.sqlite import database, log_writes, store
+from limpet.stores.sqlite.shared_file.store_files import Anchor, StoreFiles
 from tests.faults.recorder import RecordingFiles
 
 # Author, who notes every acknowledgement before the engine is asked, plants this one by itself.
@@ -84,7 +83,7 @@ class _Anything(bytes):
 
 def _no_anchor() -> None:
     """What the log has lost is not missed."""
-    verification.anchor_faults = lambda connection, anchor, store_id: ([], ())
+    database.anchor_faults = lambda connection, anchor, store_id: ([], ())
 
 
 def _journal_not_synced() -> None:

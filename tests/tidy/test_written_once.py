@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.stores import sql_statements
+from limpet.stores import split_statements
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 
@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
     ("written", "where"),
     [
         ('"process-crash", ', ["stores/port.py"]),
-        ('split("-- name: ")', ["stores/sql_statements.py"]),
+        ('split("-- name: ")', ["stores/__init__.py"]),
         ("\nProgress = ", ["admin/log.py"]),
     ],
 )
@@ -26,4 +26,4 @@ def test_it_stands_in_one_file(written: str, where: list[str]) -> None:
 
 def test_statements_have_the_names_that_stand_above_them() -> None:
     text = "-- For people.\n\n-- name: one\nSELECT 1;\n-- name: two\n-- Why.\nDELETE FROM a; DELETE FROM b;\n"
-    assert sql_statements.split_statements(text) == {"one": "SELECT 1", "two": "-- Why.\nDELETE FROM a; DELETE FROM b"}
+    assert split_statements(text) == {"one": "SELECT 1", "two": "-- Why.\nDELETE FROM a; DELETE FROM b"}

@@ -22,8 +22,7 @@ from limpet.stores.sqlite.shared_file.commit_handoff import (
     CommitHandoff,
     HandedOffAppends,
 )
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
+from limpet.stores.sqlite.shared_file.store_files import ProcessWriteLock, StoreFiles
 from limpet.testing.store_contract.harness import make_append, write
 
 APPEND = make_append(write("s", 3, b"said", claims=(("m1", 0),)))

@@ -10,8 +10,7 @@ import pytest
 
 from limpet import errors
 from limpet.stores import sqlite
-from limpet.stores.sqlite.shared_file.file_identity import CLOCK_TICK_NS, SECOND_NS, FileIdentity
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+from limpet.stores.sqlite.shared_file.store_files import CLOCK_TICK_NS, SECOND_NS, FileIdentity, StoreFiles
 from limpet.testing.store_contract.harness import commit_all, make_append, write
 
 

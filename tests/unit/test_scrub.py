@@ -9,8 +9,7 @@ from limpet import errors, limits
 from limpet.stores import sqlite
 from limpet.stores.port import Append, KeyUse, Projection, Report, Snapshot, StreamWrite
 from limpet.stores.sqlite import database
-from limpet.stores.sqlite import event_erasure as sqlite_event_erasure
-from limpet.stores.sqlite.shared_file import commit_handoff
+from limpet.stores.sqlite.shared_file import commit_handoff, store_files
 from limpet.testing.store_contract.erasure_contract import (
     append_events,
     claim_event,
@@ -178,9 +177,9 @@ def test_the_list_names_events_and_nothing_else(store: sqlite.SQLiteStore, tmp_p
     erase_all(store, event_erasure(store, "other", 1, claim_payload("", "-")))
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
-    listed = sqlite_event_erasure.erased_list_path(tmp_path / "state.db")
+    listed = store_files.erased_list_path(tmp_path / "state.db")
     assert listed.stat().st_mode & 0o777 == 0o600
-    entries = sqlite_event_erasure.read_erased_list(listed)
+    entries = store_files.read_erased_list(listed)
     assert sorted((e.tenant, e.stream, e.cause, len(e.events)) for e in entries) == [(1, 1, 0, 41), (1, 42, 42, 1)]
     links = {e.position: e.link for e in store.feed(TENANT)}
     assert all(links[at].startswith(link) for e in entries for at, link in e.events)
@@ -191,7 +190,7 @@ def test_a_damaged_list_is_said_to_be(store: sqlite.SQLiteStore, tmp_path: Path)
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     store.scrub()
     store.close()
-    listed = sqlite_event_erasure.erased_list_path(tmp_path / "state.db")
+    listed = store_files.erased_list_path(tmp_path / "state.db")
     listed.write_bytes(listed.read_bytes()[:-1] + b"\0")
     with pytest.raises(errors.Corrupt, match="list of what was erased"):
         sqlite.open_store(tmp_path / "state.db")

@@ -20,7 +20,7 @@ from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
 from limpet.jobs import tasks, worker
 from limpet.runtime import state_cache
 from limpet.stores import chain, store_copy
-from limpet.stores.erasure import is_notice
+from limpet.stores.chain import is_notice
 from limpet.stores.port import RawEvent, Report, Store
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_KIND, iter_rows, session_stream
 from limpet.stores import port
-from limpet.stores.erasure import is_erased_stream
+from limpet.stores.chain import is_erased_stream
 
 RetentionPosition = tuple[int, str]
 """The time and the id of the last ended session that was examined."""

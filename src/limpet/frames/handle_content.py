@@ -29,7 +29,7 @@ from limpet.runtime.message_cache import LoggedMessage
 from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
 from limpet.sessions.session_view import MessageReader
 from limpet.stores import port
-from limpet.stores.erasure import is_notice
+from limpet.stores.chain import is_notice
 
 Resolver = Callable[[ContextHandle], str]
 """Returns the text of a handle. Any exception means that the handle has no content now."""

@@ -117,7 +117,8 @@ class Engine:
                     pending, early = self._mark_contended(self._answer(early, outcomes)), []
                     if not pending:
                         return
-            with self.store.write_lock() as alone:
+            alone = self.store.acquire_write_lock()
+            try:
                 if early and self.states.is_unlocked_plan_stale():
                     early = []
                 self._write_lock_acquired(alone=alone)
@@ -128,6 +129,8 @@ class Engine:
                     pending, lost = self._commit_round(pending)
                     # A round that settled a request made progress, even if others lost a race.
                     lost_races = lost_races + 1 if lost and len(pending) == before else 0
+            finally:
+                self.store.release_write_lock()
             for ticket in pending:
                 ticket.fail(errors.Conflict("other writers committed first every time.", hint="Retry."))
             self._forget_keys(batch)

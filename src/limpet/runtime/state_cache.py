@@ -28,7 +28,7 @@ from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, SessionStatus, session_info
 from limpet.stores import port, store_copy
-from limpet.stores.erasure import is_erased_stream
+from limpet.stores.chain import is_erased_stream
 
 
 class FoldedState(Protocol):

@@ -1,26 +1,35 @@
-"""Header, digest and link of an event: the same bytes on every backend.
+"""The rules of the log that every backend shares: the bytes of an event, the path of a stream, erasure.
 
     header  what happened where and when, as a JSON array without any text of a caller
     digest  SHA-256(salt ‖ length of header ‖ header ‖ payload), checked on every read
     link    SHA-256(previous link ‖ digest ‖ header), a chain per tenant, checked by verify
     blob    stored under SHA-256(content); the payload holds the hash, so the chain covers it
 
-The chain still verifies after payload and salt are erased. A digest without its salt reveals
-nothing of the payload. Random bytes for salts are drawn in blocks, because one system call per
-event would dominate its cost.
+The chain still verifies after payload and salt are erased. A digest without its salt reveals nothing of the payload.
+Random bytes for salts are drawn in blocks, because one system call per event would dominate its cost.
+
+A stream is written in stretches. The first begins at version 1. Each later stretch begins where a write named a base,
+and its versions are above all that the stream had. Events before a stretch are read from its base. So a version never
+means two things, and the path to it never changes.
+
+An erased event keeps header, digest and link. Its payload and salt are removed. Readers get a redacted payload, or
+none. Every stream with erased events ends with a notice: an event whose kind ends with `.erased`, with the number of
+erased events and a hash over their positions and digests. An event without payload is damage unless a later notice of
+its stream covers it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from limpet import errors
-from limpet.stores.port import NewEvent, StoredEvent
+from limpet import errors, limits
+from limpet.stores.port import DerivedState, NewEvent, StoredEvent, StreamErasure, StreamWrite
 
 HEADER_FORMAT = 1
 SALT_BYTES = 16
@@ -180,3 +189,192 @@ class RandomPool:
                 at, end = 0, size
             self._offset = end
             return self._pool[at:end]
+
+
+class StreamBase(msgspec.Struct, frozen=True):
+    """A stretch that goes on from a base: `stretch` is its key, `first` its first version.
+
+    `source` and `version` say which stream it goes on from, and where: the same one if it was rewound.
+    """
+
+    stretch: int
+    first: int
+    source: int
+    version: int
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Versions low … high, both included, that a stream has written in one stretch of it."""
+
+    stream: int
+    stretch: int
+    low: int
+    high: int
+
+
+BaseLookup = Callable[[int], Sequence[StreamBase]]
+"""From a stream to the bases of its stretches, in the order of their first versions."""
+
+
+def resolve_path(stream: int, at: int, bases: BaseLookup) -> tuple[Span, ...]:
+    """Return the spans that a stream was made of at a version, oldest first.
+
+    The first stretch of a stream has the stream's own key, whether or not it has a base.
+    """
+    spans: list[Span] = []
+    known: dict[int, Sequence[StreamBase]] = {}
+    most = at
+    while at > 0:
+        # A stream that was rewound often is met at every hop.
+        found = known[stream] = known[stream] if stream in known else bases(stream)
+        base = next((one for one in reversed(found) if one.first <= at), None)
+        forked = bool(found) and found[0].source != stream
+        if base is None and forked:
+            # The version lies in what the stream was forked from, as that was then.
+            most, base = min(most, at), found[0]
+        else:
+            low = base.first if base else 1
+            if low <= (high := min(at, most)):
+                spans.append(Span(stream, base.stretch if base else stream, low, high))
+        if base is None:
+            break
+        stream, at = base.source, base.version
+    return tuple(reversed(spans))
+
+
+def clip(spans: Iterable[Span], after: int, until: int) -> list[Span]:
+    """Return what of a path has versions after < version <= until."""
+    cut = ((span, max(span.low, after + 1), min(span.high, until)) for span in spans)
+    return [Span(span.stream, span.stretch, low, high) for span, low, high in cut if low <= high]
+
+
+def event_count(spans: Iterable[Span]) -> int:
+    """Return how many events a path has."""
+    return sum(span.high - span.low + 1 for span in spans)
+
+
+def locate(spans: Iterable[Span], index: int) -> tuple[int, int]:
+    """Return the stream and version of an event by its index on a path, from 0."""
+    for span in spans:
+        length = span.high - span.low + 1
+        if index < length:
+            return span.stream, span.low + index
+        index -= length
+    raise IndexError(index)
+
+
+def previous_version(write: StreamWrite) -> int:
+    """Return the version after which the events of a write are numbered."""
+    return write.expected if write.base is None else max(write.expected, write.base[1])
+
+
+def last_version(spans: Sequence[Span]) -> int:
+    """Return the last version of a path, 0 if it is empty."""
+    return spans[-1].high if spans else 0
+
+
+def find_claim_version(spans: Iterable[Span], claims: Collection[tuple[int, int]]) -> int:
+    """Return the version of a claim among (stretch, version) that a path has; 0 if it has none."""
+    ends = {span.stretch: span.high for span in spans}
+    return next((version for stretch, version in claims if version <= ends.get(stretch, 0)), 0)
+
+
+def claims_by_stretch(
+    stream: int, bases: Sequence[StreamBase], claims: Iterable[tuple[str, int]]
+) -> list[tuple[int, str, int]]:
+    """Return stretch, text and version of the claims that a stream's events make, which come by version.
+
+    Whoever makes a claim in a stretch first has it. A log has it twice if the table of claims was lost meanwhile.
+    """
+    firsts = [base.first for base in bases]
+    stretches = [stream, *(base.stretch for base in bases)]
+    found: dict[tuple[int, str], int] = {}
+    for text, version in claims:
+        found.setdefault((stretches[bisect_right(firsts, version)], text), version)
+    return [(stretch, text, version) for (stretch, text), version in found.items()]
+
+
+NOTICE_SUFFIX: Final = ".erased"
+"""How the kind of a notice ends."""
+
+ERASED_STREAM_PREFIX: Final = "erased:"
+"""The beginning of the name of a completely erased stream; its number follows."""
+
+NOTICE_SCHEMA: Final = 1
+
+
+class NoticeContent(msgspec.Struct, frozen=True):
+    """The content of a notice: how many events were erased, and the proof of which."""
+
+    events: int
+    digest: str
+
+
+def derived_row_ids(
+    share: StreamErasure, derive: Callable[[], DerivedState]
+) -> tuple[tuple[tuple[str, str], ...], DerivedState | None]:
+    """Return kind and id of the rows derived from a stream, and everything derived; None if it is unreadable.
+
+    Raises Corrupt if it is unreadable but needed.
+    """
+    try:
+        found = derive()
+    except errors.Corrupt:
+        if not share.whole or share.derived_rows is None:
+            raise
+        return share.derived_rows, None
+    return tuple((row.kind, row.id) for row in found.projections), found
+
+
+def erasure_proof(gone: Iterable[tuple[int, bytes]]) -> NoticeContent:
+    """Return the proof of a notice for events, given by position and digest in the order of the feed."""
+    made, count = hashlib.sha256(), 0
+    for position, digest in gone:
+        made.update(position.to_bytes(8, "big") + digest)
+        count += 1
+    return NoticeContent(count, made.hexdigest())
+
+
+def make_notice(kind: str, time_us: int, ordinal: int, told: NoticeContent) -> NewEvent:
+    """Return the notice of an erasure."""
+    assert kind.endswith(NOTICE_SUFFIX), "a notice is known by its kind"
+    return NewEvent(kind, NOTICE_SCHEMA, time_us, msgspec.json.encode(told), ordinal)
+
+
+def decode_notice(payload: bytes) -> NoticeContent | None:
+    """Return the content of a notice; None if it is unreadable."""
+    try:
+        return msgspec.json.decode(payload, type=NoticeContent)
+    except msgspec.MsgspecError:
+        return None
+
+
+def is_notice(kind: str) -> bool:
+    """Return whether an event is a notice. Notices are never erased: they hold no text of a caller."""
+    return kind.endswith(NOTICE_SUFFIX)
+
+
+def erased_stream_name(number: int) -> str:
+    """Return the name of an erased stream."""
+    return f"{ERASED_STREAM_PREFIX}{number}"
+
+
+def is_erased_stream(stream: str) -> bool:
+    """Return whether a name is that of an erased stream."""
+    return stream.startswith(ERASED_STREAM_PREFIX)
+
+
+def check_note(name: str, value: bytes | None = None) -> None:
+    """Raise TooLarge for a note that is larger than its limits."""
+    assert name, "a note has a name"
+    if len(name.encode()) > limits.NOTE_NAME_BYTES_MAX:
+        raise errors.TooLarge(
+            f"a note's name has at most {limits.NOTE_NAME_BYTES_MAX:,} bytes.",
+            facts={"bytes_max": limits.NOTE_NAME_BYTES_MAX},
+        )
+    if value is not None and len(value) > limits.NOTE_BYTES_MAX:
+        raise errors.TooLarge(
+            f"the note has {len(value):,} bytes; at most {limits.NOTE_BYTES_MAX:,} are kept.",
+            hint="Keep what is large in the log or on the shelf.",
+            facts={"bytes": len(value), "bytes_max": limits.NOTE_BYTES_MAX},
+        )

@@ -60,15 +60,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from limpet import errors, limits
 from limpet.core.values.json_values import Json
-
-if TYPE_CHECKING:
-    from limpet.stores.erasure import Erasure, ErasureCounts
 
 
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
@@ -120,11 +116,6 @@ class StreamWrite(msgspec.Struct, frozen=True, gc=False):
     events: tuple[NewEvent, ...]
     claims: tuple[tuple[str, int], ...] = ()
     base: tuple[str, int] | None = None
-
-    @property
-    def previous_version(self) -> int:
-        """The version after which the events are numbered."""
-        return self.expected if self.base is None else max(self.expected, self.base[1])
 
 
 class Projection(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -310,30 +301,84 @@ class Rebuilt(msgspec.Struct, frozen=True):
     projections: int = 0
 
 
-__all__ = [
-    "Append",
-    "AppendOutcome",
-    "Appended",
-    "BlobLoader",
-    "ClaimTaken",
-    "DerivedState",
-    "KeyRecord",
-    "KeyUse",
-    "NewEvent",
-    "Note",
-    "Projection",
-    "Query",
-    "RawEvent",
-    "RawKey",
-    "Rebuilt",
-    "Report",
-    "Snapshot",
-    "Stale",
-    "Store",
-    "StoredEvent",
-    "StreamDeriver",
-    "StreamWrite",
-]
+class RedactedPayload(msgspec.Struct, frozen=True):
+    """What readers get in place of an erased payload: an event of the same kind and schema.
+
+    `cause` is the position of the event that required this erasure, possibly itself; `blobs` are the contents that
+    the payload refers to.
+    """
+
+    position: int
+    payload: bytes
+    cause: int
+    blobs: tuple[bytes, ...] = ()
+
+
+class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is erased of one stream if it is at version `expected`; `kind` is the kind of its notice.
+
+    Either the `whole` stream, which loses its name, or its own events that `stand_ins` name. `rows` are kind and id of
+    all rows derived from a whole stream, if the caller knows them: then it can be erased even if its events are
+    unreadable.
+    """
+
+    stream: str
+    expected: int
+    kind: str
+    whole: bool = False
+    redactions: tuple[RedactedPayload, ...] = ()
+    derived_rows: tuple[tuple[str, str], ...] | None = None
+
+
+class Erasure(msgspec.Struct, frozen=True, kw_only=True):
+    """What is erased of one tenant's log at once. `pending` returns `todo` until it is completed.
+
+    `head` is the position up to which the feed was searched: a later event could hold what is to go, in a stream that
+    is not among the shares. None: any later event is accepted.
+    """
+
+    tenant: str
+    streams: tuple[StreamErasure, ...]
+    time_us: int
+    head: int | None = None
+    pending_work: bytes = b""
+
+
+class ErasureCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """How much was erased: events with a payload, blobs, keys, claims and rows; `link` is that of the last notice."""
+
+    events: int
+    blobs: int
+    keys: int
+    claims: int
+    rows: int
+    link: bytes
+
+
+class ErasureReplay(Protocol):
+    """How an erasure is repeated in an older copy of the log."""
+
+    def now_us(self) -> int:
+        """Return the time."""
+        ...
+
+    def derive(self, stream: str, events: Iterator[StoredEvent], blobs: BlobLoader, /) -> DerivedState:
+        """Return what is derived from a stream."""
+        ...
+
+    def notice_kind(self, stream: str, /) -> str:
+        """Return the kind of a stream's notice."""
+        ...
+
+    def pending_work(self, tenant: str, /) -> bytes:
+        """Return the pending work of a tenant after the erasure."""
+        ...
+
+    def redactions(
+        self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader, /
+    ) -> list[RedactedPayload]:
+        """Return the stand-ins of events, each given with the event that required its erasure."""
+        ...
 
 
 class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
@@ -375,19 +420,26 @@ class Store(Protocol):
         """The present durability: `power-loss`, `process-crash` or `none`."""
         ...
 
-    def write_lock(self) -> AbstractContextManager[bool]:
-        """Hold the write lock: until the body ends, no other thread of this store object commits.
+    def acquire_write_lock(self) -> bool:
+        """Acquire the write lock: until it is released, no other thread of this store object commits.
 
         File stores also lock out other processes. A server can't: there the commit of an append decided on an outdated
-        state of its tenant gets the outcome Stale("", position), and `held` tells it of answers without an append.
+        state of its tenant gets the outcome Stale("", position), and `is_unchanged` tells of answers without an append.
 
-        Yields whether no other store object is known to have committed since the last turn: then caches are valid, or a
-        commit will refuse.
+        Returns whether no other store object is known to have committed since this one last held the lock: then caches
+        are valid, or a commit will refuse. A thread must not acquire it twice. Several commits may be made before it is
+        released. After any exception, an interrupt included, this thread does not hold it.
 
-        A thread must not take it twice. Several commits may be made within one turn.
-
-        Raises StoreBusy, naming the holder, if the lock is not free within limits.WRITE_LOCK_WAIT_S.
+        Raises EngineClosed; StoreBusy, naming the holder, if the lock is not free within limits.WRITE_LOCK_WAIT_S.
         """
+        ...
+
+    def release_write_lock(self) -> None:
+        """Release the write lock if this thread still holds it: after an interrupt it may or may not."""
+        ...
+
+    def write_lock(self) -> AbstractContextManager[bool]:
+        """Hold the write lock for the body of a `with`; yields what `acquire_write_lock` returns."""
         ...
 
     @property
@@ -409,10 +461,6 @@ class Store(Protocol):
 
         Called after each `commit`: cached state of these streams is outdated.
         """
-        ...
-
-    def release_write_lock(self) -> None:
-        """Release the write lock if this thread still holds it: an interrupt can come before `turn` releases it."""
         ...
 
     def is_unchanged(self, tenant: str) -> bool:
@@ -616,22 +664,6 @@ class Store(Protocol):
         ...
 
 
-def check_note(name: str, value: bytes | None = None) -> None:
-    """Raise TooLarge for a note that is larger than its limits."""
-    assert name, "a note has a name"
-    if len(name.encode()) > limits.NOTE_NAME_BYTES_MAX:
-        raise errors.TooLarge(
-            f"a note's name has at most {limits.NOTE_NAME_BYTES_MAX:,} bytes.",
-            facts={"bytes_max": limits.NOTE_NAME_BYTES_MAX},
-        )
-    if value is not None and len(value) > limits.NOTE_BYTES_MAX:
-        raise errors.TooLarge(
-            f"the note has {len(value):,} bytes; at most {limits.NOTE_BYTES_MAX:,} are kept.",
-            hint="Keep what is large in the log or on the shelf.",
-            facts={"bytes": len(value), "bytes_max": limits.NOTE_BYTES_MAX},
-        )
-
-
 DURABILITY_LEVELS: Final = ("none", "process-crash", "power-loss")
 """What survives, the least first."""
 
@@ -702,18 +734,13 @@ class HasReadableDocuments(Protocol):
 
 
 class WriteLockGuard:
-    """A turn, for the body of a `with`. No generator: an interrupt could leave one between its halves."""
+    """Holds the write lock for the body of a `with`. No generator: an interrupt could suspend one for good."""
 
-    __slots__ = ("_acquire", "_release")
-
-    def __init__(self, take: Callable[[], bool], leave: Callable[[], None]) -> None:
-        self._acquire = take
-        self._release = leave
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     def __enter__(self) -> bool:
-        """Take the turn."""
-        return self._acquire()
+        return self._store.acquire_write_lock()
 
     def __exit__(self, *_: object) -> None:
-        """Give it back."""
-        self._release()
+        self._store.release_write_lock()

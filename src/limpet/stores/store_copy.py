@@ -19,7 +19,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain
-from limpet.stores.erasure import is_erased_stream
+from limpet.stores.chain import is_erased_stream
 from limpet.stores.port import RawEvent, RawKey, Store
 
 

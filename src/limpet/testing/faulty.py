@@ -13,11 +13,12 @@ from contextlib import AbstractContextManager
 
 from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.stores.erasure import Erasure, ErasureCounts
 from limpet.stores.port import (
     Append,
     Appended,
     AppendOutcome,
+    Erasure,
+    ErasureCounts,
     KeyRecord,
     Note,
     Projection,
@@ -58,6 +59,10 @@ class FaultyStore:
     def durability(self) -> str:
         """The wrapped store's."""
         return self._store.durability
+
+    def acquire_write_lock(self) -> bool:
+        """Pass through."""
+        return self._store.acquire_write_lock()
 
     def write_lock(self) -> AbstractContextManager[bool]:
         """Pass through."""

@@ -67,18 +67,18 @@ def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
 
 def _restore_file(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
     """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
-    from limpet.stores.sqlite import verification  # noqa: PLC0415 - only whoever uses SQLite pays for it
+    from limpet.stores.sqlite import maintenance  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
-    if verification.files_of_store(path) and not migrate.copy_store_file(source, path, progress):
+    if maintenance.files_of_store(path) and not migrate.copy_store_file(source, path, progress):
         # It may be a log that is on its way there; whoever has a file has refused by now.
         return None
     with store_copy.locked_staging_folder(path) as folder:
-        made = verification.clear_restore_folder(folder)
+        made = maintenance.clear_restore_folder(folder)
         if not migrate.copy_store_file(source, made, progress):
             return None
-        verification.copy_erased_list(made, path)
+        maintenance.copy_erased_list(made, path)
         came = _check_restored(made, progress, verify=verify)
-        verification.place_store(made, path)
+        maintenance.place_store(made, path)
     return came
 
 

@@ -11,7 +11,7 @@ import limpet
 from limpet import errors, limits
 from limpet.admin import migrate
 from limpet.stores import store_copy
-from limpet.stores.sqlite import verification
+from limpet.stores.sqlite import maintenance
 from limpet.stores.volatile import VolatileStore
 from limpet.wiring import backup_restore
 from tests.acceptance import full_store
@@ -72,8 +72,8 @@ def stopped_at(backup: str | Path, target: Path, step: int) -> bool:
 def test_onto_a_file_one_that_is_stopped_anywhere_is_repeated(
     backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(verification, "_BACKUP_PAGES", 8)
-    monkeypatch.setattr(verification, "_EVENTS_PER_READ", 2)
+    monkeypatch.setattr(maintenance, "_BACKUP_PAGES", 8)
+    monkeypatch.setattr(maintenance, "_EVENTS_PER_READ", 2)
     target, stops, verifying = tmp_path / "home" / "state.db", 0, 0
     target.parent.mkdir()
     while stopped_at(backup, target, stops + 1):

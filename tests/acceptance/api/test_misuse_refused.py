@@ -295,7 +295,7 @@ def test_the_state_after_an_interrupted_commit_is_read_anew(tmp_path: Path, monk
         session = lp.sessions.create_session("s")
         call = limpet.ToolCallRequest("c", "f")
         with monkeypatch.context() as patched:
-            patched.setattr(lp._opened.engine.states, "keep", interrupted)
+            patched.setattr(lp._opened.engine.states, "put", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 session.add_message(Message("assistant", tool_calls=[call]))
         result = limpet.ToolCallResult("c", "r")
@@ -303,20 +303,24 @@ def test_the_state_after_an_interrupted_commit_is_read_anew(tmp_path: Path, monk
         assert session.message_count == 2
 
 
-@pytest.mark.parametrize("where", ["__enter__", "__exit__"])
+@pytest.mark.parametrize("where", ["acquire_write_lock", "release_write_lock"])
 def test_an_interrupt_at_the_edge_of_a_turn_leaves_it_to_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ):
-    def interrupted(turn: Any, *_: object) -> bool:
-        if where == "__enter__":
-            turn._take()
-        raise KeyboardInterrupt
-
     path = tmp_path / "state.db"
     with limpet.connect(path) as lp:
         session = lp.sessions.create_session("s")
+        store = lp._opened.engine.store
+        sound = getattr(store, where)
         with monkeypatch.context() as patched:
-            patched.setattr(type(lp._opened.engine.store.write_lock()), where, interrupted)
+
+            def interrupted() -> bool:
+                patched.undo()
+                if where == "acquire_write_lock":
+                    sound()
+                raise KeyboardInterrupt
+
+            patched.setattr(store, where, interrupted)
             with pytest.raises(KeyboardInterrupt) as kept:
                 session.add_message(Message("user", "a"))
         program = "import sys, limpet; limpet.connect(sys.argv[1]).sessions.create_session('t')"

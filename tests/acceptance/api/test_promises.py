@@ -23,7 +23,7 @@ from limpet.runtime.commit_queue import CommandResult, CommitQueue, Ticket
 from limpet.sessions.requests import SessionRequests, Settings
 from limpet.stores import chain, sqlite
 from limpet.stores.sqlite import database, reads
-from limpet.stores.sqlite.shared_file.anchor import HEADS_MAX, SLOT_BYTES
+from limpet.stores.sqlite.shared_file.store_files import HEADS_MAX, SLOT_BYTES
 from limpet.testing.store_contract.harness import TENANT, commit, commit_all, make_append, write
 from tests.acceptance.conversation_steps import (
     Opener,

@@ -10,8 +10,7 @@ from limpet import errors, limits
 from limpet.admin.erasure.service import ErasurePlan, ErasureService
 from limpet.core.values.memory_records import ProfilePrompt, TenantUser
 from limpet.memory.profile import Bootstrap
-from limpet.stores.erasure import ErasureCounts
-from limpet.stores.port import Stale
+from limpet.stores.port import ErasureCounts, Stale
 
 SECRET = "Kestrel0001"
 

@@ -47,8 +47,8 @@ from limpet.runtime.state_cache import (
     session_stream,
 )
 from limpet.stores import port
-from limpet.stores.erasure import RedactedPayload, is_erased_stream, is_notice
-from limpet.stores.port import BlobLoader, StoredEvent
+from limpet.stores.chain import is_erased_stream, is_notice
+from limpet.stores.port import BlobLoader, RedactedPayload, StoredEvent
 
 
 class Reference(NamedTuple):

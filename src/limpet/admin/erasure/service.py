@@ -47,7 +47,7 @@ from limpet.runtime import event_reader, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import DELETED_KIND, SESSION_KIND, iter_rows, session_stream
 from limpet.stores import port, store_copy
-from limpet.stores.erasure import Erasure, ErasureCounts, StreamErasure
+from limpet.stores.port import Erasure, ErasureCounts, StreamErasure
 
 
 class SessionHandles(Protocol):

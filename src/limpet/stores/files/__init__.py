@@ -14,12 +14,11 @@ import apsw
 from limpet import limits
 from limpet.core.values import ids
 from limpet.stores import urls
-from limpet.stores.erasure import ErasureReplay
 from limpet.stores.files.folder import LOCK_NAME, StoreFolder, safe_name
 from limpet.stores.files.store import FilesStore
-from limpet.stores.sqlite import database, error_mapping
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
+from limpet.stores.port import ErasureReplay
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file.store_files import ProcessWriteLock, StoreFiles
 
 __all__ = ["FilesStore", "StoreFiles", "StoreFolder", "delete_index", "is_store", "open_store", "safe_name"]
 
@@ -40,7 +39,7 @@ def open_store(
     journal is left as it was.
     """
     place, used = urls.resolve_path(path), files or StoreFiles()
-    with error_mapping.translator(str(place)):
+    with database.translator(str(place)):
         database.check_sqlite_version(apsw.sqlite_lib_version())
         folder = StoreFolder(used, place)
         folder.prepare()
@@ -56,7 +55,7 @@ def is_store(path: str | Path) -> bool:
 def delete_index(path: str | Path, files: StoreFiles | None = None) -> None:
     """Delete an index, so that the journal is accepted as it is. No process may use the store meanwhile."""
     place, used = urls.resolve_path(path), files or StoreFiles()
-    with error_mapping.translator(str(place)):
+    with database.translator(str(place)):
         folder = StoreFolder(used, place)
         lock = ProcessWriteLock(used, folder.journal / LOCK_NAME)
         try:

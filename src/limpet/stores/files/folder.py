@@ -34,8 +34,8 @@ from limpet.core.values.json_values import Json
 from limpet.stores import chain
 from limpet.stores.files.journal import lost_journal_error, segment_file_name
 from limpet.stores.port import ReadableDocuments
-from limpet.stores.sqlite import error_mapping
-from limpet.stores.sqlite.shared_file import write_lock
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file import store_files
 from limpet.stores.sqlite.shared_file.store_files import (
     NETWORK_FILE_SYSTEMS,
     StoreFiles,
@@ -281,7 +281,7 @@ class FileDocuments:
         self.folder = folder
         self._thread_lock = threading.Lock()
         self._cleared = False
-        self._error_translator = error_mapping.translator(str(folder))
+        self._error_translator = database.translator(str(folder))
 
     def safe_name(self, text: str, apart: str = "") -> str:
         return safe_name(text, apart)
@@ -304,12 +304,12 @@ class FileDocuments:
                 self._files.close(fd)
 
     def _lock(self, fd: int, path: Path) -> None:
-        until, pause_s = time.monotonic() + limits.WRITE_LOCK_WAIT_S, write_lock.LOCK_POLL_S
+        until, pause_s = time.monotonic() + limits.WRITE_LOCK_WAIT_S, store_files.LOCK_POLL_S
         while not self._files.try_lock(fd):
             if time.monotonic() > until:
-                raise write_lock.lock_busy_error(self._files, fd, path, limits.WRITE_LOCK_WAIT_S)
+                raise store_files.lock_busy_error(self._files, fd, path, limits.WRITE_LOCK_WAIT_S)
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, write_lock.LOCK_POLL_S_MAX)
+            pause_s = min(2 * pause_s, store_files.LOCK_POLL_S_MAX)
 
     def _clear_leftovers(self) -> list[Path]:
         self._cleared = True

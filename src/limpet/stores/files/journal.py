@@ -19,9 +19,8 @@ import msgspec
 from limpet import errors, limits
 from limpet.stores.files import journal_lines
 from limpet.stores.files.journal_lines import CommitLine, SegmentHead, UnreadableLine
-from limpet.stores.sqlite import error_mapping
-from limpet.stores.sqlite.shared_file.file_identity import stamp_resolution_ns
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file, stamp_resolution_ns
 
 _SEGMENT_FILE_NAME: Final = re.compile(r"(\d{6,})\.jsonl")
 
@@ -315,7 +314,7 @@ class CommitJournal:
             undo()
         except OSError:
             if isinstance(error, OSError):
-                raise error_mapping.unknown_outcome_error(f"{self.folder} can't be written ({error})") from error
+                raise database.unknown_outcome_error(f"{self.folder} can't be written ({error})") from error
 
     def _append_new(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
         segment = point.segment + 1

@@ -19,7 +19,6 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
 from limpet.stores import port
-from limpet.stores.erasure import ErasureReplay
 from limpet.stores.files import journal, journal_index
 from limpet.stores.files.folder import LOCK_NAME, FileDocuments, StoreFolder, not_removed_error
 from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
@@ -30,10 +29,11 @@ from limpet.stores.files.journal_index import (
     JournalVerification,
     RowChangeRecorder,
 )
-from limpet.stores.sqlite import database, maintenance, verification
-from limpet.stores.sqlite.reads import NUMBER_MASK, first_row
-from limpet.stores.sqlite.shared_file.commit_hook import CommitHook
+from limpet.stores.port import ErasureReplay
+from limpet.stores.sqlite import database, maintenance
+from limpet.stores.sqlite.database import NUMBER_MASK, first_row
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
+from limpet.stores.sqlite.store import CommitHook
 
 if TYPE_CHECKING:
     from limpet.stores.sqlite.database import Synchronous
@@ -185,7 +185,7 @@ class JournalCommitHook(CommitHook):
     def _check_log(self, connection: apsw.Connection) -> None:
         """Raise Corrupt unless the journal's content is an intact log. The checksums of lines prove only their order."""
         try:
-            maintenance.raise_if_faulty(self._folder.root, list(verification.log_faults(connection, part=True)))
+            maintenance.raise_if_faulty(self._folder.root, list(maintenance.log_faults(connection, part=True)))
         except errors.Corrupt as error:
             error.facts["journal"] = "damaged"
             raise
@@ -208,7 +208,7 @@ class JournalCommitHook(CommitHook):
             for event in step.change.events if n <= point.n else ():
                 at = journal_index.event_address(event).position
                 links[event.tenant] = max(links.get(event.tenant, (0, "")), (at, event.link))
-        heads = {tenant: verification.read_head(connection, tenant) for tenant in verification.read_tenants(connection)}
+        heads = {tenant: database.read_head(connection, tenant) for tenant in database.read_tenants(connection)}
         same = all(links.get(t) == (h.position, h.link.hex()) for t, h in heads.items() if h.position)
         if n >= point.n and same:
             return IndexUnusable("the journal had been rewritten, and the index was made again from it")
@@ -315,7 +315,7 @@ class JournalCommitHook(CommitHook):
         with self._recorder.paused():
             connection.execute(self._sql["clear_truth"])
         last = self._apply_whole_journal(connection)
-        maintenance.raise_if_faulty(self._folder.root, list(verification.log_faults(connection)))
+        maintenance.raise_if_faulty(self._folder.root, list(maintenance.log_faults(connection)))
         yield from maintenance.derive_all(connection, self._folder.root, derive)
         self._point = last.end if last else self.journal.first_point()
         self._put_point(connection, self._point)

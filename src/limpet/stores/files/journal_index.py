@@ -20,15 +20,14 @@ import msgspec
 from msgspec import Raw
 
 from limpet import errors, limits
-from limpet.stores import chain, port
-from limpet.stores.erasure import is_erased_stream
+from limpet.stores import chain, port, split_statements
+from limpet.stores.chain import is_erased_stream
 from limpet.stores.files import journal_lines
 from limpet.stores.files.folder import StoreFolder
 from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPoint
 from limpet.stores.files.journal_lines import CommitLine, SegmentHead, event_address
-from limpet.stores.sql_statements import split_statements
-from limpet.stores.sqlite import database, event_erasure, log_writes, verification
-from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, row_checksum
+from limpet.stores.sqlite import database, event_erasure, log_writes
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, row_checksum
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles, read_regular_file
 
 if TYPE_CHECKING:
@@ -356,9 +355,9 @@ class JournalVerification:
                 raise chain.damaged_blob_error(hash_)
 
     def differences(self, connection: apsw.Connection) -> Iterator[str]:
-        names = verification.read_tenants(connection)
+        names = database.read_tenants(connection)
         for tenant in sorted(names.keys() | self._heads.keys()):
-            head = verification.read_head(connection, tenant)
+            head = database.read_head(connection, tenant)
             journal_head = self._heads.get(tenant, (0, ""))
             if (head.position, head.link.hex() if head.position else "") != journal_head:
                 yield (

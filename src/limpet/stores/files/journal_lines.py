@@ -17,7 +17,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
 from limpet.stores import chain
-from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT
 
 JOURNAL_FORMAT: Final = 1
 """The format of a journal. A newer one is refused."""

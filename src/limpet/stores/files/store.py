@@ -13,9 +13,9 @@ import msgspec
 from limpet import errors
 from limpet.core.values.json_values import Json
 from limpet.stores import port
-from limpet.stores.erasure import ErasureReplay
 from limpet.stores.files.folder import INDEX_NAME, FileDocuments, StoreFolder
 from limpet.stores.files.journal_commit_hook import IndexUnusable, JournalCommitHook
+from limpet.stores.port import ErasureReplay
 from limpet.stores.sqlite.shared_file.store_files import MEMORY_FILE_SYSTEMS, StoreFiles
 from limpet.stores.sqlite.store import SQLiteStore
 

@@ -15,7 +15,8 @@ from types import TracebackType
 
 import msgspec
 
-from limpet.stores import chain, port, stream_paths
+from limpet.stores import chain, port
+from limpet.stores.chain import Span, StreamBase
 from limpet.stores.server import checked_reads
 from limpet.stores.server.driver import (
     ChangePipeline,
@@ -31,7 +32,6 @@ from limpet.stores.server.driver import (
 )
 from limpet.stores.server.notifications import CommitNotifications
 from limpet.stores.server.tenant_cache import CachedTenant, TenantCache
-from limpet.stores.stream_paths import Span, StreamBase
 
 
 class ChangeBuilder:
@@ -194,9 +194,9 @@ class ChangeBuilder:
             for span in spans:
                 if version := self._claims.get((span.stretch, text)):
                     places = [*places, (span.stretch, version)]
-            if taken := (stream_paths.find_claim_version(spans, places) if places else 0) or made.get(text, 0):
+            if taken := (chain.find_claim_version(spans, places) if places else 0) or made.get(text, 0):
                 return port.ClaimTaken(write.stream, text, taken)
-            made[text] = write.previous_version + index + 1
+            made[text] = chain.previous_version(write) + index + 1
         return None
 
     def _spans_before_write(self, write: port.StreamWrite, stream: StreamRow | None) -> tuple[Span, ...]:
@@ -220,22 +220,22 @@ class ChangeBuilder:
         source = self._find_stream(base[0], ask=True)
         assert source is not None and base[1] <= source.version, "a base names an existing stream"
         spans = self._stream_path(source, base[1])
-        assert stream_paths.last_version(spans) == base[1], "a base names an existing version"
+        assert chain.last_version(spans) == base[1], "a base names an existing version"
         return source.number, spans
 
     def _stream_path(self, stream: StreamRow, at: int) -> tuple[Span, ...]:
         find = checked_reads.base_lookup(self._driver, self._tenant, *self._numbered.values(), stream)
-        return stream_paths.resolve_path(stream.number, at, find)
+        return chain.resolve_path(stream.number, at, find)
 
     def _add_write(self, write: port.StreamWrite, stream: StreamRow | None) -> None:
         begin, name = self._position + 1, write.stream
         if stream is None:
-            stream = StreamRow(begin, name, write.previous_version + 1, write.previous_version)
+            stream = StreamRow(begin, name, chain.previous_version(write) + 1, chain.previous_version(write))
             self._new_streams.append(name)
         number, bases = stream.number, stream.bases
         if write.base is not None:
             source, spans = self._base_spans(write.base)
-            base = StreamBase(begin, write.previous_version + 1, source, write.base[1])
+            base = StreamBase(begin, chain.previous_version(write) + 1, source, write.base[1])
             self._bases.append((number, base))
             self._earlier_spans[number] = spans
             bases = (*bases, base)
@@ -245,11 +245,11 @@ class ChangeBuilder:
         if write.claims:
             stretch = _current_stretch(stream)
             for text, index in write.claims:
-                self._claims[stretch, text] = write.previous_version + index + 1
+                self._claims[stretch, text] = chain.previous_version(write) + index + 1
 
     def _add_events(self, write: port.StreamWrite, number: int) -> int:
         """Add the rows of a write's events; return the last one's version."""
-        position, version, link, name = (self._position, write.previous_version, self._link, write.stream)
+        position, version, link, name = (self._position, chain.previous_version(write), self._link, write.stream)
         random, rows = self._random, self._rows
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
@@ -334,7 +334,7 @@ class StreamDerivation:
         """Return the derived state of these events as rows."""
         stream, positions = self._stream, self._positions
         return DerivedRows(
-            stream_paths.claims_by_stretch(stream.number, stream.bases, derived.claims),
+            chain.claims_by_stretch(stream.number, stream.bases, derived.claims),
             [(positions[v - stream.first], hash_) for hash_, v in derived.blobs],
             [ProjectionRow(p, checked_reads.projection_checksum(self._tenant, p)) for p in derived.projections],
         )

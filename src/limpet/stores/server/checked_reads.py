@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from limpet import errors, limits
-from limpet.stores import chain, port, stream_paths
+from limpet.stores import chain, port
+from limpet.stores.chain import Span, StreamBase
 from limpet.stores.server.driver import Driver, EventErasure, FeedRow, KeyRow, NoteRow, ProjectionRow, StreamRow
-from limpet.stores.stream_paths import Span, StreamBase
 
 CHECKSUM_BYTES = 8
 
@@ -163,7 +163,7 @@ def stream_path(driver: Driver, tenant: str, stream: StreamRow, at: int | None) 
     last = stream.version if at is None else min(at, stream.version)
     if not stream.bases:
         return (Span(stream.number, stream.number, 1, last),) if last > 0 else ()
-    return stream_paths.resolve_path(stream.number, last, base_lookup(driver, tenant, stream))
+    return chain.resolve_path(stream.number, last, base_lookup(driver, tenant, stream))
 
 
 def read_stream(
@@ -177,7 +177,7 @@ def read_stream(
     _check_requested(tenant, row, name)
     first = row.bases[-1].first if row.bases else row.first
     if row.bases and low < first:
-        spans = stream_paths.clip(stream_path(driver, tenant, row, at), low - 1, high)
+        spans = chain.clip(stream_path(driver, tenant, row, at), low - 1, high)
         own = _read_spans(driver, tenant, spans, limit, newest=newest)
     else:
         # All versions lie in its last stretch, so all events are its own.
@@ -256,7 +256,7 @@ def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) ->
     if not spans:
         return 0
     claims = driver.claims(tenant, (text,), [span.stretch for span in spans])
-    return stream_paths.find_claim_version(spans, [(stretch, version) for stretch, _, version in claims])
+    return chain.find_claim_version(spans, [(stretch, version) for stretch, _, version in claims])
 
 
 def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:

@@ -20,7 +20,7 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values.json_values import Json
-from limpet.stores import chain, port, stream_paths
+from limpet.stores import chain, port
 
 NOTE_TRIES_MAX = 100
 """How often `put_note` tries again because other writers have put a note of the tenant meanwhile."""
@@ -49,7 +49,7 @@ class StreamRow(msgspec.Struct, frozen=True, gc=False):
     name: str
     first: int
     version: int
-    bases: tuple[stream_paths.StreamBase, ...] = ()
+    bases: tuple[chain.StreamBase, ...] = ()
     checksum: bytes = b""
 
 
@@ -116,7 +116,7 @@ class TenantChange(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     after: FeedHead
     streams: tuple[StreamRow, ...] = ()
     """New streams, with `first` and `version` as after this change and without their bases."""
-    bases: tuple[tuple[int, stream_paths.StreamBase], ...] = ()
+    bases: tuple[tuple[int, chain.StreamBase], ...] = ()
     """Number of a stream, and a base that it gets."""
     rows: tuple[FeedRow, ...] = ()
     """New events, by position, without a gap. An event of a copied log may come with its erasure."""

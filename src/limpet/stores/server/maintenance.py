@@ -22,12 +22,9 @@ import msgspec
 
 from limpet import errors
 from limpet.stores import chain, port, store_copy
-from limpet.stores.erasure import (
-    Erasure,
-    ErasureCounts,
+from limpet.stores.chain import (
     NoticeContent,
-    RedactedPayload,
-    StreamErasure,
+    StreamBase,
     derived_row_ids,
     erased_stream_name,
     erasure_proof,
@@ -35,7 +32,7 @@ from limpet.stores.erasure import (
     is_notice,
     make_notice,
 )
-from limpet.stores.port import RawEvent, RawKey
+from limpet.stores.port import Erasure, ErasureCounts, RawEvent, RawKey, RedactedPayload, StreamErasure
 from limpet.stores.server import checked_reads
 from limpet.stores.server.changes import ChangeBuilder, DerivedRows, StreamDerivation
 from limpet.stores.server.driver import (
@@ -49,7 +46,6 @@ from limpet.stores.server.driver import (
     contention_error,
 )
 from limpet.stores.server.tenant_cache import CachedTenant
-from limpet.stores.stream_paths import StreamBase
 
 PAGE_ROWS = 512
 VERIFY_TRIES_MAX = 3

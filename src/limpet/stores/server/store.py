@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager
 
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
-from limpet.stores import port, store_copy, stream_paths
-from limpet.stores.chain import RandomPool
-from limpet.stores.erasure import Erasure, ErasureCounts
-from limpet.stores.port import WriteLockGuard, check_note
+from limpet.stores import chain, port, store_copy
+from limpet.stores.chain import RandomPool, check_note
+from limpet.stores.port import Erasure, ErasureCounts, WriteLockGuard
 from limpet.stores.server import checked_reads, maintenance
 from limpet.stores.server.changes import ChangeBuilder, ServerPipeline
 from limpet.stores.server.checked_reads import UNBOUNDED
@@ -58,7 +57,6 @@ class ServerStore:
         self._copy_reader = maintenance.LogCopyReader(driver)
         self._lock = threading.RLock()
         self._holder: threading.Thread | None = None
-        self._write_lock_guard = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
         self._closed = False
 
     @property
@@ -68,7 +66,7 @@ class ServerStore:
 
     def write_lock(self) -> AbstractContextManager[bool]:
         """Lock out the other threads of this store object. Writes of other processes are found by comparing heads."""
-        return self._write_lock_guard
+        return WriteLockGuard(self)
 
     def acquire_write_lock(self) -> bool:
         """Take the write lock, for `write_lock`. Returns whether cached state may be trusted; raises StoreBusy, EngineClosed.
@@ -282,7 +280,7 @@ class ServerStore:
         self._cached_tenant(tenant)
         return checked_reads.read_blobs(self._driver, tenant, hashes)
 
-    def _stream_path(self, tenant: str, stream: str, at: int | None) -> tuple[stream_paths.Span, ...]:
+    def _stream_path(self, tenant: str, stream: str, at: int | None) -> tuple[chain.Span, ...]:
         row = self._find_stream(tenant, stream)
         return checked_reads.stream_path(self._driver, tenant, row, at) if row is not None else ()
 
@@ -317,7 +315,7 @@ class ServerStore:
         if found is None or row.checksum != checked_reads.snapshot_checksum(tenant, found.number, snapshot, link):
             return None
         spans = checked_reads.stream_path(self._driver, tenant, found, None)
-        return snapshot if stream_paths.clip(spans, snapshot.version - 1, snapshot.version) else None
+        return snapshot if chain.clip(spans, snapshot.version - 1, snapshot.version) else None
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         row = self._find_stream(tenant, stream)

@@ -15,9 +15,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 from limpet import errors
+from limpet.stores.chain import Span
 from limpet.stores.server.driver import AppliedUnderContention, Driver, FeedHead, StreamRow
 from limpet.stores.server.notifications import CommitNotifications
-from limpet.stores.stream_paths import Span
 
 HEADS_MAX = 10_000
 """Tenants whose heads are remembered: many more than there are states in an engine's caches."""

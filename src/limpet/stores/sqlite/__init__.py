@@ -15,8 +15,8 @@ import apsw
 
 from limpet.core.values import ids
 from limpet.stores import urls
-from limpet.stores.erasure import ErasureReplay
-from limpet.stores.sqlite import database, error_mapping
+from limpet.stores.port import ErasureReplay
+from limpet.stores.sqlite import database
 from limpet.stores.sqlite.maintenance import repair_page_checksums
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from limpet.stores.sqlite.store import SQLiteStore
@@ -43,7 +43,7 @@ def open_store(
     each case the file is left as it was.
     """
     place, used = urls.resolve_path(path), files or StoreFiles()
-    with error_mapping.translator(str(place)):
+    with database.translator(str(place)):
         database.check_sqlite_version(apsw.sqlite_lib_version())
         database.check_location(used, place)
         database.register_checksum_vfs()

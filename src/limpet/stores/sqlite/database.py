@@ -1,26 +1,40 @@
-"""The SQLite database file: checks, connection settings, creation, migrations, statements.
+"""The SQLite database of a store: settings, schema, checks at opening, connections, cached numbers, errors.
 
-A new store is built under a temporary name and renamed into place, so a crash never leaves half
-of one. Page checksums need the `cksumvfs` extension and eight reserved bytes in every page.
+Write-ahead log with full sync: a commit that returned survives a power cut. Settings are read back after they are
+made, so that a store never runs with weaker ones. Page checksums need the `cksumvfs` extension and eight reserved
+bytes in every page.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import glob
+import hashlib
 import re
 import shlex
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Final, Literal, cast
 
 import apsw
+import msgspec
 
 from limpet import errors, limits
-from limpet.stores import sql_statements
-from limpet.stores.sqlite.shared_file import anchor, commit_handoff
-from limpet.stores.sqlite.shared_file.store_files import NETWORK_FILE_SYSTEMS, StoreFiles, open_regular_file
+from limpet.stores import chain, split_statements
+from limpet.stores.chain import Span
+from limpet.stores.sqlite.shared_file import commit_handoff, store_files
+from limpet.stores.sqlite.shared_file.store_files import (
+    NETWORK_FILE_SYSTEMS,
+    Anchor,
+    AnchorSlot,
+    LogHead,
+    StoreFiles,
+    open_regular_file,
+)
 
 APPLICATION_ID: Final = 0x4C504453
 SCHEMA_VERSION: Final = 5
@@ -70,7 +84,7 @@ def minify_sql(text: str) -> str:
 @functools.cache
 def statements() -> dict[str, str]:
     """Return the store's statements by name."""
-    return sql_statements.split_statements(read_sql_file("queries.sql"))
+    return split_statements(read_sql_file("queries.sql"))
 
 
 def check_sqlite_version(version: str) -> None:
@@ -241,7 +255,7 @@ def migrate(connection: apsw.Connection, version: int) -> None:
 def check_side_files(path: Path) -> None:
     """Raise NotAStore if a foreign file has the name of one of the store's side files."""
     anchor_path, exists = Path(f"{path}-anchor"), path.exists()
-    if anchor_path.exists() and not anchor.is_anchor_file(anchor_path):
+    if anchor_path.exists() and not store_files.is_anchor_file(anchor_path):
         raise _foreign_file_error(anchor_path, store_exists=exists)
     lock = Path(f"{path}-lock")
     if lock.exists():
@@ -261,7 +275,7 @@ def _foreign_file_error(path: Path, *, store_exists: bool) -> errors.NotAStore:
 
 
 def _check_not_lost(path: Path) -> None:
-    log, acknowledged = Path(f"{path}-wal"), anchor.acknowledged_events(Path(f"{path}-anchor"))
+    log, acknowledged = Path(f"{path}-wal"), store_files.acknowledged_events(Path(f"{path}-anchor"))
     if acknowledged or (log.exists() and log.stat().st_size):
         raise errors.Corrupt(
             f"{path} is {'empty' if path.exists() else 'gone'}, but {acknowledged:,} event(s) had been acknowledged in it.",
@@ -289,3 +303,337 @@ def check_file_header(path: Path) -> None:
             facts={"path": str(path)},
         )
     raise errors.NotAStore(f"{path} is not a Limpet store. Nothing was changed in it.", hint="Choose another path.")
+
+
+TENANT_SHIFT = 40
+"""Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
+
+
+CHECKSUM_BYTES = 8
+
+
+NUMBER_MASK = (1 << TENANT_SHIFT) - 1
+
+
+_msgpack_encoder = msgspec.msgpack.Encoder()
+
+
+def first_row(
+    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
+) -> tuple[apsw.SQLiteValue, ...] | None:
+    """Return the first row of a query, or None."""
+    return next(connection.execute(query, bindings), None)
+
+
+def read_integer(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
+    """Return the integer that a query returns, 0 if it returns none."""
+    found = connection.execute(query, bindings).get
+    return found if isinstance(found, int) else 0
+
+
+def row_checksum(*fields: object) -> bytes:
+    """Return the checksum of a row that is not covered by the log's digests."""
+    return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
+
+
+def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
+    if row is None:
+        return LogHead(0, chain.GENESIS_LINK)
+    key, link = row
+    assert isinstance(key, int) and isinstance(link, bytes)
+    return LogHead(key & NUMBER_MASK, link)
+
+
+def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
+    """Return a tenant's last event."""
+    base = tenant << TENANT_SHIFT
+    return decode_head(first_row(connection, statements()["head"], (base, base | NUMBER_MASK)))
+
+
+def read_tenants(connection: apsw.Connection) -> dict[int, str]:
+    """Return tenants by number."""
+    found = connection.execute(statements()["tenants"])
+    return {key: str(name) for key, name in found if isinstance(key, int)}
+
+
+def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes) -> tuple[str, ...]:
+    """Compare anchor and log; raise Corrupt if the anchor is ahead. Return notes; mend an anchor that lags."""
+    faults, notes = anchor_faults(connection, anchor.read(), store_id)
+    if faults:
+        raise errors.Corrupt(
+            faults[0],
+            hint="Restore a backup. If an older copy was put here on purpose, remove the -anchor file.",
+            facts={"anchor": "ahead"},
+        )
+    if notes:
+        anchor.write({tenant: read_head(connection, tenant) for tenant in read_tenants(connection)})
+    return notes
+
+
+def check_foreign_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had_log: bool) -> None:
+    """Read every page if somebody else emptied the write-ahead log: its page checksums are not ours.
+
+    Raises what SQLite says of a page whose checksum does not match.
+    """
+    slot, _ = anchor.read()
+    if slot is not None and not slot.clean and not had_log:
+        connection.execute("PRAGMA integrity_check(1)").fetchall()
+
+
+def anchor_faults(
+    connection: apsw.Connection, reading: tuple[AnchorSlot | None, int], store_id: bytes
+) -> tuple[list[str], tuple[str, ...]]:
+    """Return what in an anchor's reading the log does not bear out, and what is merely worth a note."""
+    slot, spoiled = reading
+    notes = ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
+    known = read_tenants(connection)
+    if slot is None:
+        if any(read_head(connection, tenant).position for tenant in known):
+            notes.append("there was no anchor beside the file, as with a copy of it or a backup; one has been written")
+        return [], tuple(notes)
+    if slot.store_id != store_id:
+        return [], (*notes, "the anchor belonged to another store and has been written anew")
+    faults: list[str] = []
+    for tenant, kept in slot.heads.items():
+        faults += _head_faults(connection, tenant, kept)
+        if not faults and read_head(connection, tenant).position > kept.position:
+            notes.append("the anchor was behind the log, as after a crash, and has been written anew")
+    return faults, tuple(dict.fromkeys(notes))
+
+
+def _head_faults(connection: apsw.Connection, tenant: int, kept: LogHead) -> list[str]:
+    present = read_head(connection, tenant).position
+    if present < kept.position:
+        lost = kept.position - present
+        return [f"the log ends at position {present:,}, but {lost:,} more event(s) had been acknowledged."]
+    row = first_row(connection, statements()["link_at"], (tenant << TENANT_SHIFT | kept.position,))
+    if row is None or row[0] != kept.link:
+        return [f"the log differs from what was acknowledged at position {kept.position:,}."]
+    return []
+
+
+CACHE_ENTRIES_MAX = 10_000
+"""Streams and row shapes that are cached at most."""
+
+
+ProjectionShape = tuple[object, ...]
+"""The indexed columns of a projection. A row with the same shape needs no index update."""
+
+
+class SQLiteCache:
+    """What one open store caches: numbers of tenants and streams, heads, versions, stretches, row shapes.
+
+    A stale version, claim or shape fails a constraint when it is written. Heads have no such constraint, so they
+    are dropped whenever another process has committed; names are dropped after an erasure.
+    """
+
+    def __init__(self) -> None:
+        self.sql = statements()
+        self._tenants: dict[str, int] = {}
+        self._streams: dict[tuple[int, str], int] = {}
+        self._new_tenants: dict[str, int] = {}
+        self._new_streams: dict[tuple[int, str], int] = {}
+        self.heads: dict[int, LogHead] = {}
+        self.versions: dict[int, int] = {}
+        self.stretches: dict[int, tuple[int, tuple[Span, ...]]] = {}
+        self.shapes: dict[tuple[int, str, str], ProjectionShape] = {}
+        self.anchor_is_current = False
+
+    def tenant_number(self, connection: apsw.Connection, name: str) -> int:
+        """Return a tenant's number, 0 if it has none yet."""
+        found = self._tenants.get(name)
+        if found is None:
+            found = read_integer(connection, self.sql["tenant_number"], (name,))
+            if found:
+                known = self._new_tenants if connection.in_transaction else self._tenants
+                known[name] = found
+        return found
+
+    def stream_key(self, connection: apsw.Connection, tenant: int, name: str) -> int:
+        """Return a stream's key, 0 if it has none yet."""
+        if not connection.in_transaction:
+            # Without the write lock, a rename by another process would go unnoticed: no caching.
+            return read_integer(connection, self.sql["stream_key"], (tenant, name))
+        found = self._streams.get((tenant, name))
+        if found is None:
+            found = read_integer(connection, self.sql["stream_key"], (tenant, name))
+            if found:
+                known = self._new_streams
+                if len(known) > CACHE_ENTRIES_MAX:
+                    known.clear()
+                known[tenant, name] = found
+        return found
+
+    def add_tenant(self, connection: apsw.Connection, name: str) -> int:
+        """Give a tenant its number."""
+        made = read_integer(connection, self.sql["tenants_max"], ()) + 1
+        connection.execute(self.sql["add_tenant"], (made, name, row_checksum(made, name)))
+        self._new_tenants[name] = made
+        return made
+
+    def keep_new(self) -> None:
+        """Keep what the committed transaction found and added."""
+        if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
+            for entries in (self._streams, self.versions, self.stretches, self.shapes):
+                entries.clear()
+        if self._new_tenants or self._new_streams:
+            self._tenants |= self._new_tenants
+            self._streams |= self._new_streams
+            self._new_tenants.clear()
+            self._new_streams.clear()
+
+    def forget_heads(self) -> None:
+        """Drop cached values that no database constraint would reject if stale."""
+        self.heads.clear()
+        self.anchor_is_current = False
+
+    def forget_streams(self) -> None:
+        """Drop everything about streams: after an erasure a name may belong to another stream."""
+        self._streams.clear()
+        self.forget_hints()
+
+    def forget_hints(self) -> None:
+        """Drop what other processes may have changed, and what a failed transaction has added."""
+        self._new_tenants.clear()
+        self._new_streams.clear()
+        self.versions.clear()
+        self.stretches.clear()
+        self.shapes.clear()
+        self.forget_heads()
+
+
+class ReadConnectionPool:
+    """A pool of read connections. Each is used by one caller at a time."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._free: list[apsw.Connection] = []
+        self._generation = 0
+        self._closed = False
+
+    @contextlib.contextmanager
+    def borrow(self) -> Iterator[apsw.Connection]:
+        """Yield a connection that no other thread uses."""
+        if self._closed:
+            raise errors.EngineClosed
+        generation = self._generation
+        try:
+            # Without a lock: `list.pop` and `append` are atomic.
+            connection = self._free.pop()
+        except IndexError:
+            connection = self._connect()
+        try:
+            yield connection
+        finally:
+            if len(self._free) >= limits.READERS_MAX:
+                connection.close()
+            else:
+                self._free.append(connection)
+            if self._closed or generation != self._generation:
+                # Checked after the append: a `close` in between has missed this connection.
+                self._drop(connection)
+
+    def renew(self) -> None:
+        """Close all idle connections; those in use close when they are returned."""
+        self._generation += 1
+        free, self._free = self._free, []
+        for connection in free:
+            connection.close()
+
+    def _drop(self, connection: apsw.Connection) -> None:
+        with contextlib.suppress(ValueError):
+            self._free.remove(connection)
+        connection.close()
+
+    def close(self) -> None:
+        """Close every connection; those in use close when they are returned."""
+        self._closed = True
+        self.renew()
+
+
+DRIVER_ERRORS = (apsw.Error, OSError, UnicodeDecodeError)
+"""What SQLite and the system raise."""
+
+_CHECKSUM_ERROR_CODES = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
+
+
+class ErrorTranslator:
+    """A context manager that turns whatever SQLite raises in its body into a Limpet error."""
+
+    def __init__(self, explain: Callable[[Exception], errors.Error]) -> None:
+        self._to_error = explain
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None and isinstance(error, DRIVER_ERRORS):
+            raise self._to_error(error) from error
+
+
+def translator(path: str) -> ErrorTranslator:
+    """Translate what happens to the store at a path."""
+    return ErrorTranslator(lambda error: to_error(error, path))
+
+
+def to_error(error: Exception, path: str) -> errors.Error:
+    """Return our error for one of SQLite's or the system's."""
+    facts = {"path": path}
+    match error:
+        case apsw.FullError():
+            return errors.StoreFull(facts=facts)
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError() | PermissionError():
+            return errors.StoreReadOnly(
+                f"{path} can't be written.", hint="Check the permissions of the file and its folder.", facts=facts
+            )
+        case apsw.BusyError() | apsw.LockedError():
+            return errors.StoreBusy(f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts)
+        case apsw.ConnectionClosedError():
+            return errors.EngineClosed()
+        case (
+            apsw.CorruptError()
+            | apsw.NotADBError()
+            | apsw.FormatError()
+            | apsw.SQLError()
+            | UnicodeDecodeError()
+            | apsw.ConstraintError()
+            | apsw.SchemaChangeError()
+            | apsw.MismatchError()
+        ):
+            return _corrupt_error(path, str(error))
+        case apsw.IOError() if is_checksum_error(error):
+            found = _corrupt_error(path, "a page's checksum does not match")
+            found.facts["checksums"] = False
+            return found
+        case OSError() if error.errno == errno.EROFS:
+            return errors.StoreReadOnly(
+                f"{path} can't be written: its file system is read-only.",
+                hint="Mount it for writing, or choose another place.",
+                facts=facts,
+            )
+        case OSError() if error.errno == errno.ENOSPC:
+            return errors.StoreFull(facts=facts)
+        case _:
+            return errors.Unavailable(f"{path} can't be used now: {error}.", facts=facts)
+
+
+def unknown_outcome_error(why: str) -> errors.Unavailable:
+    """Return the error for a write that may have taken place, or may still."""
+    return errors.Unavailable(
+        f"{why}; whether the write holds is unknown.",
+        hint="Retry with the same key or the same message ids: it has one effect.",
+    )
+
+
+def is_checksum_error(error: apsw.IOError) -> bool:
+    """Whether a page was read whose checksum does not match."""
+    return getattr(error, "extendedresult", 0) in _CHECKSUM_ERROR_CODES
+
+
+def _corrupt_error(path: str, why: str) -> errors.Corrupt:
+    return errors.Corrupt(
+        f"{path} is damaged: {why}.",
+        hint="Nothing was changed. `limpet verify` says how far it goes; a backup can replace it.",
+        facts={"path": path},
+    )

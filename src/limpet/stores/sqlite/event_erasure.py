@@ -10,40 +10,37 @@ from __future__ import annotations
 import functools
 import glob
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
 
 import apsw
 import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port
-from limpet.stores.erasure import (
-    Erasure,
-    ErasureCounts,
-    RedactedPayload,
-    StreamErasure,
-    derived_row_ids,
-    erased_stream_name,
-    erasure_proof,
-    is_notice,
-    make_notice,
-)
+from limpet.stores.chain import derived_row_ids, erased_stream_name, erasure_proof, is_notice, make_notice
+from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, RedactedPayload, StreamErasure
 from limpet.stores.sqlite import database, log_writes, reads
-from limpet.stores.sqlite.reads import (
+from limpet.stores.sqlite.database import (
     NUMBER_MASK,
     TENANT_SHIFT,
     SQLiteCache,
-    decode_event_row,
     decode_head,
-    number_in_tenant,
+    first_row,
     read_integer,
     row_checksum,
 )
-from limpet.stores.sqlite.shared_file.anchor import LogHead
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file, read_regular_file
+from limpet.stores.sqlite.reads import decode_event_row, number_in_tenant
+from limpet.stores.sqlite.shared_file import store_files
+from limpet.stores.sqlite.shared_file.store_files import (
+    ERASED_LIST_MAGIC,
+    LINK_PREFIX_BYTES,
+    ErasedListEntry,
+    ErasureGroup,
+    LogHead,
+    StoreFiles,
+    read_erased_list,
+)
 
 
 class SQLiteErasure:
@@ -226,63 +223,6 @@ def _notice_faults(connection: apsw.Connection, by: int, gone: list[tuple[int, i
     yield f"{len(gone):,} event(s), from position {first:,} on, are erased, but no notice in the log says so."
 
 
-ERASED_LIST_MAGIC: Final = b"LPERASE1"
-LINK_PREFIX_BYTES: Final = 12
-"""How much of an event's link identifies it in the list."""
-
-_LIST_CHECKSUM_BYTES = 32
-
-ErasureGroup = tuple[bytes, int, int, int]
-"""Store, tenant and stream, and the event that required the erasure (0: the whole stream was erased)."""
-
-
-class ErasedListEntry(msgspec.Struct, frozen=True, array_like=True):
-    """Events of one stream that were erased for one reason, each by its position and the beginning of its link."""
-
-    store: bytes
-    tenant: int
-    stream: int
-    cause: int
-    events: tuple[tuple[int, bytes], ...]
-
-    @property
-    def group(self) -> ErasureGroup:
-        """The key by which entries are merged."""
-        return self.store, self.tenant, self.stream, self.cause
-
-
-def erased_list_path(store: Path) -> Path:
-    """Return the path of a store's list."""
-    return Path(f"{store}-erased")
-
-
-def read_erased_list(path: Path) -> list[ErasedListEntry]:
-    """Return the entries of a list, none if the file is missing; raise Corrupt if it is damaged."""
-    if not path.exists():
-        return []
-    data = read_regular_file(path)
-    body, check = data[:-_LIST_CHECKSUM_BYTES], data[-_LIST_CHECKSUM_BYTES:]
-    if data.startswith(ERASED_LIST_MAGIC) and hashlib.sha256(body).digest() == check:
-        try:
-            return msgspec.msgpack.decode(body[len(ERASED_LIST_MAGIC) :], type=list[ErasedListEntry])
-        except msgspec.MsgspecError:
-            pass
-    raise errors.Corrupt(
-        f"{path}, the list of what was erased, is damaged.",
-        hint="Put a copy of it back. Remove it only if no backup from before an erasure will ever be put here.",
-        facts={"path": str(path)},
-    )
-
-
-def erased_list_checksum(path: Path) -> bytes:
-    """Return the checksum at the end of a list; empty if the file is missing."""
-    if not path.exists():
-        return b""
-    with open_regular_file(path) as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - _LIST_CHECKSUM_BYTES))
-        return file.read()
-
-
 def update_erased_list(files: StoreFiles, path: Path, connection: apsw.Connection, store_id: bytes) -> None:
     """Add all events that the store has erased to the list; durable on return."""
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new"):
@@ -301,3 +241,109 @@ def update_erased_list(files: StoreFiles, path: Path, connection: apsw.Connectio
         entries = [ErasedListEntry(*place, tuple(events)) for place, events in known.items()]
         body = ERASED_LIST_MAGIC + msgspec.msgpack.encode(entries)
         files.replace_content(path, body + hashlib.sha256(body).digest())
+
+
+def rewrite_file(connection: apsw.Connection, path: Path) -> None:
+    """Rewrite the database and empty its log; raise StoreBusy if a reader holds on for too long."""
+    connection.execute("VACUUM")
+    connection.set_busy_timeout(int(limits.SCRUB_WAIT_S * 1000))
+    try:
+        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except apsw.BusyError as error:
+        raise errors.StoreBusy(
+            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: a program"
+            f" has been reading it for more than {limits.SCRUB_WAIT_S:g} s.",
+            hint="Let a long read (a backup, a verify, a SQLite shell) end, then erase() once more; the next opening does it too.",
+            facts={"path": str(path), "pending": True},
+        ) from error
+    finally:
+        connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
+
+
+class ErasuresToRepeat:
+    """Events of this log that the erased list names and that still have their payload, as in a restored backup."""
+
+    def __init__(
+        self, connection: apsw.Connection, entries: list[store_files.ErasedListEntry], store_id: bytes
+    ) -> None:
+        self._connection = connection
+        self._sql = database.statements()
+        self._causes: dict[int, int] = {}
+        for entry in entries:
+            base = entry.tenant << TENANT_SHIFT
+            for position, link in entry.events if entry.store == store_id else ():
+                if self._is_here(base | position, link):
+                    self._causes[base | position] = base | entry.cause if entry.cause else 0
+
+    def _is_here(self, key: int, link: bytes) -> bool:
+        row = first_row(self._connection, self._sql["event_at"], (key,))
+        here = row is not None and isinstance(row[7], bytes) and row[7].startswith(link)
+        return here and row is not None and row[4] is not None
+
+    def __bool__(self) -> bool:
+        return bool(self._causes)
+
+    def erasures(self, again: ErasureReplay, time_us: int) -> Iterator[Erasure]:
+        """Yield the erasures to repeat, one for each tenant."""
+        for tenant, name in database.read_tenants(self._connection).items():
+            mine = {k: cause for k, cause in self._causes.items() if k >> TENANT_SHIFT == tenant}
+            if mine:
+                shares = tuple(self._stream_erasures(tenant, mine, again))
+                todo = again.pending_work(name)
+                yield Erasure(tenant=name, streams=shares, time_us=time_us, pending_work=todo)
+
+    def _stream_erasures(self, tenant: int, gone: dict[int, int], again: ErasureReplay) -> Iterator[StreamErasure]:
+        streams: dict[int, list[int]] = {}
+        for key in sorted(gone):
+            row = first_row(self._connection, self._sql["event_at"], (key,))
+            assert row is not None and isinstance(row[1], int), "the constructor found it"
+            streams.setdefault(row[1], []).append(key)
+        whole = self._wholly_erased(streams, gone)
+        for stream, keys in streams.items():
+            row = first_row(self._connection, self._sql["stream_name"], (stream,))
+            name = str(row[0]) if row else ""
+            pairs = [] if stream in whole else [self._event_and_cause(key, gone[key], name) for key in keys]
+            yield StreamErasure(
+                stream=name,
+                expected=read_integer(self._connection, self._sql["stream_version"], (stream,)),
+                kind=again.notice_kind(name),
+                whole=stream in whole,
+                redactions=tuple(
+                    again.redactions(pairs, lambda hashes: reads.read_blobs(self._connection, tenant, hashes))
+                ),
+            )
+
+    def _wholly_erased(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
+        """Return the streams to erase completely: no event of them stays, and no stream that stays has them as its base."""
+        whole = {stream for stream, keys in streams.items() if self._all_events_erased(stream, keys, gone)}
+        while True:
+            kept = {s for s in whole if not self._is_base_of_kept(s, whole)}
+            if kept == whole:
+                return whole
+            whole = kept
+
+    def _all_events_erased(self, stream: int, keys: list[int], gone: dict[int, int]) -> bool:
+        if any(gone[key] for key in keys):
+            return False
+        there = self._connection.execute(self._sql["own_events"], (stream,)).fetchall()
+        rest = (h for key, h, _, blank in there if key not in gone and not blank)
+        return all(is_notice(_header_kind(header)) for header in rest)
+
+    def _is_base_of_kept(self, stream: int, whole: set[int]) -> bool:
+        forks = reads.read_forks(self._connection, stream)
+        tenant = stream >> TENANT_SHIFT
+        keys = (read_integer(self._connection, self._sql["stream_key"], (tenant, n)) for n, _ in forks)
+        return any(key not in whole for key in keys)
+
+    def _event_and_cause(self, key: int, cause: int, name: str) -> tuple[port.StoredEvent, port.StoredEvent]:
+        event = self._event(key, name)
+        because = self._event(cause, "") if cause and cause != key else event
+        return event, because
+
+    def _event(self, key: int, name: str) -> port.StoredEvent:
+        found = self._connection.execute(self._sql["event_at"], (key,)).fetchall()
+        return reads.decode_events(self._connection, found, name)[0]
+
+
+def _header_kind(header: apsw.SQLiteValue) -> str:
+    return chain.kind_and_ordinal(header)[0] if isinstance(header, bytes) else ""

@@ -21,10 +21,10 @@ from typing import cast
 import apsw
 
 from limpet import errors, limits
-from limpet.stores import sql_statements
+from limpet.stores import split_statements
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
-from limpet.stores.sqlite import database, error_mapping
-from limpet.stores.sqlite.reads import ReadConnectionPool
+from limpet.stores.sqlite import database
+from limpet.stores.sqlite.database import ReadConnectionPool
 
 APPLICATION_ID = 0x4C504D53
 _SINGLE_READS_MAX = 8
@@ -32,7 +32,7 @@ _SINGLE_READS_MAX = 8
 
 @functools.cache
 def _index_statements() -> dict[str, str]:
-    return sql_statements.split_statements(database.read_sql_file("shelf.sql"))
+    return split_statements(database.read_sql_file("shelf.sql"))
 
 
 class SQLiteIndexStore:
@@ -41,7 +41,7 @@ class SQLiteIndexStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._sql = _index_statements()
-        self._error_translator = error_mapping.translator(str(path))
+        self._error_translator = database.translator(str(path))
         self._lock = threading.RLock()
         self._writer: apsw.Connection | None = None
         self._readers = ReadConnectionPool(lambda: self._connect(write=False))

@@ -13,24 +13,21 @@ import apsw
 import msgspec
 
 from limpet import errors
-from limpet.stores import chain, port, store_copy, stream_paths
+from limpet.stores import chain, port, store_copy
+from limpet.stores.chain import Span
 from limpet.stores.port import RawEvent, RawKey
 from limpet.stores.sqlite import database, reads
-from limpet.stores.sqlite.reads import (
+from limpet.stores.sqlite.database import (
     NUMBER_MASK,
     TENANT_SHIFT,
-    UNBOUNDED,
     SQLiteCache,
-    decode_event_row,
     decode_head,
-    decode_key_record,
-    decode_projection,
     first_row,
     read_integer,
     row_checksum,
 )
-from limpet.stores.sqlite.shared_file.anchor import LogHead
-from limpet.stores.stream_paths import Span
+from limpet.stores.sqlite.reads import UNBOUNDED, decode_event_row, decode_key_record, decode_projection
+from limpet.stores.sqlite.shared_file.store_files import LogHead
 
 if TYPE_CHECKING:
     SQLiteRow = tuple[apsw.SQLiteValue, ...]
@@ -142,7 +139,7 @@ class AppendBatch:
                 taken = reads.find_claim_on_path(self._connection, spans, claim)
                 if taken or claim in made:
                     return port.ClaimTaken(write.stream, claim, taken or made[claim])
-                made[claim] = write.previous_version + index + 1
+                made[claim] = chain.previous_version(write) + index + 1
         return None
 
     def _previous_spans(self, tenant: str, write: port.StreamWrite, key: int) -> tuple[Span, ...]:
@@ -158,8 +155,8 @@ class AppendBatch:
         """Return the key of a base's stream, and its path at the base version."""
         source = self._cache.stream_key(self._connection, tenant, base[0])
         assert source and base[1] <= self._version(source), "a base names a stream that exists"
-        spans = stream_paths.resolve_path(source, base[1], functools.partial(reads.read_bases, self._connection))
-        assert stream_paths.last_version(spans) == base[1], "a base names a version that existed"
+        spans = chain.resolve_path(source, base[1], functools.partial(reads.read_bases, self._connection))
+        assert chain.last_version(spans) == base[1], "a base names a version that existed"
         return source, spans
 
     def _stretch(self, key: int) -> tuple[int, tuple[Span, ...]]:
@@ -193,10 +190,10 @@ class AppendBatch:
             self._cache.stretches[key] = (key, ())
         if write.base is not None:
             source, spans = self._resolve_base(tenant, write.base)
-            row = (begin, key, write.previous_version + 1, source, write.base[1])
+            row = (begin, key, chain.previous_version(write) + 1, source, write.base[1])
             self._connection.execute(self._sql["add_base"], (*row, row_checksum(*row)))
             self._cache.stretches[key] = (begin, spans)
-        position, version, link = head.position, write.previous_version, head.link
+        position, version, link = head.position, chain.previous_version(write), head.link
         for event in write.events:
             position, version, payload = position + 1, version + 1, event.payload
             header = chain.encode_header(event, chain.EventAddress(position, key & NUMBER_MASK, version))
@@ -209,7 +206,7 @@ class AppendBatch:
         if write.claims:
             stretch = self._stretch(key)[0]
             for claim, index in write.claims:
-                self._claims.append((stretch, claim, write.previous_version + index + 1))
+                self._claims.append((stretch, claim, chain.previous_version(write) + index + 1))
         self._links[key] = link
         self._cache.versions[key] = version
         return LogHead(position, link)
@@ -249,7 +246,7 @@ class AppendBatch:
 
     def write_derived(self, tenant: int, key: int, derived: port.DerivedState) -> int:
         """Write the derived rows of a whole stream that has none; return the number of its claims."""
-        claims = stream_paths.claims_by_stretch(key, reads.read_bases(self._connection, key), derived.claims)
+        claims = chain.claims_by_stretch(key, reads.read_bases(self._connection, key), derived.claims)
         self._claims += claims
         for projection in derived.projections:
             self._put_projection(tenant, projection)

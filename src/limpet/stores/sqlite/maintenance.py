@@ -1,132 +1,319 @@
-"""Operations on the whole SQLite store, from rebuild and scrub to backup and repair.
+"""Operations on the whole SQLite store: verify, rebuild, repair, status, backup, placing a finished file.
 
-Includes repeating listed erasures in a restored copy, deriving all tables again from the log,
-and repairing page checksums after another SQLite program has checkpointed the file.
+A rebuild derives all tables again from the log. A repair rewrites page checksums after another SQLite program has
+checkpointed the file.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import apsw
 import msgspec
 
 from limpet import errors, limits
+from limpet.core.values.json_values import Json
 from limpet.stores import chain, port
-from limpet.stores.erasure import Erasure, ErasureReplay, StreamErasure, is_erased_stream, is_notice
-from limpet.stores.sqlite import database, error_mapping, event_erasure, log_writes, reads, verification
-from limpet.stores.sqlite.reads import TENANT_SHIFT, SQLiteCache, first_row, read_integer
-from limpet.stores.sqlite.shared_file.anchor import Anchor
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
+from limpet.stores.chain import is_erased_stream
+from limpet.stores.sqlite import database, event_erasure, log_writes, reads
+from limpet.stores.sqlite.database import (
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    SQLiteCache,
+    first_row,
+    read_head,
+    read_integer,
+    read_tenants,
+)
+from limpet.stores.sqlite.reads import decode_event_row
+from limpet.stores.sqlite.shared_file import store_files
+from limpet.stores.sqlite.shared_file.store_files import Anchor, ProcessWriteLock, StoreFiles
 
 
-def rewrite_file(connection: apsw.Connection, path: Path) -> None:
-    """Rewrite the database and empty its log; raise StoreBusy if a reader holds on for too long."""
-    connection.execute("VACUUM")
-    connection.set_busy_timeout(int(limits.SCRUB_WAIT_S * 1000))
+def refuse_present(target: Path) -> None:
+    """Raise InvalidRequest if a store, or something that belongs to one, is at a path: nothing is overwritten."""
+    for present in files_of_store(target):
+        raise errors.InvalidRequest(
+            f"{present} exists already.",
+            hint="Name a new file; nothing is ever overwritten.",
+            facts={"exists": str(present)},
+        )
+
+
+def files_of_store(target: Path) -> list[Path]:
+    """Return what is at a path of a store, and what belongs to it."""
+    beside = (Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor"))
+    return [path for path in (target, *beside) if path.exists()]
+
+
+def clear_restore_folder(folder: Path) -> Path:
+    """Return where a store is finished in a folder; what somebody has left there is gone."""
+    with database.translator(str(folder)):
+        shutil.rmtree(folder / "restored", ignore_errors=True)
+        (folder / "restored").mkdir(mode=0o700)
+    return folder / "restored" / "state.db"
+
+
+def copy_erased_list(made: Path, target: Path, files: StoreFiles | None = None) -> None:
+    """Have the list that waits at a place lie beside the store that is made for it: opening that erases it all again."""
+    with database.translator(str(target)):
+        listed = store_files.erased_list_path(target)
+        if listed.exists():
+            (files or StoreFiles()).replace_content(store_files.erased_list_path(made), listed.read_bytes())
+
+
+def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> None:
+    """Put the file of a store that is closed at a place where nothing is; durable on return."""
+    used = files or StoreFiles()
+    with database.translator(str(target)):
+        refuse_present(target)
+        if Path(f"{made}-wal").exists():
+            raise errors.StoreBusy(f"{made} is in use.", hint="Nobody else is to open it until it is in its place.")
+        listed = store_files.erased_list_path(made)
+        if listed.exists():
+            # It has what it had, and what else was erased.
+            used.replace_content(store_files.erased_list_path(target), listed.read_bytes())
+        used.sync(made)
+        used.rename(made, target)
+
+
+CHECKSUMMED_LOG_TABLES = ("tenants", "streams", "keys", "bases", "notes")
+"""Tables that nothing but their marks can prove."""
+
+CHECKSUMMED_TABLES = (*CHECKSUMMED_LOG_TABLES, "projections")
+
+_EVENTS_PER_READ = 512
+_BACKUP_PAGES = 256
+
+
+def verify_file(path: Path, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[int | port.Report]:
+    """Verify a store over a connection of its own."""
     try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-    except apsw.BusyError as error:
-        raise errors.StoreBusy(
-            f"what was erased can't be read any more, but parts of it may still be in {path}-wal: a program"
-            f" has been reading it for more than {limits.SCRUB_WAIT_S:g} s.",
-            hint="Let a long read (a backup, a verify, a SQLite shell) end, then erase() once more; the next opening does it too.",
-            facts={"path": str(path), "pending": True},
-        ) from error
+        with contextlib.closing(database.connect(path, write=False)) as connection:
+            yield from verify_connection(connection, anchor, notes)
+    except apsw.IOError as error:
+        if not database.is_checksum_error(error):
+            raise
+        # Once more without page checksums, to say what the damage has reached.
+        unchecked = database.connect(path, write=False, verified=False)
+        with contextlib.closing(unchecked) as connection:
+            for step in verify_connection(connection, anchor, notes):
+                if isinstance(step, port.Report):
+                    found = ("a page's checksum does not match.", *step.faults)
+                    yield msgspec.structs.replace(step, faults=found)
+                else:
+                    yield step
+
+
+def verify_connection(
+    connection: apsw.Connection,
+    anchor: Anchor,
+    notes: tuple[str, ...],
+    marked: tuple[str, ...] = CHECKSUMMED_TABLES,
+    tables: tuple[str, ...] = (),
+) -> Iterator[int | port.Report]:
+    """Check events' digests and links, every page, streams' gaplessness, marks, blobs, and the anchor.
+
+    With fewer tables marked than all, what is derived and what hangs on it is left out. With `tables`,
+    SQLite looks at their structure alone.
+    """
+    seen, faults = 0, list[str]()
+    # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
+    anchored = anchor.read()
+    connection.execute("BEGIN")
+    try:
+        named = read_tenants(connection)
+        for tenant in named:
+            for checked, fault in _check_events(connection, tenant):
+                seen += checked
+                faults += [fault] if fault else []
+                yield seen
+        schema = read_integer(connection, "PRAGMA user_version", ())
+        faults += _stream_faults(connection, based=schema >= database.BASES_SINCE)
+        faults += [f"SQLite: {said}" for said in _structure_messages(connection, tables) if said != "ok"]
+        for table in (each for each in marked if database.TABLES_SINCE.get(each, 1) <= schema):
+            for mark, *fields in connection.execute(database.statements()[f"marked_{table}"]):
+                faults += [] if mark == database.row_checksum(*fields) else [f"a row of {table} is damaged."]
+        if schema >= database.ERASED_SINCE:
+            faults += event_erasure.erasure_faults(connection)
+        if marked == CHECKSUMMED_TABLES:
+            faults += blob_faults(connection)
+        row = first_row(connection, database.statements()["store_id"], ())
+        store_id = row[0] if row and isinstance(row[0], bytes) else b""
+        faults += database.anchor_faults(connection, anchored, store_id)[0]
     finally:
-        connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
+        _end_transaction(connection)
+    yield port.Report(seen, len(named), tuple(faults), notes)
 
 
-class ErasuresToRepeat:
-    """Events of this log that the erased list names and that still have their payload, as in a restored backup."""
+def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[str]:
+    """Yield what is wrong with the log itself: events, streams, and what is said to be erased.
 
-    def __init__(
-        self, connection: apsw.Connection, entries: list[event_erasure.ErasedListEntry], store_id: bytes
-    ) -> None:
-        self._connection = connection
-        self._sql = database.statements()
-        self._causes: dict[int, int] = {}
-        for entry in entries:
-            base = entry.tenant << TENANT_SHIFT
-            for position, link in entry.events if entry.store == store_id else ():
-                if self._is_here(base | position, link):
-                    self._causes[base | position] = base | entry.cause if entry.cause else 0
+    `part`: the rest of it, with notices of what is erased, may still be copied here.
+    """
+    for tenant in read_tenants(connection):
+        yield from (fault for _, fault in _check_events(connection, tenant) if fault)
+    yield from _stream_faults(connection, based=True)
+    if not part:
+        yield from event_erasure.erasure_faults(connection)
 
-    def _is_here(self, key: int, link: bytes) -> bool:
-        row = first_row(self._connection, self._sql["event_at"], (key,))
-        here = row is not None and isinstance(row[7], bytes) and row[7].startswith(link)
-        return here and row is not None and row[4] is not None
 
-    def __bool__(self) -> bool:
-        return bool(self._causes)
+def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
+    """Yield what is missing of streams; `based`: some may go on from others."""
+    queries = database.statements()
+    for stream, count, last in connection.execute(queries["holes_beside_bases" if based else "holes"]):
+        yield f"stream {reads.number_in_tenant(stream):,} has {count} of {last} events."
+    if based and read_integer(connection, queries["strayed_bases"], ()):
+        yield "streams are said to go on from what is not there."
 
-    def erasures(self, again: ErasureReplay, time_us: int) -> Iterator[Erasure]:
-        """Yield the erasures to repeat, one for each tenant."""
-        for tenant, name in verification.read_tenants(self._connection).items():
-            mine = {k: cause for k, cause in self._causes.items() if k >> TENANT_SHIFT == tenant}
-            if mine:
-                shares = tuple(self._stream_erasures(tenant, mine, again))
-                todo = again.pending_work(name)
-                yield Erasure(tenant=name, streams=shares, time_us=time_us, pending_work=todo)
 
-    def _stream_erasures(self, tenant: int, gone: dict[int, int], again: ErasureReplay) -> Iterator[StreamErasure]:
-        streams: dict[int, list[int]] = {}
-        for key in sorted(gone):
-            row = first_row(self._connection, self._sql["event_at"], (key,))
-            assert row is not None and isinstance(row[1], int), "the constructor found it"
-            streams.setdefault(row[1], []).append(key)
-        whole = self._wholly_erased(streams, gone)
-        for stream, keys in streams.items():
-            row = first_row(self._connection, self._sql["stream_name"], (stream,))
-            name = str(row[0]) if row else ""
-            pairs = [] if stream in whole else [self._event_and_cause(key, gone[key], name) for key in keys]
-            yield StreamErasure(
-                stream=name,
-                expected=read_integer(self._connection, self._sql["stream_version"], (stream,)),
-                kind=again.notice_kind(name),
-                whole=stream in whole,
-                redactions=tuple(
-                    again.redactions(pairs, lambda hashes: reads.read_blobs(self._connection, tenant, hashes))
-                ),
+def _structure_messages(connection: apsw.Connection, tables: tuple[str, ...]) -> Iterator[str]:
+    if not tables:
+        yield from (str(text) for (text,) in connection.execute("PRAGMA integrity_check(20)"))
+    for table in tables:
+        found = connection.execute(database.statements()["integrity_of"], (table,))
+        yield from (str(text) for (text,) in found)
+
+
+def blob_faults(connection: apsw.Connection) -> list[str]:
+    """Return what is wrong with blobs: contents that their hashes do not prove, and those that are gone."""
+    queries, faults = database.statements(), list[str]()
+    for hash_, content in connection.execute(queries["every_blob"]):
+        if not isinstance(hash_, bytes):
+            faults.append("a row of blobs is damaged.")
+        elif not isinstance(content, bytes) or not chain.blob_matches(hash_, content):
+            faults.append(chain.damaged_blob_error(hash_).message)
+    for event, hash_ in connection.execute(queries["lost_blobs"]):
+        if isinstance(event, int) and isinstance(hash_, bytes):
+            faults.append(chain.missing_blob_fault(hash_, event & NUMBER_MASK))
+        else:
+            faults.append("a row of blob_uses is damaged.")
+    if read_integer(connection, queries["strayed_uses"], ()):
+        faults.append("blobs are said to belong to events that are not there.")
+    return faults
+
+
+def _end_transaction(connection: apsw.Connection) -> None:
+    # SQLite ends a transaction itself when it meets damage.
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _check_events(connection: apsw.Connection, tenant: int) -> Iterator[tuple[int, str]]:
+    before, position = chain.GENESIS_LINK, 0
+    base = tenant << TENANT_SHIFT
+    while chunk := list(
+        connection.execute(database.statements()["read_feed"], (base | position, base | NUMBER_MASK, _EVENTS_PER_READ))
+    ):
+        for raw in chunk:
+            row = decode_event_row(raw)
+            fault = _event_fault(row, before, position + 1)
+            before, position = row.link, row.address.position
+            if fault:
+                yield 0, fault
+        yield len(chunk), ""
+
+
+def _event_fault(row: chain.EventRow, before: bytes, expected: int) -> str:
+    if row.address.position != expected:
+        return f"events {expected:,} to {row.address.position - 1:,} are missing."
+    try:
+        chain.decode_event(row, "")
+    except errors.Corrupt as error:
+        return error.message
+    if not chain.is_linked(row, before):
+        return chain.damaged_event_error(row.address, "the chain breaks here").message
+    return ""
+
+
+def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
+    """Return what a person wants to know of the store first."""
+    usage = shutil.disk_usage(path.parent)
+    counts: dict[str, dict[str, int]] = {}
+    for kind, state, count in connection.execute(database.statements()["counts"]):
+        counts.setdefault(str(kind), {})[str(state)] = int(str(count))
+    heads = {name: read_head(connection, tenant) for tenant, name in read_tenants(connection).items()}
+    return {
+        "store": str(path),
+        "backend": "sqlite",
+        "sqlite": apsw.sqlite_lib_version(),
+        "bytes": sum(os.path.getsize(f) for f in _present_files(path)),
+        "bytes_free": usage.free,
+        "journal_mode": connection.pragma("journal_mode"),
+        "synchronous": connection.pragma("synchronous"),
+        "page_checksums": connection.reserve_bytes() == database.RESERVE_BYTES,
+        "schema": read_integer(connection, "PRAGMA user_version", ()),
+        "events": sum(found.position for found in heads.values()),
+        "blobs": read_integer(connection, database.statements()["blobs_count"], ()),
+        "heads": {name: {"position": h.position, "link": h.link.hex()} for name, h in heads.items()},
+        "holds": counts,
+    }
+
+
+def _present_files(path: Path) -> list[Path]:
+    return [f for f in (path, Path(f"{path}-wal"), Path(f"{path}-anchor")) if f.exists()]
+
+
+def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
+    """Copy a consistent state of the store to a new file, page by page."""
+    database.check_location(files, target)
+    refuse_present(target)
+    with _staged_copy(files, target) as fresh:
+        refuse_present(target)
+        source.execute("BEGIN")
+        first_row(source, database.statements()["store_id"], ())
+        copy = apsw.Connection(str(fresh), vfs=database.CHECKSUM_VFS)
+        try:
+            # Pages get checksums only once the file says so itself, and a large copy is written piece by piece.
+            copy.reserve_bytes("main", database.RESERVE_BYTES)
+            copy.pragma("page_size", 4096)
+            copy.pragma("application_id", database.APPLICATION_ID)
+            with copy.backup("main", source, "main") as job:
+                while not job.done:
+                    job.step(_BACKUP_PAGES)
+                    yield job.page_count - job.remaining, job.page_count
+        finally:
+            copy.close()
+            _end_transaction(source)
+        files.sync(fresh)
+        files.rename(fresh, target)
+
+
+@contextlib.contextmanager
+def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
+    """Yield an empty file in a folder beside the target, for one backup at a time; what a killed one left goes first."""
+    folder = target.with_name(f"{target.name}.part")
+    lock, fresh = folder / "lock", folder / "copy"
+    with database.translator(str(target)):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fd = files.open_or_create(lock)
+    try:
+        # Whoever was through just now has removed the file that this one may have opened.
+        if not files.try_lock(fd) or files.inode_at(str(lock)) != files.inode_of(fd):
+            raise errors.InvalidRequest(
+                f"another backup to {target} is under way.", hint="Wait for it, or name another file."
             )
-
-    def _wholly_erased(self, streams: dict[int, list[int]], gone: dict[int, int]) -> set[int]:
-        """Return the streams to erase completely: no event of them stays, and no stream that stays has them as its base."""
-        whole = {stream for stream, keys in streams.items() if self._all_events_erased(stream, keys, gone)}
-        while True:
-            kept = {s for s in whole if not self._is_base_of_kept(s, whole)}
-            if kept == whole:
-                return whole
-            whole = kept
-
-    def _all_events_erased(self, stream: int, keys: list[int], gone: dict[int, int]) -> bool:
-        if any(gone[key] for key in keys):
-            return False
-        there = self._connection.execute(self._sql["own_events"], (stream,)).fetchall()
-        rest = (h for key, h, _, blank in there if key not in gone and not blank)
-        return all(is_notice(_header_kind(header)) for header in rest)
-
-    def _is_base_of_kept(self, stream: int, whole: set[int]) -> bool:
-        forks = reads.read_forks(self._connection, stream)
-        tenant = stream >> TENANT_SHIFT
-        keys = (read_integer(self._connection, self._sql["stream_key"], (tenant, n)) for n, _ in forks)
-        return any(key not in whole for key in keys)
-
-    def _event_and_cause(self, key: int, cause: int, name: str) -> tuple[port.StoredEvent, port.StoredEvent]:
-        event = self._event(key, name)
-        because = self._event(cause, "") if cause and cause != key else event
-        return event, because
-
-    def _event(self, key: int, name: str) -> port.StoredEvent:
-        found = self._connection.execute(self._sql["event_at"], (key,)).fetchall()
-        return reads.decode_events(self._connection, found, name)[0]
+        try:
+            _clear_staging(files, folder)
+            files.close(files.open_or_create(fresh))
+            yield fresh
+        finally:
+            _clear_staging(files, folder)
+            files.remove(lock)
+            with contextlib.suppress(OSError):
+                # A store on its way to the same backup may lie in it, too.
+                folder.rmdir()
+    finally:
+        files.close(fd)
 
 
-def _header_kind(header: apsw.SQLiteValue) -> str:
-    return chain.kind_and_ordinal(header)[0] if isinstance(header, bytes) else ""
+def _clear_staging(files: StoreFiles, folder: Path) -> None:
+    for left in folder.glob("copy*"):
+        files.remove(left)
 
 
 LOG_TABLES = ("store", "tenants", "streams", "events", "keys", "blobs", "bases", "notes", "erased")
@@ -136,9 +323,7 @@ LOG_TABLES = ("store", "tenants", "streams", "events", "keys", "blobs", "bases",
 def check_log(path: Path, anchor: Anchor) -> Iterator[int]:
     """Yield the number of events checked so far; raise Corrupt if the log is damaged."""
     with contextlib.closing(database.connect(path, write=False)) as connection:
-        for step in verification.verify_connection(
-            connection, anchor, (), verification.CHECKSUMMED_LOG_TABLES, LOG_TABLES
-        ):
+        for step in verify_connection(connection, anchor, (), CHECKSUMMED_LOG_TABLES, LOG_TABLES):
             if isinstance(step, port.Report):
                 raise_if_faulty(path, step.faults)
             else:
@@ -161,7 +346,7 @@ def derive_all(connection: apsw.Connection, path: Path, derive: port.StreamDeriv
     connection.execute(queries["clear_derived"])
     # An empty cache: what the store cached of rows is stale now.
     batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
-    for tenant in verification.read_tenants(connection):
+    for tenant in database.read_tenants(connection):
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)
         for key, name in _stream_keys_and_names(connection, tenant):
             claims = projections = 0
@@ -169,15 +354,15 @@ def derive_all(connection: apsw.Connection, path: Path, derive: port.StreamDeriv
                 derived = event_erasure.derive_stream(connection, key, name, derive)
                 claims = batch.write_derived(tenant, key, derived)
                 projections = len(derived.projections)
-            begin = reads.read_integer(connection, queries["stream_first"], (key,))
-            last = reads.read_integer(connection, queries["stream_version"], (key,))
+            begin = database.read_integer(connection, queries["stream_first"], (key,))
+            last = database.read_integer(connection, queries["stream_version"], (key,))
             made = port.Rebuilt(
                 made.events + last - begin + 1, made.tenants, made.streams + 1,
                 made.claims + claims, made.projections + projections,
             )  # fmt: skip
             yield made
     # The derived uses say which blobs must exist, so that is checked last.
-    raise_if_faulty(path, verification.blob_faults(connection))
+    raise_if_faulty(path, blob_faults(connection))
     connection.execute(queries["count_rebuild"])
     yield made
 
@@ -205,7 +390,7 @@ def repair_page_checksums(
     database.check_file_header(place)
     lock = ProcessWriteLock(used, Path(f"{place}-lock"))
     try:
-        with error_mapping.translator(str(place)):
+        with database.translator(str(place)):
             lock.acquire(limits.WRITE_LOCK_WAIT_S)
             try:
                 with contextlib.closing(_connect_unverified(place)) as connection:
@@ -229,12 +414,12 @@ def _connect_unverified(path: Path) -> apsw.Connection:
 
 def _check_provable(connection: apsw.Connection, files: StoreFiles, path: Path) -> None:
     queries = database.statements()
-    row = reads.first_row(connection, queries["store_id"], ())
+    row = database.first_row(connection, queries["store_id"], ())
     store_id = row[0] if row and isinstance(row[0], bytes) else b""
     with contextlib.closing(Anchor(files, Path(f"{path}-anchor"), store_id)) as anchor:
         slot, _ = anchor.read()
         faults = [] if slot and slot.store_id == store_id else ["its anchor is missing, so nothing can prove it."]
-        for report in verification.verify_connection(connection, anchor, (), verification.CHECKSUMMED_LOG_TABLES):
+        for report in verify_connection(connection, anchor, (), CHECKSUMMED_LOG_TABLES):
             faults += report.faults if isinstance(report, port.Report) else []
     raise_if_faulty(path, faults + _schema_faults(connection, database.check_schema_version(connection, path)))
 

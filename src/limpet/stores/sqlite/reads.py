@@ -6,66 +6,29 @@ read.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import apsw
 import msgspec
 
-from limpet import errors, limits
-from limpet.stores import chain, port, stream_paths
+from limpet import errors
+from limpet.stores import chain, port
+from limpet.stores.chain import Span, StreamBase
 from limpet.stores.sqlite import database
-from limpet.stores.sqlite.shared_file.anchor import LogHead
-from limpet.stores.stream_paths import Span, StreamBase
-
-TENANT_SHIFT = 40
-"""Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
-
-CHECKSUM_BYTES = 8
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, first_row, read_integer, row_checksum
 
 UNBOUNDED = (1 << 62) - 1
 """Above every version and every time."""
 
-NUMBER_MASK = (1 << TENANT_SHIFT) - 1
-
 _ERASABLE_TYPES = (bytes, type(None))
 """The types of a column that can be erased."""
-
-_msgpack_encoder = msgspec.msgpack.Encoder()
-
-
-def first_row(
-    connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
-) -> tuple[apsw.SQLiteValue, ...] | None:
-    """Return the first row of a query, or None."""
-    return next(connection.execute(query, bindings), None)
-
-
-def read_integer(connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]) -> int:
-    """Return the integer that a query returns, 0 if it returns none."""
-    found = connection.execute(query, bindings).get
-    return found if isinstance(found, int) else 0
-
-
-def row_checksum(*fields: object) -> bytes:
-    """Return the checksum of a row that is not covered by the log's digests."""
-    return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
 def decode_key_record(row: tuple[apsw.SQLiteValue, ...]) -> port.KeyRecord:
     command_hash, begin, end = row
     assert isinstance(command_hash, bytes) and isinstance(begin, int) and isinstance(end, int)
     return port.KeyRecord(command_hash, begin, end)
-
-
-def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
-    if row is None:
-        return LogHead(0, chain.GENESIS_LINK)
-    key, link = row
-    assert isinstance(key, int) and isinstance(link, bytes)
-    return LogHead(key & NUMBER_MASK, link)
 
 
 def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
@@ -200,7 +163,7 @@ def read_path(connection: apsw.Connection, key: int, at: int | None) -> tuple[Sp
     last = last if at is None else min(at, last)
     if not based:
         return (Span(key, key, 1, last),) if last > 0 else ()
-    return stream_paths.resolve_path(key, last, functools.partial(read_bases, connection))
+    return chain.resolve_path(key, last, functools.partial(read_bases, connection))
 
 
 def read_stream(
@@ -217,7 +180,7 @@ def read_stream(
     """Return a stream's events with after < version <= until: the first `limit` of them or the newest."""
     found: list[port.StoredEvent] = []
     query = database.statements()["read_stream_back" if newest else "read_stream"]
-    spans = stream_paths.clip(read_path(connection, key, at), after, UNBOUNDED if until is None else until)
+    spans = chain.clip(read_path(connection, key, at), after, UNBOUNDED if until is None else until)
     for part in reversed(spans) if newest else spans:
         bindings = (part.stream, part.low - 1, part.high, limit - len(found))
         found += decode_events(connection, connection.execute(query, bindings).fetchall(), name)
@@ -245,11 +208,11 @@ def find_version_by_ordinal(connection: apsw.Connection, key: int, name: str, or
     """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
     sql = database.statements()
     spans = read_path(connection, key, at)
-    low, last = 0, stream_paths.event_count(spans)
+    low, last = 0, chain.event_count(spans)
     high = last
     while low < high:
         middle = (low + high) // 2
-        place = stream_paths.locate(spans, middle)
+        place = chain.locate(spans, middle)
         row = first_row(connection, sql["header_at"], place)
         if row is None:
             raise errors.Corrupt(f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]})
@@ -257,7 +220,7 @@ def find_version_by_ordinal(connection: apsw.Connection, key: int, name: str, or
             high = middle
         else:
             low = middle + 1
-    return stream_paths.locate(spans, low)[1] if low < last else 0
+    return chain.locate(spans, low)[1] if low < last else 0
 
 
 def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text: str) -> int:
@@ -269,9 +232,7 @@ def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text:
         return made if made <= spans[0].high else 0
     stretches = msgspec.json.encode([span.stretch for span in spans]).decode()
     found = connection.execute(database.statements()["claims_among"], (text, stretches))
-    return stream_paths.find_claim_version(
-        spans, [(s, v) for s, v in found if isinstance(s, int) and isinstance(v, int)]
-    )
+    return chain.find_claim_version(spans, [(s, v) for s, v in found if isinstance(s, int) and isinstance(v, int)])
 
 
 def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snapshot | None:
@@ -279,7 +240,7 @@ def read_snapshot(connection: apsw.Connection, key: int, name: str) -> port.Snap
     match first_row(connection, database.statements()["snapshot"], (key,)):
         case (int(version), int(fold), bytes(state), bytes(check), bytes(link)):
             whole = row_checksum(key, version, fold, state, link) == check
-            if not whole or not stream_paths.clip(read_path(connection, key, None), version - 1, version):
+            if not whole or not chain.clip(read_path(connection, key, None), version - 1, version):
                 return None
             return port.Snapshot(name, version, fold, state)
         case _:
@@ -310,141 +271,3 @@ def projection_query(query: port.Query) -> tuple[str, dict[str, apsw.SQLiteValue
         bindings |= {"terms": msgspec.json.encode(terms).decode(), "terms_count": len(terms)}
     parts.append(sql["query_page"])
     return "\n".join(parts), bindings
-
-
-CACHE_ENTRIES_MAX = 10_000
-"""Streams and row shapes that are cached at most."""
-
-ProjectionShape = tuple[object, ...]
-"""The indexed columns of a projection. A row with the same shape needs no index update."""
-
-
-class SQLiteCache:
-    """What one open store caches: numbers of tenants and streams, heads, versions, stretches, row shapes.
-
-    A stale version, claim or shape fails a constraint when it is written. Heads have no such constraint, so they
-    are dropped whenever another process has committed; names are dropped after an erasure.
-    """
-
-    def __init__(self) -> None:
-        self.sql = database.statements()
-        self._tenants: dict[str, int] = {}
-        self._streams: dict[tuple[int, str], int] = {}
-        self._new_tenants: dict[str, int] = {}
-        self._new_streams: dict[tuple[int, str], int] = {}
-        self.heads: dict[int, LogHead] = {}
-        self.versions: dict[int, int] = {}
-        self.stretches: dict[int, tuple[int, tuple[Span, ...]]] = {}
-        self.shapes: dict[tuple[int, str, str], ProjectionShape] = {}
-        self.anchor_is_current = False
-
-    def tenant_number(self, connection: apsw.Connection, name: str) -> int:
-        """Return a tenant's number, 0 if it has none yet."""
-        found = self._tenants.get(name)
-        if found is None:
-            found = read_integer(connection, self.sql["tenant_number"], (name,))
-            if found:
-                known = self._new_tenants if connection.in_transaction else self._tenants
-                known[name] = found
-        return found
-
-    def stream_key(self, connection: apsw.Connection, tenant: int, name: str) -> int:
-        """Return a stream's key, 0 if it has none yet."""
-        if not connection.in_transaction:
-            # Without the write lock, a rename by another process would go unnoticed: no caching.
-            return read_integer(connection, self.sql["stream_key"], (tenant, name))
-        found = self._streams.get((tenant, name))
-        if found is None:
-            found = read_integer(connection, self.sql["stream_key"], (tenant, name))
-            if found:
-                known = self._new_streams
-                if len(known) > CACHE_ENTRIES_MAX:
-                    known.clear()
-                known[tenant, name] = found
-        return found
-
-    def add_tenant(self, connection: apsw.Connection, name: str) -> int:
-        """Give a tenant its number."""
-        made = read_integer(connection, self.sql["tenants_max"], ()) + 1
-        connection.execute(self.sql["add_tenant"], (made, name, row_checksum(made, name)))
-        self._new_tenants[name] = made
-        return made
-
-    def keep_new(self) -> None:
-        """Keep what the committed transaction found and added."""
-        if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
-            for entries in (self._streams, self.versions, self.stretches, self.shapes):
-                entries.clear()
-        if self._new_tenants or self._new_streams:
-            self._tenants |= self._new_tenants
-            self._streams |= self._new_streams
-            self._new_tenants.clear()
-            self._new_streams.clear()
-
-    def forget_heads(self) -> None:
-        """Drop cached values that no database constraint would reject if stale."""
-        self.heads.clear()
-        self.anchor_is_current = False
-
-    def forget_streams(self) -> None:
-        """Drop everything about streams: after an erasure a name may belong to another stream."""
-        self._streams.clear()
-        self.forget_hints()
-
-    def forget_hints(self) -> None:
-        """Drop what other processes may have changed, and what a failed transaction has added."""
-        self._new_tenants.clear()
-        self._new_streams.clear()
-        self.versions.clear()
-        self.stretches.clear()
-        self.shapes.clear()
-        self.forget_heads()
-
-
-class ReadConnectionPool:
-    """A pool of read connections. Each is used by one caller at a time."""
-
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
-        self._connect = connect
-        self._free: list[apsw.Connection] = []
-        self._generation = 0
-        self._closed = False
-
-    @contextlib.contextmanager
-    def borrow(self) -> Iterator[apsw.Connection]:
-        """Yield a connection that no other thread uses."""
-        if self._closed:
-            raise errors.EngineClosed
-        generation = self._generation
-        try:
-            # Without a lock: `list.pop` and `append` are atomic.
-            connection = self._free.pop()
-        except IndexError:
-            connection = self._connect()
-        try:
-            yield connection
-        finally:
-            if len(self._free) >= limits.READERS_MAX:
-                connection.close()
-            else:
-                self._free.append(connection)
-            if self._closed or generation != self._generation:
-                # Checked after the append: a `close` in between has missed this connection.
-                self._drop(connection)
-
-    def renew(self) -> None:
-        """Close all idle connections; those in use close when they are returned."""
-        self._generation += 1
-        free, self._free = self._free, []
-        for connection in free:
-            connection.close()
-
-    def _drop(self, connection: apsw.Connection) -> None:
-        with contextlib.suppress(ValueError):
-            self._free.remove(connection)
-        connection.close()
-
-    def close(self) -> None:
-        """Close every connection; those in use close when they are returned."""
-        self._closed = True
-        self.renew()

@@ -17,30 +17,99 @@ import apsw
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
 from limpet.stores import port, store_copy
-from limpet.stores.chain import RandomPool
-from limpet.stores.erasure import Erasure, ErasureCounts, ErasureReplay
-from limpet.stores.port import WriteLockGuard, check_note
-from limpet.stores.sqlite import database, error_mapping, event_erasure, log_writes, maintenance, reads, verification
-from limpet.stores.sqlite.error_mapping import ErrorTranslator
-from limpet.stores.sqlite.reads import NUMBER_MASK, TENANT_SHIFT, ReadConnectionPool, SQLiteCache
-from limpet.stores.sqlite.shared_file.anchor import Anchor, LogHead
+from limpet.stores.chain import RandomPool, check_note
+from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, WriteLockGuard
+from limpet.stores.sqlite import database, event_erasure, log_writes, maintenance, reads
+from limpet.stores.sqlite.database import (
+    NUMBER_MASK,
+    TENANT_SHIFT,
+    ErrorTranslator,
+    ReadConnectionPool,
+    SQLiteCache,
+    Synchronous,
+)
+from limpet.stores.sqlite.shared_file import store_files
 from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff
-from limpet.stores.sqlite.shared_file.commit_hook import CommitHook
-from limpet.stores.sqlite.shared_file.file_identity import DeviceInode, FileIdentity
-from limpet.stores.sqlite.shared_file.store_files import MEMORY_FILE_SYSTEMS, StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import CommitSignal, ProcessWriteLock
+from limpet.stores.sqlite.shared_file.store_files import (
+    MEMORY_FILE_SYSTEMS,
+    Anchor,
+    CommitSignal,
+    DeviceInode,
+    FileIdentity,
+    LogHead,
+    ProcessWriteLock,
+    StoreFiles,
+)
 
 _VERSION_COUNTER_NAME = ""
 
 
 def _decode_note(tenant: str, row: tuple[apsw.SQLiteValue, ...]) -> port.Note:
     match row:
-        case (str(name), int(version), bytes(value), bytes(check)) if check == reads.row_checksum(
+        case (str(name), int(version), bytes(value), bytes(check)) if check == database.row_checksum(
             tenant, name, version, value
         ):
             return port.Note(value, version)
         case _:
             raise errors.Corrupt("a stored note is not what was written.", facts={"tenant": tenant})
+
+
+class CommitHook:
+    """Called around every commit, by the holder of the write lock. This one does nothing."""
+
+    synchronous: Synchronous = "FULL"
+    reports_anchor = True
+    """Whether `remarks` mention a replaced anchor."""
+    kept = False
+    """Whether `commit` has made the open transaction durable, so that it takes effect even if SQLite fails to commit."""
+
+    def lock_path(self, store: Path) -> Path:
+        """Return the path of the lock file."""
+        return Path(f"{store}-lock")
+
+    def erased_list_path(self, store: Path) -> Path:
+        """Return the path of the list of erased events."""
+        return store_files.erased_list_path(store)
+
+    def store_id_for_new(self, made: bytes) -> bytes:
+        """Return the id of a store that is being created: `made` unless the hook has one."""
+        return made
+
+    def attach(self, connection: apsw.Connection) -> None:
+        """Prepare a connection that will write."""
+
+    def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
+        """Apply what the hook has and the store lacks, in own transactions; return remarks for people."""
+        del connection
+        return ()
+
+    def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
+        """Apply in the open transaction what the store lacks; return whether anything was missing.
+
+        If so, the caller commits and calls again. `others`: other processes have committed since the last call.
+        """
+        del connection, others
+        return False
+
+    def commit(self, connection: apsw.Connection) -> None:
+        """Write the changes of the open transaction, durable on return, and set `kept`. SQLite commits afterwards."""
+
+    def rolled_back(self) -> None:
+        """Drop the changes of the open transaction."""
+
+    def scrub(self, connection: apsw.Connection) -> errors.Error | None:
+        """Remove all content that the store no longer has; durable on return. No transaction is open.
+
+        Returns the error of a part that could not be removed; everything else is done.
+        """
+        del connection
+        return None
+
+    def before_close(self) -> None:
+        """Remove what only an open store needs."""
+
+    def close(self) -> None:
+        """Close every file."""
 
 
 class SQLiteStore:
@@ -63,7 +132,7 @@ class SQLiteStore:
         self._files = files
         self._random = RandomPool(random)
         self._sql = database.statements()
-        self._error_translator = error_mapping.translator(str(path))
+        self._error_translator = database.translator(str(path))
         self._thread_lock = threading.RLock()
         self._holder: int | None = None
         self._cache = SQLiteCache()
@@ -73,7 +142,6 @@ class SQLiteStore:
         self._seen_data_version: int | None = None
         self._cache_epoch = 0
         self._process_lock = ProcessWriteLock(files, self._commit_hook.lock_path(path))
-        self._write_lock = WriteLockGuard(self.acquire_write_lock, self.release_write_lock)
         self._handoff = CommitHandoff(files, self._process_lock, random)
         self._commit_signal = CommitSignal()
         self._readers = ReadConnectionPool(lambda: database.connect(path, write=False))
@@ -100,9 +168,9 @@ class SQLiteStore:
                     store_id = self._store_id = database.read_store_id(self._writer, self.path)
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
-                    verification.check_foreign_checkpoint(self._writer, self._anchor, had_log=had_log)
+                    database.check_foreign_checkpoint(self._writer, self._anchor, had_log=had_log)
                     told = self._commit_hook.opened(self._writer)
-                    noted = verification.compare_anchor(self._writer, self._anchor, store_id)
+                    noted = database.compare_anchor(self._writer, self._anchor, store_id)
                     self.remarks = (*told, *noted) if self._commit_hook.reports_anchor else told
                     database.enable_checkpoint_on_close(self._writer)
                     self._file_identity.accept(found)
@@ -136,7 +204,7 @@ class SQLiteStore:
 
     def write_lock(self) -> WriteLockGuard:
         """Hold the write lock among threads and processes; yield whether this store object committed last."""
-        return self._write_lock
+        return WriteLockGuard(self)
 
     def acquire_write_lock(self) -> bool:
         """Acquire the write lock, or raise and hold nothing. Raises StoreBusy and EngineClosed."""
@@ -226,7 +294,7 @@ class SQLiteStore:
         return False
 
     def _update_cache_epoch(self) -> None:
-        rebuilt = reads.read_integer(self._writer, self._sql["rebuilt"], ())
+        rebuilt = database.read_integer(self._writer, self._sql["rebuilt"], ())
         if rebuilt != self._cache_epoch or not self._handoff.has_layout:
             self._cache.forget_streams()
             self._handoff.set_layout(database.SCHEMA_VERSION, self._file_identity.database_inode, rebuilt)
@@ -252,7 +320,7 @@ class SQLiteStore:
             writer, found = self._connect_writer()
             undo.callback(writer.close)
             self._commit_hook.opened(writer)
-            verification.compare_anchor(writer, self._anchor, self._store_id)
+            database.compare_anchor(writer, self._anchor, self._store_id)
             database.enable_checkpoint_on_close(writer)
             undo.pop_all()
         self._file_identity.accept(found)
@@ -270,10 +338,10 @@ class SQLiteStore:
             # The data version counts own commits too. After an interrupt in between, this commit counts as another
             # process's, which only drops caches.
             self._cursor.execute("COMMIT")
-        except error_mapping.DRIVER_ERRORS as error:
+        except database.DRIVER_ERRORS as error:
             # The hook has made it durable, and the next holder of the lock applies it: the effect is unknown here.
             if self._commit_hook.kept:
-                raise error_mapping.unknown_outcome_error(f"{self.path} can't be written ({error})") from error
+                raise database.unknown_outcome_error(f"{self.path} can't be written ({error})") from error
             raise
         self._seen_data_version = self._writer.data_version("main")
 
@@ -322,9 +390,7 @@ class SQLiteStore:
         try:
             self._anchor.write_prepared(slot, data)
         except OSError as error:
-            raise error_mapping.unknown_outcome_error(
-                f"the anchor of {self.path} can't be written ({error})"
-            ) from error
+            raise database.unknown_outcome_error(f"the anchor of {self.path} can't be written ({error})") from error
         self._cache.heads |= batch.heads
         self._cache.anchor_is_current = True
         self._commit_signal.notify()
@@ -337,7 +403,7 @@ class SQLiteStore:
                 self._file_identity.check()
         except errors.Unavailable as gone:
             return gone
-        return error_mapping.to_error(error, str(self.path))
+        return database.to_error(error, str(self.path))
 
     def _abandon_writer(self) -> None:
         # After a failed write the state of the connection's cache and of the kernel's is unknown:
@@ -371,13 +437,16 @@ class SQLiteStore:
 
         `quietly`: no cache depends on the change.
         """
-        with self.write_lock() as caches_valid, self._error_translator:
-            with self._transaction() as writer:
+        caches_valid = self.acquire_write_lock()
+        try:
+            with self._error_translator, self._transaction() as writer:
                 yield writer
             # The next holder of the write lock compares the data version, and so learns of this change and of
             # what other processes had written before it.
             if not (quietly and caches_valid):
                 self._seen_data_version = None
+        finally:
+            self.release_write_lock()
 
     @contextlib.contextmanager
     def _transaction(self, heads: Mapping[int, LogHead] | None = None) -> Iterator[apsw.Connection]:
@@ -406,7 +475,7 @@ class SQLiteStore:
             key = self._stream_key(connection, tenant, stream)
             if key and position is not None:
                 return reads.find_version_at(connection, key, position)
-            return reads.read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
+            return database.read_integer(connection, self._sql["stream_version"], (key,)) if key else 0
 
     def read(
         self,
@@ -438,8 +507,8 @@ class SQLiteStore:
             base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base:
                 return 0
-            return reads.decode_head(
-                reads.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
+            return database.decode_head(
+                database.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
             ).position
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
@@ -462,13 +531,13 @@ class SQLiteStore:
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         """Return what an idempotency key was used for."""
         with self._read_connection() as connection:
-            row = reads.first_row(connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key))
+            row = database.first_row(connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key))
             return reads.decode_key_record(row) if row else None
 
     def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
         """Return one projection."""
         with self._read_connection() as connection:
-            row = reads.first_row(
+            row = database.first_row(
                 connection, self._sql["projection"], (self._cache.tenant_number(connection, tenant), kind, id)
             )
             return reads.decode_projection(row) if row else None
@@ -495,7 +564,7 @@ class SQLiteStore:
     def pending_erasures(self) -> bytes | None:
         """Return the pending work of erasures, None once `scrub` has completed."""
         with self._read_connection() as connection:
-            row = reads.first_row(connection, self._sql["pending"], ())
+            row = database.first_row(connection, self._sql["pending"], ())
             return row[0] if row and isinstance(row[0], bytes) else None
 
     def tenants(self) -> list[str]:
@@ -506,7 +575,7 @@ class SQLiteStore:
     def cache_epoch(self, tenant: str) -> int:  # noqa: ARG002 - here it is one count for all
         """Return how often the store was rebuilt or erased from."""
         with self._read_connection() as connection:
-            return reads.read_integer(connection, self._sql["rebuilt"], ())
+            return database.read_integer(connection, self._sql["rebuilt"], ())
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many."""
@@ -522,7 +591,7 @@ class SQLiteStore:
             return self._read_note(connection, tenant, name)
 
     def _read_note(self, connection: apsw.Connection, tenant: str, name: str) -> port.Note | None:
-        row = reads.first_row(connection, self._sql["note"], (tenant, name))
+        row = database.first_row(connection, self._sql["note"], (tenant, name))
         return _decode_note(tenant, row) if row else None
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
@@ -538,7 +607,7 @@ class SQLiteStore:
             counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
             version = (counted.version if counted else 0) + 1
             for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
-                writer.execute(self._sql["put_note"], (tenant, *row, reads.row_checksum(tenant, *row)))
+                writer.execute(self._sql["put_note"], (tenant, *row, database.row_checksum(tenant, *row)))
             return True
 
     def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
@@ -557,8 +626,8 @@ class SQLiteStore:
                 base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
                 if not base:
                     return False
-                row = reads.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
-                return reads.decode_head(row).position > after
+                row = database.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
+                return database.decode_head(row).position > after
 
         return self._commit_signal.wait(has_later_events, timeout_s)
 
@@ -566,7 +635,7 @@ class SQLiteStore:
         """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
         self._check_open()
         with self._error_translator:
-            yield from verification.verify_file(self.path, self._anchor, self.remarks)
+            yield from maintenance.verify_file(self.path, self._anchor, self.remarks)
 
     def rebuild(self, derive: port.StreamDeriver) -> Generator[int | port.Rebuilt]:
         """Verify the log, then derive everything again, in one transaction."""
@@ -582,8 +651,12 @@ class SQLiteStore:
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Remove payloads from the log in one transaction; the anchor is written before this returns."""
-        with self.write_lock(), self._error_translator:
-            return self._erase(erasure, derive)
+        self.acquire_write_lock()
+        try:
+            with self._error_translator:
+                return self._erase(erasure, derive)
+        finally:
+            self.release_write_lock()
 
     def _erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         heads: dict[int, LogHead] = {}
@@ -641,15 +714,19 @@ class SQLiteStore:
 
         Rewrites the database, empties its log, clears the hand-off mailboxes and completes the erased list.
         """
-        with self.write_lock(), self._error_translator:
-            incomplete = self._scrub(done, left)
+        self.acquire_write_lock()
+        try:
+            with self._error_translator:
+                incomplete = self._scrub(done, left)
+        finally:
+            self.release_write_lock()
         if incomplete is not None:
             raise incomplete
 
     def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
         """Return the error that keeps the scrub pending although every other step is done."""
         list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
-        row = reads.first_row(self._writer, sql["pending"], ())
+        row = database.first_row(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
             if left:
                 # Nothing was pending, so there is nothing to scrub.
@@ -668,14 +745,14 @@ class SQLiteStore:
             # Idle read connections would keep the log from being emptied.
             self._readers.renew()
             incomplete = self._commit_hook.scrub(self._writer)
-            maintenance.rewrite_file(self._writer, self.path)
+            event_erasure.rewrite_file(self._writer, self.path)
             # Where commits are not synced, nothing else brings the empty log to the disk.
             self._files.sync(Path(f"{self.path}-wal"))
             self._handoff.clear_mailboxes()
             self._files.sync(self._commit_hook.lock_path(self.path))
             self._anchor.write({})
             self._begin()
-            self._writer.execute(sql["put_listed"], (event_erasure.erased_list_checksum(list_path),))
+            self._writer.execute(sql["put_listed"], (store_files.erased_list_checksum(list_path),))
             rest = b"\n" + rest if incomplete else rest
             if rest:
                 self._writer.execute(sql["set_pending"], (rest,))
@@ -694,10 +771,10 @@ class SQLiteStore:
     def _finish_erasures(self, again: ErasureReplay | None) -> None:
         """Repeat listed erasures if the file is a restored backup, and complete an interrupted scrub."""
         list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
-        row, repeated = reads.first_row(self._writer, sql["listed"], ()), False
-        if (check := event_erasure.erased_list_checksum(list_path)) and (row is None or row[0] != check):
-            erasures = maintenance.ErasuresToRepeat(
-                self._writer, event_erasure.read_erased_list(list_path), self._store_id
+        row, repeated = database.first_row(self._writer, sql["listed"], ()), False
+        if (check := store_files.erased_list_checksum(list_path)) and (row is None or row[0] != check):
+            erasures = event_erasure.ErasuresToRepeat(
+                self._writer, store_files.read_erased_list(list_path), self._store_id
             )
             if erasures and again is None:
                 raise errors.Refused(
@@ -708,7 +785,7 @@ class SQLiteStore:
                 for erasure in list(erasures.erasures(again, again.now_us())):
                     self._erase(erasure, again.derive)
                     repeated = True
-        pending = reads.first_row(self._writer, sql["pending"], ())
+        pending = database.first_row(self._writer, sql["pending"], ())
         if pending is not None and (repeated or pending[0] in (b"", b"\n")):
             try:
                 incomplete = self._scrub(b"\n" if pending[0] == b"\n" else b"", b"")
@@ -721,7 +798,7 @@ class SQLiteStore:
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts."""
         with self._read_connection() as connection:
-            facts = verification.store_status(connection, self.path)
+            facts = maintenance.store_status(connection, self.path)
             return {**facts, "durability": self.durability, "notes": list(self.remarks)}
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
@@ -729,7 +806,7 @@ class SQLiteStore:
         self._check_open()
         with self._error_translator, contextlib.closing(database.connect(self.path, write=False)) as connection:
             place = Path(target).expanduser().resolve()
-            yield from verification.copy_database(self._files, connection, place)
+            yield from maintenance.copy_database(self._files, connection, place)
 
     def close(self) -> None:
         """Close every connection and file. Closing twice is fine."""

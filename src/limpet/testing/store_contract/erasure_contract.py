@@ -15,21 +15,25 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.stores.erasure import Erasure, ErasureCounts, RedactedPayload, StreamErasure, is_erased_stream, is_notice
+from limpet.stores.chain import is_erased_stream, is_notice
 from limpet.stores.port import (
     Append,
     BlobLoader,
     DerivedState,
+    Erasure,
+    ErasureCounts,
     KeyUse,
     NewEvent,
     Projection,
     Query,
     RawEvent,
     RawKey,
+    RedactedPayload,
     Snapshot,
     Stale,
     Store,
     StoredEvent,
+    StreamErasure,
     StreamWrite,
 )
 from limpet.stores.volatile import VolatileStore

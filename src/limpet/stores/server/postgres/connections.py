@@ -33,12 +33,11 @@ from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
 from limpet import errors, limits
-from limpet.stores import urls
+from limpet.stores import split_statements, urls
 from limpet.stores.port import DURABILITY_LEVELS
 from limpet.stores.server import driver
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.postgres import error_mapping, serialization
-from limpet.stores.sql_statements import split_statements
 
 
 def sql_text(name: str) -> str:

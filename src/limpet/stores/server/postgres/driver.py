@@ -20,7 +20,7 @@ from psycopg import sql
 
 from limpet import errors, limits
 from limpet.core.values.json_values import Json
-from limpet.stores import chain, port, stream_paths
+from limpet.stores import chain, port
 from limpet.stores.server import checked_reads
 from limpet.stores.server.driver import (
     NOTE_TRIES_MAX,
@@ -453,7 +453,7 @@ def _clamp_bigint(number: int) -> int:
 def _stream_row(row: Sequence[Any]) -> StreamRow:
     number, name, first, version, flat, checksum = row[:_STREAM_COLUMNS]
     parts = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
-    bases = tuple(stream_paths.StreamBase(*part) for part in parts)
+    bases = tuple(chain.StreamBase(*part) for part in parts)
     return StreamRow(number, _decode_text(name), first, version, bases, checksum)
 
 

@@ -17,7 +17,7 @@ from typing import Final, TypeVar, cast
 import msgspec
 
 from limpet import errors
-from limpet.stores import chain, port, stream_paths
+from limpet.stores import chain, port
 from limpet.stores.server import driver
 
 _PLAIN_NAME_BYTES_MAX: Final = 48
@@ -174,7 +174,7 @@ def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
     )
 
 
-def pack_base(one: stream_paths.StreamBase) -> bytes:
+def pack_base(one: chain.StreamBase) -> bytes:
     """Return a base as it is kept. The script `clean_rebuild` reads its first entry."""
     return pack((one.stretch, one.first, one.source, one.version))
 
@@ -340,8 +340,8 @@ def unpack_stream(answer: object) -> driver.StreamRow:
     )
 
 
-def _unpack_base(content: bytes) -> stream_paths.StreamBase:
-    return stream_paths.StreamBase(*unpack(content, tuple[int, int, int, int]))
+def _unpack_base(content: bytes) -> chain.StreamBase:
+    return chain.StreamBase(*unpack(content, tuple[int, int, int, int]))
 
 
 def unpack_events(answer: object) -> list[driver.FeedRow]:

@@ -23,8 +23,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import port
-from limpet.stores.sqlite.shared_file.store_files import StoreFiles
-from limpet.stores.sqlite.shared_file.write_lock import ProcessWriteLock
+from limpet.stores.sqlite.shared_file.store_files import ProcessWriteLock, StoreFiles
 
 LOCK_FILE_MAGIC: Final = b"LPTURNS1"
 MAILBOXES: Final = 32
