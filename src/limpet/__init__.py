@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import CompactionLevel, CompactionStrategy, ContextHandle, ContextPriority
-from limpet.core.values.frame_state import Frame, FrameStatus, Scope, SuspensionToken
+from limpet.core.values.frame_state import Frame, FrameStatus, Scope, SuspensionToken, TokenBudget
 from limpet.core.values.messages import Message, MessageCategory, ToolCallRequest, ToolCallResult
 from limpet.core.values.session_state import WindowPolicy
 from limpet.core.windows.pack import ContextPack

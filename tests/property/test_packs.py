@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from limpet import CompactionLevel, ContextPriority, errors
 from limpet.core.values import messages
 from limpet.core.values.context import ContextHandle, Fate, HandleType
-from limpet.core.values.pack_parts import BriefContext
 from limpet.core.windows import pack_assembly
 from limpet.core.windows import window as windows
-from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack import BriefContext, ContextPack, ConversationMoment
 from limpet.core.windows.pack_assembly import PackInput
 from limpet.testing import providers
 from tests.property.window_checks import Talk, count, pieces

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from limpet import Message, errors
-from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, HandleType, handle_pages
-from limpet.core.values.frame_state import Frame, FrameStatus, Scope
-from limpet.core.values.pack_parts import BriefContext
+from limpet.core.values.frame_state import Frame, FrameStatus, Scope, TokenBudget
 from limpet.core.windows import pack_assembly
 from limpet.core.windows import window as windows
-from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack import BriefContext, ContextPack, ConversationMoment
 from limpet.core.windows.pack_assembly import HandleContent, PackInput
 from limpet.core.windows.summary import message_text
 from limpet.core.windows.window import CounterInfo, WindowMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet import Message, MessageCategory
-from limpet.core.rules import continuation
+from limpet.core.rules import session_rules
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
@@ -42,7 +42,7 @@ class Conversation:
     def messages(self, at: int = -1) -> list[Message]:
         return [fact.message for fact in self.logs[at] if isinstance(fact, e.MessageAddedEvent)]
 
-    def carry(self, carry: continuation.CarriedVersions, *messages: Message) -> None:
+    def carry(self, carry: session_rules.CarriedVersions, *messages: Message) -> None:
         state, log = self.states[-1], self.logs[-1]
 
         def at(version: int) -> Message:
@@ -52,8 +52,8 @@ class Conversation:
 
         since = log[carry.since - 1 :] if carry.since else []
         turn = [fact.message for fact in since if isinstance(fact, e.MessageAddedEvent)]
-        opening = continuation.first_messages(
-            state, [at(version) for version in carry.singles], turn, continuation.transition_marker(state)
+        opening = session_rules.first_messages(
+            state, [at(version) for version in carry.singles], turn, session_rules.transition_marker(state)
         )
         command = c.ContinueSession(
             session_id=state.id, next_id=f"s{len(self.states)}", carried=opening, messages=messages
@@ -61,7 +61,7 @@ class Conversation:
         self._begin(command, state)
 
     def add(self, *messages: Message) -> None:
-        carry = continuation.carry_if_due(self.states[-1], messages, self.max)
+        carry = session_rules.carry_if_due(self.states[-1], messages, self.max)
         if carry is not None:
             self.carry(carry, *messages)
             return
@@ -80,10 +80,10 @@ def markers(messages: list[Message]) -> list[Message]:
 @pytest.mark.req("B-13")
 def test_full_means_at_the_number_or_over_it():
     talk = Conversation(3, SYSTEM, user())
-    assert not continuation.is_full(talk.states[0], 3)
+    assert not session_rules.is_full(talk.states[0], 3)
     talk.add(answer())
-    assert continuation.is_full(talk.states[0], 3)
-    assert continuation.is_full(talk.states[0], 2)
+    assert session_rules.is_full(talk.states[0], 3)
+    assert session_rules.is_full(talk.states[0], 2)
 
 
 @pytest.mark.req("B-17", "B-14")
@@ -136,7 +136,7 @@ def test_an_open_group_goes_along_whole_and_can_be_answered_there():
 @pytest.mark.req("B-14", "A-9")
 def test_continuing_on_request_carries_an_open_group():
     talk = Conversation(100, SYSTEM, user("q"), asking("a", "b"), giving("a"))
-    talk.carry(continuation.carry_on_request(talk.states[0], 100))
+    talk.carry(session_rules.carry_on_request(talk.states[0], 100))
     new = talk.states[1]
     assert [call.call_id for call in new.open_calls] == ["b"]
     assert talk.states[0].open_calls == ()
@@ -147,7 +147,7 @@ def test_continuing_on_request_carries_an_open_group():
 @pytest.mark.req("B-14")
 def test_continuing_on_request_between_turns_carries_system_and_context_only():
     talk = Conversation(100, SYSTEM, user("q"), answer("a"), CONTEXT)
-    talk.carry(continuation.carry_on_request(talk.states[0], 100))
+    talk.carry(session_rules.carry_on_request(talk.states[0], 100))
     assert [message.content for message in talk.messages(1)][:2] == ["S", "doc"]
     assert talk.states[1].message_count == 3 and talk.states[1].uncarried_count == 0
 

@@ -11,8 +11,7 @@ from limpet.cli import exit_codes
 from limpet.cli.options import CommonOptions
 from limpet.cli.output import Output
 from limpet.cli.subcommands import frame_tree_commands
-from limpet.core.values.budget import TokenBudget
-from limpet.core.values.frame_state import Frame, FrameStatus, Scope
+from limpet.core.values.frame_state import Frame, FrameStatus, Scope, TokenBudget
 
 replace = msgspec.structs.replace
 

@@ -13,8 +13,8 @@ import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.formats import codec
-from limpet.core.values.json_values import freeze, thaw
 from limpet.core.values.messages import checked_id
+from limpet.core.values.validation import freeze, thaw
 
 
 class Text(str):

@@ -6,7 +6,7 @@ import pytest
 
 from limpet import CompactionLevel, Message, errors
 from limpet.core.values.context import Fate
-from limpet.core.values.pack_parts import BriefContext, SegmentType
+from limpet.core.windows.pack import BriefContext, SegmentType
 from limpet.testing import providers
 from tests.unit.pack_steps import Library, assemble, handle, level, marks, shown, wanted
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors
-from limpet.core.rules import call_pairs
+from limpet.core.rules import session_rules
 from limpet.core.values.session_state import OpenCall
 
 
@@ -20,13 +20,13 @@ def giving(*call_ids: str) -> Message:
     return Message("tool", tool_results=[ToolCallResult(id_, "r") for id_ in call_ids])
 
 
-def follow(messages: Sequence[Message]) -> tuple[call_pairs.OpenToolCalls, tuple[str, ...]]:
+def follow(messages: Sequence[Message]) -> tuple[session_rules.OpenToolCalls, tuple[str, ...]]:
     """Add messages one by one; return what is open and answered at the end."""
-    open_calls: call_pairs.OpenToolCalls = ()
+    open_calls: session_rules.OpenToolCalls = ()
     answered: tuple[str, ...] = ()
     for message in messages:
-        call_pairs.check_message(open_calls, answered, message)
-        open_calls, answered = call_pairs.calls_after(open_calls, answered, message)
+        session_rules.check_message(open_calls, answered, message)
+        open_calls, answered = session_rules.calls_after(open_calls, answered, message)
     return open_calls, answered
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits, tokens
 from limpet.core.formats import intake
-from limpet.core.tokens import estimates, registry
+from limpet.core.tokens import counters, estimates
 from tests.unit import multilingual_text, reference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
@@ -37,7 +37,7 @@ def test_exact_counts_are_those_of_the_reference(script: str):
     """22,000 strings in twelve scripts and none: the same tokens, not only as many."""
     texts = multilingual_text.wild(4_000) if script == "wild" else multilingual_text.strings(script, 1_500)
     for name, every in (("o200k_base", 1), ("cl100k_base", 5)):
-        known, ours = reference.encoding(name), registry.load_tokenizer(name)
+        known, ours = reference.encoding(name), counters.load_tokenizer(name)
         chosen = texts[::every]
         theirs = [known.encode_ordinary(text) for text in chosen]
         assert [ours.encode_ordinary(text) for text in chosen] == theirs
@@ -137,7 +137,7 @@ def test_every_counter_loads_passes_its_known_answer_and_counts(name: str):
 class Damaged:
     """A tokenizer that is another one than its name says, as after a bad release."""
 
-    sound = staticmethod(registry.load_tokenizer)
+    sound = staticmethod(counters.load_tokenizer)
 
     def __init__(self, name: str) -> None:
         self._sound = self.sound(name)
@@ -146,26 +146,26 @@ class Damaged:
         return self._sound.encode_ordinary(text.replace("你好", "你 好"))
 
 
-@pytest.mark.parametrize("name", registry.KNOWN_TOKENS)
+@pytest.mark.parametrize("name", counters.KNOWN_TOKENS)
 def test_damaged_tokenizer_counts_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(registry, "load_tokenizer", Damaged)
-    monkeypatch.setattr(registry, "_encoders", {})
+    monkeypatch.setattr(counters, "load_tokenizer", Damaged)
+    monkeypatch.setattr(counters, "_encoders", {})
     for _ in range(2):  # the second look is no milder
         with pytest.raises(errors.WrongTokenizer, match="splintr-rs"):
-            registry.vocabulary_count(name)("hello")
+            counters.vocabulary_count(name)("hello")
 
 
 def test_missing_vocabulary_is_a_wrong_tokenizer():
     with pytest.raises(errors.WrongTokenizer, match="no vocabulary"):
-        registry.load_tokenizer("no-such-thing")
+        counters.load_tokenizer("no-such-thing")
 
 
 def test_vocabulary_is_loaded_once(monkeypatch: pytest.MonkeyPatch):
     loads: list[str] = []
-    sound = registry.load_tokenizer("o200k_base")
-    monkeypatch.setattr(registry, "load_tokenizer", lambda name: loads.append(name) or sound)
-    monkeypatch.setattr(registry, "_encoders", {})
-    count = registry.vocabulary_count("o200k_base")
+    sound = counters.load_tokenizer("o200k_base")
+    monkeypatch.setattr(counters, "load_tokenizer", lambda name: loads.append(name) or sound)
+    monkeypatch.setattr(counters, "_encoders", {})
+    count = counters.vocabulary_count("o200k_base")
     threads = [threading.Thread(target=count, args=("hello",)) for _ in range(8)]
     for thread in threads:
         thread.start()

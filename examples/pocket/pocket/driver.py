@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from limpet import errors
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import port
 from limpet.stores.server import checked_reads
 from limpet.stores.server.driver import (

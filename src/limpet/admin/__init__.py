@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from limpet.admin.log import Admin, Events, LogEvent, Progress
     from limpet.admin.migrate import Migrated
     from limpet.admin.retention import KeptSession, Retained
-    from limpet.core.values.erasure_receipt import Receipt
+    from limpet.core.values.events import Receipt
     from limpet.jobs.tasks import Heartbeat
     from limpet.jobs.worker import Done, TaskStatus, Worker
     from limpet.stores.port import Rebuilt, Report
@@ -47,7 +47,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         __all__,
-        "limpet.core.values.erasure_receipt",
+        "limpet.core.values.events",
         "limpet.stores.port",
         "limpet.admin.log",
         "limpet.admin.async_log",

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from limpet import limits
 from limpet.admin import log
 from limpet.admin.erasure.service import ErasureService
-from limpet.core.values.erasure_receipt import Receipt
+from limpet.core.values.events import Receipt
 from limpet.core.values.frame_state import Frame, TreeState
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.values.validation import Json
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
 from limpet.frames import queries

@@ -20,9 +20,9 @@ from limpet.core.rules.import_rules import ImportTerms, SessionReplay
 from limpet.core.rules.session_rules import checked_metadata
 from limpet.core.values import events as e
 from limpet.core.values import ids
-from limpet.core.values.json_values import EMPTY, Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import DERIVED_METADATA
+from limpet.core.values.validation import EMPTY, Json
 from limpet.sessions.requests import checked_policy
 
 PENGUIN_INDEX: Final = "session_index.json"

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from limpet import errors, limits
 from limpet.admin.erasure.service import ErasureService
-from limpet.core.values.arguments import checked_int, checked_limit, checked_number
-from limpet.core.values.erasure_receipt import Receipt
-from limpet.core.values.events import ErasedEvent, RecordedEvent, TreeErasedEvent
-from limpet.core.values.json_values import Json
+from limpet.core.values.events import ErasedEvent, Receipt, RecordedEvent, TreeErasedEvent
+from limpet.core.values.validation import Json, checked_int, checked_limit, checked_number
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events

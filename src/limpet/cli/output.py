@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
 
 
 # Controls (C0, DEL, C1), line and paragraph separators, everything that turns the direction of

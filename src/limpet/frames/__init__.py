@@ -22,17 +22,18 @@ if TYPE_CHECKING:
         ToolStatus,
         TreeState,
     )
-    from limpet.core.values.pack_parts import (
+    from limpet.core.windows.pack import (
         ContextPackMetadata,
         ContextSegment,
+        ConversationMoment,
         FrameBreadcrumb,
         HandleEntry,
         PackLedger,
+        PackSource,
         SegmentType,
         TokenBreakdown,
         TokenSummary,
     )
-    from limpet.core.windows.pack import ConversationMoment, PackSource
     from limpet.frames.async_state_index import AsyncStateIndex
     from limpet.frames.queries import FrameDifference
 
@@ -73,7 +74,6 @@ if not TYPE_CHECKING:
         __all__,
         "limpet.core.values.frame_state",
         "limpet.core.values.context",
-        "limpet.core.values.pack_parts",
         "limpet.core.windows.pack",
         "limpet.frames.queries",
         "limpet.frames.async_state_index",

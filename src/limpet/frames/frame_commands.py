@@ -18,16 +18,6 @@ from limpet import errors, limits
 from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
-from limpet.core.values.arguments import (
-    check_size,
-    checked_bool,
-    checked_id,
-    checked_instance,
-    checked_number,
-    checked_str,
-    enum_member,
-)
-from limpet.core.values.budget import TokenBudget, checked_token_count
 from limpet.core.values.context import ContextHandle, ResultRef
 from limpet.core.values.frame_state import (
     Decision,
@@ -37,10 +27,22 @@ from limpet.core.values.frame_state import (
     Suspension,
     SuspensionStatus,
     SuspensionToken,
+    TokenBudget,
     ToolEffect,
     ToolRun,
 )
-from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.validation import (
+    Json,
+    check_size,
+    checked_bool,
+    checked_id,
+    checked_instance,
+    checked_number,
+    checked_str,
+    checked_token_count,
+    enum_member,
+    freeze,
+)
 
 UNSET = msgspec.UNSET
 

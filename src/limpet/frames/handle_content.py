@@ -17,9 +17,9 @@ from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.context import TARGET_VERSION_KEY, ContextHandle, HandleType
 from limpet.core.values.events import MessageAddedEvent
-from limpet.core.values.json_values import Json, checked_text
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
+from limpet.core.values.validation import Json, checked_text
 from limpet.core.windows.pack_assembly import HandleContent
 from limpet.core.windows.summary import message_text
 from limpet.runtime import event_reader, state_cache

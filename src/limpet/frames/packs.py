@@ -16,19 +16,17 @@ from limpet import errors, limits
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values import ids
-from limpet.core.values.arguments import checked_bool, checked_choice, checked_id, checked_instance, checked_int
-from limpet.core.values.budget import insufficient_tokens_error
 from limpet.core.values.commands import RecordPack
-from limpet.core.values.context import CompactionLevel, CompactionStrategy, ContextHandle, HandleType
-from limpet.core.values.frame_state import Frame, Scope, TreeState
+from limpet.core.values.context import CompactionLevel, CompactionStrategy, ContextHandle, HandleType, PackSelection
+from limpet.core.values.frame_state import Frame, Scope, TreeState, insufficient_tokens_error
 from limpet.core.values.messages import Message
-from limpet.core.values.pack_parts import BriefContext, PackSelection
 from limpet.core.values.session_state import SessionState
+from limpet.core.values.validation import checked_bool, checked_choice, checked_id, checked_instance, checked_int
 from limpet.core.windows import compaction, pack_assembly, recorded_selection
 from limpet.core.windows import window as windows
 from limpet.core.windows.compaction import CompactionPlan
 from limpet.core.windows.fitter import ContextItem
-from limpet.core.windows.pack import ContextPack, ConversationMoment
+from limpet.core.windows.pack import BriefContext, ContextPack, ConversationMoment
 from limpet.core.windows.pack_assembly import PackInput
 from limpet.frames.handle_content import HandleReader, Resolvers, SessionVersions, find_session
 from limpet.runtime import state_cache

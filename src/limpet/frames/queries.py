@@ -17,11 +17,11 @@ from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules import frame_fold, frame_rules, session_rules
 from limpet.core.values import commands, events
-from limpet.core.values.arguments import checked_id, checked_instance, checked_limit
 from limpet.core.values.commands import CommandRequest
+from limpet.core.values.context import PackSelection
 from limpet.core.values.frame_state import ActorResumeState, Frame, RecoverySummary, Scope, ToolStatus, TreeState
-from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.values.validation import checked_id, checked_instance, checked_limit
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
 from limpet.runtime import state_cache

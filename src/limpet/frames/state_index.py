@@ -17,8 +17,6 @@ from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.rules.frame_rules import is_suspension_open
 from limpet.core.values import commands, ids
-from limpet.core.values.arguments import checked_id, checked_limit
-from limpet.core.values.budget import TokenBudget
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import (
     CompactionLevel,
@@ -37,13 +35,13 @@ from limpet.core.values.frame_state import (
     Suspension,
     SuspensionStatus,
     SuspensionToken,
+    TokenBudget,
     ToolEffect,
     ToolRun,
     TreeState,
 )
-from limpet.core.values.json_values import Json
-from limpet.core.values.pack_parts import BriefContext
-from limpet.core.windows.pack import ContextPack
+from limpet.core.values.validation import Json, checked_id, checked_limit
+from limpet.core.windows.pack import BriefContext, ContextPack
 from limpet.frames import frame_commands, packs
 from limpet.frames.handle_content import Resolver, bind_to_version
 from limpet.frames.packs import FramePackAssembler, PackRequest

@@ -12,9 +12,9 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.values import events, ids
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
+from limpet.core.values.validation import Json
 from limpet.jobs import tasks
 from limpet.jobs.tasks import Heartbeat, Task
 from limpet.memory.index import inverted_index, terms

@@ -18,9 +18,9 @@ from limpet import errors, limits
 from limpet.core.rules import session_rules
 from limpet.core.rules.session_rules import is_continuation_of
 from limpet.core.values import commands, events
-from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import ArchivedMessage, History, TenantUser
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
+from limpet.core.values.validation import Json
 from limpet.jobs import tasks
 from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, LeaseLost, Task, attempt, short_digest
 from limpet.memory.port import MemoryEngine

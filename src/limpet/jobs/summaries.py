@@ -13,8 +13,8 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values import events as e
-from limpet.core.values.json_values import Json
 from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.values.validation import Json
 from limpet.jobs import tasks
 from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, attempt, short_digest
 from limpet.runtime.engine import Engine

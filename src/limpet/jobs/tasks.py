@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.validation import EMPTY, Json
 from limpet.stores import port
 
 Heartbeat = Callable[[], None]

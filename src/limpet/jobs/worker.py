@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.validation import EMPTY, Json
 from limpet.jobs import tasks
 from limpet.jobs.tasks import AttemptFailure, LeaseLost, Task, attempt, backoff_us
 from limpet.runtime.engine import Engine

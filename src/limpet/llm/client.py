@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import checked_text
+from limpet.core.values.validation import checked_text
 from limpet.llm.port import Reply
 
 T = TypeVar("T")

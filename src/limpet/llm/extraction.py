@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from limpet import errors, limits
-from limpet.core.values.json_values import checked_text
 from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
+from limpet.core.values.validation import checked_text
 from limpet.llm import client, transcript
 from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition

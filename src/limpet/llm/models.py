@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from limpet import limits
-from limpet.core.values.json_values import checked_text
+from limpet.core.values.validation import checked_text
 from limpet.llm import client
 from limpet.llm.port import Reply
 

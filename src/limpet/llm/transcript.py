@@ -14,8 +14,8 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json
 
 CountTokens = Callable[[str], int]
 """How many tokens a text has."""

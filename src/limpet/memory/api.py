@@ -12,10 +12,10 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.admin.erasure.service import ErasureService
-from limpet.core.values.erasure_receipt import Receipt
-from limpet.core.values.json_values import checked_text
+from limpet.core.values.events import Receipt
 from limpet.core.values.memory_records import Fact, Hit, MemoryResult, Profile, Source, TenantUser
 from limpet.core.values.messages import checked_id
+from limpet.core.values.validation import checked_text
 from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
 from limpet.memory.archive import Archive

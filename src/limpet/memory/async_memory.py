@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from limpet import limits
-from limpet.core.values.erasure_receipt import Receipt
-from limpet.core.values.json_values import Json
+from limpet.core.values.events import Receipt
 from limpet.core.values.memory_records import ArchivedMessage, Fact, MemoryResult, Profile, SearchHits
+from limpet.core.values.validation import Json
 from limpet.jobs.index_tasks import IndexTask
 from limpet.jobs.offload import QueuedOffload
 from limpet.memory import archive

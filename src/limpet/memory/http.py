@@ -22,7 +22,6 @@ from msgspec import Meta
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import (
     ArchivedMessage,
     Fact,
@@ -34,6 +33,7 @@ from limpet.core.values.memory_records import (
     TenantUser,
 )
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json
 from limpet.memory.facts import sanitizer
 from limpet.memory.port import MemoryEngine
 

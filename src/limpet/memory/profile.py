@@ -17,9 +17,9 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values import commands as c
+from limpet.core.values import memory_records
 from limpet.core.values.memory_records import Profile, ProfilePrompt, TenantUser
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.core.windows import profile_prompt
 from limpet.jobs.tasks import AttemptFailure, attempt
 from limpet.memory.port import MemoryEngine
 from limpet.runtime.engine import Engine
@@ -49,7 +49,7 @@ class Bootstrap:
         self._memory = memory
         self._tokens = tokens
         self._timeout_s = timeout_s
-        self._language = profile_prompt.checked_language(language)
+        self._language = memory_records.checked_language(language)
         self._monotonic = monotonic
         self._mutex = threading.Lock()
         self._requests: dict[int, float] = {}
@@ -74,7 +74,7 @@ class Bootstrap:
 
     def opening(self, user: TenantUser) -> ProfilePrompt | None:
         """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
-        budget = profile_prompt.profile_tokens_left(self._tokens, self._language)
+        budget = memory_records.profile_tokens_left(self._tokens, self._language)
         number = self._begin_request() if budget else None
         if number is None:
             return None
@@ -83,7 +83,7 @@ class Bootstrap:
             self._count_failure(user, profile)
             return None
         self._failures = 0
-        return profile_prompt.fit_profile(profile, self._memory.name, budget=self._tokens, language=self._language)
+        return memory_records.fit_profile(profile, self._memory.name, budget=self._tokens, language=self._language)
 
     def _begin_request(self) -> int | None:
         """Return a number for one more question; None if none is to be asked now."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
 from limpet import errors, limits
-from limpet.core.rules import continuation
+from limpet.core.rules import session_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.commands import FrameCommandBase, PushFrame
@@ -277,7 +277,7 @@ class Engine:
             if request.key is not None or self._is_contended(tenant, session_id):
                 break
             state = known(tenant, session_id)
-            if not continuation.is_simple_append(state, command.max_messages):
+            if not session_rules.is_simple_append(state, command.max_messages):
                 break
             plan = _plan_or_error(deciding.plan_plain_append, request, command, state)
             if not isinstance(plan, CommandPlan):

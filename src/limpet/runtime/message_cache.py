@@ -23,14 +23,13 @@ from limpet.core.values import events as e
 from limpet.core.values import messages
 from limpet.core.values.context import priority_of_metadata
 from limpet.core.values.events import MessageAddedEvent
-from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import CounterCorrection, Cut, SessionState, Summary, WindowPolicy
-from limpet.core.windows import cuts, short_forms
+from limpet.core.values.validation import Json, freeze
 from limpet.core.windows import summary as summaries
-from limpet.core.windows.cuts import CutInput
+from limpet.core.windows import window
 from limpet.core.windows.fitter import ContextItem
-from limpet.core.windows.window import CounterInfo, WindowGap, WindowMessage, WindowPart, WindowSummary
+from limpet.core.windows.window import CounterInfo, CutInput, WindowGap, WindowMessage, WindowPart, WindowSummary
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 from limpet.stores import port
 
@@ -144,7 +143,7 @@ class RecentMessages:
         if found is None:
             if len(self._stubs) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
                 self._stubs.clear()
-            found = self._stubs[said.version] = short_forms.stub_tool_output(said.message)
+            found = self._stubs[said.version] = summaries.stub_tool_output(said.message)
         return found
 
     def window_items(self, counted: object) -> dict[int, ContextItem]:
@@ -626,7 +625,7 @@ class PolicyApplier:
         made = _AppliedEvents(state, events, measure)
         room = policy.budget - measure.counted.overhead
         left = measure.corrected(max(0, made.after.cut.tokens)) if made.after.cut else 0
-        due = anew or cuts.is_cut_due(_live_tokens_max(made.after, measure), room, policy, left)
+        due = anew or window.is_cut_due(_live_tokens_max(made.after, measure), room, policy, left)
         if not due or policy.shares:
             return SessionWrite(writing.session_id, events)
         if drafted:
@@ -661,7 +660,7 @@ class PolicyApplier:
             pieces, fixed = parts.cut_candidates(2 * room + measure.corrected(made.tokens))
             cut = parts.cut
         live = CutInput([*pieces, *made.pieces], fixed + made.fixed, room, cut, after.summary)
-        found = cuts.plan_cut(live, policy, measure.count)
+        found = window.plan_cut(live, policy, measure.count)
         if found is None:
             size = live.fixed + sum(piece.tokens for piece in live.pieces)
             size += after.summary.tokens if after.summary else 0

@@ -15,7 +15,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import codec
-from limpet.core.rules import continuation, session_rules
+from limpet.core.rules import session_rules
 from limpet.core.values import commands, ids
 from limpet.core.values.commands import FrameCommand, FrameCommandBase, ReplaySession
 from limpet.core.values.events import MessageAddedEvent, SessionEvent
@@ -116,7 +116,7 @@ class Planner:
         tenant, command = request.tenant, request.command
         if isinstance(command, commands.AddMessages):
             state = self.state(tenant, command.session_id)
-            if request.key is None and continuation.is_simple_append(state, command.max_messages):
+            if request.key is None and session_rules.is_simple_append(state, command.max_messages):
                 return self.plan_plain_append(request, command, state)
         elif isinstance(command, FrameCommandBase):
             return self._plan_frame_command(request, command)
@@ -134,7 +134,7 @@ class Planner:
     def plan_plain_append(
         self, request: commands.CommandRequest, command: commands.AddMessages, state: SessionState
     ) -> CommandPlan:
-        """Plan messages without a key for a session that `continuation.is_plain`, as most requests are.
+        """Plan messages without a key for a session that `session_rules.is_simple_append`, as most requests are.
 
         The result is that of `_decided` and `_planned`; leaving out their other cases saves a seventh of a commit.
         """
@@ -209,7 +209,7 @@ class Planner:
             command = msgspec.structs.replace(command, session_id=state.id)
         elif isinstance(command, commands.ContinueSession):
             source = session_rules.active_state(state, command.session_id)
-            carry = continuation.carry_on_request(source, command.max_messages)
+            carry = session_rules.carry_on_request(source, command.max_messages)
             command = self.continue_command(tenant, source, carry)
         elif isinstance(command, commands.TrimSession):
             command = self._with_cut(tenant, session_rules.active_state(state, command.session_id), command)
@@ -316,7 +316,7 @@ class Planner:
             here = msgspec.structs.replace(command, session_id=state.id)
         if command.max_messages is None or state.status is not SessionStatus.ACTIVE:
             return here
-        carry = continuation.carry_if_due(state, command.messages, command.max_messages)
+        carry = session_rules.carry_if_due(state, command.messages, command.max_messages)
         if carry is None:
             return here
         continuing_command = self.continue_command(tenant, state, carry, command)
@@ -327,7 +327,7 @@ class Planner:
         self,
         tenant: str,
         state: SessionState,
-        carry: continuation.CarriedVersions,
+        carry: session_rules.CarriedVersions,
         adding: commands.AddMessages | None = None,
     ) -> commands.ContinueSession:
         """Return the command that continues a conversation in a new session, with the messages carried over."""
@@ -336,14 +336,14 @@ class Planner:
         stream = session_stream(state.id)
         singles = [self._read_event(tenant, stream, version) for version in carry.singles]
         standing = messages_of(self._store, tenant, singles)
-        kept = [message for message in standing if continuation.is_carried(message)]
+        kept = [message for message in standing if session_rules.is_carried(message)]
         turn: list[Message] = []
         after = carry.since - 1
         while carry.since and after < state.version:
             found = self._store.read(tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK)
             turn += messages_of(self._store, tenant, found)
             after = found[-1].version
-        opening = continuation.first_messages(state, kept, turn, continuation.transition_marker(state))
+        opening = session_rules.first_messages(state, kept, turn, session_rules.transition_marker(state))
         return commands.ContinueSession(
             session_id=state.id,
             next_id=ids.new_session_id(self._factory),
@@ -351,7 +351,7 @@ class Planner:
             messages=adding.messages if adding else (),
             window=adding.window if adding else None,
             usage=adding.usage if adding else None,
-            summary=continuation.carried_summary(state),
+            summary=session_rules.carried_summary(state),
         )
 
     def _read_event(self, tenant: str, stream: str, version: int) -> port.StoredEvent:

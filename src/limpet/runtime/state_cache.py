@@ -24,9 +24,9 @@ from limpet.core.rules import frame_fold, session_rules
 from limpet.core.values import events
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent, SessionEndedEvent
 from limpet.core.values.frame_state import Decision, Frame, Scope, Suspension, SuspensionStatus, TreeState
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, SessionStatus, session_info
+from limpet.core.values.validation import Json
 from limpet.stores import port, store_copy
 from limpet.stores.chain import is_erased_stream
 

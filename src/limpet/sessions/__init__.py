@@ -9,7 +9,6 @@ from limpet.lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from limpet.admin.async_log import AsyncBetween, AsyncMessages, AsyncMoment, AsyncPastSession
     from limpet.core.values.context import Fate, Ledger, LedgerEntry
-    from limpet.core.values.json_values import Json
     from limpet.core.values.session_state import (
         CounterCorrection,
         Cut,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         SessionStatus,
         Summary,
     )
+    from limpet.core.values.validation import Json
     from limpet.core.windows.window import WindowDifference
     from limpet.sessions.async_sessions import AsyncSessions
     from limpet.sessions.requests import MessageLike, Page, When, Write
@@ -65,7 +65,7 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         __all__,
-        "limpet.core.values.json_values",
+        "limpet.core.values.validation",
         "limpet.core.values.session_state",
         "limpet.core.values.context",
         "limpet.core.windows.window",

@@ -16,9 +16,9 @@ from limpet import limits
 from limpet.admin.async_log import AsyncMessages, AsyncPastSession
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
+from limpet.core.values.validation import Json
 from limpet.core.windows.window import Window
 from limpet.runtime.asyncio_bridge import AsyncioChannel
 from limpet.runtime.commit_queue import CommandResult

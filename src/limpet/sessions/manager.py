@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.rules import continuation, session_rules
+from limpet.core.rules import session_rules
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
+from limpet.core.values.validation import Json
 from limpet.core.windows.window import Window
 from limpet.runtime import event_reader
 from limpet.runtime.commit_queue import CommandResult, Ticket
@@ -418,7 +418,7 @@ class Sessions:
 
     def is_at_boundary(self, state: SessionState) -> bool:
         """Whether a state has reached the number of messages of a session."""
-        return continuation.is_full(state, self.max_messages_per_session)
+        return session_rules.is_full(state, self.max_messages_per_session)
 
     def create_continuation_session(self, source_session: Session | None = None, *, key: str | None = None) -> Session:
         """Go on in a new session that begins with the system and context messages of the source."""

@@ -19,9 +19,9 @@ from limpet.core.formats import codec, intake
 from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
-from limpet.core.values.json_values import EMPTY, Json, freeze_object
 from limpet.core.values.messages import Message, ToolCallResult, checked_id
 from limpet.core.values.session_state import EndReason, OpenCall, ReportedUsage, SessionStatus, WindowPolicy
+from limpet.core.values.validation import EMPTY, Json, freeze_object
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
 from limpet.runtime import message_cache, state_cache

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from limpet import errors
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import SessionState
+from limpet.core.values.validation import Json
 from limpet.core.windows.window import Window
 from limpet.runtime.engine import Engine
 from limpet.sessions import session_view

@@ -31,9 +31,9 @@ from limpet.core.values.events import (
     SessionResetEvent,
     SessionUpdatedEvent,
 )
-from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState
+from limpet.core.values.validation import Json, thaw
 from limpet.runtime import event_reader, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_events, session_stream

@@ -12,9 +12,9 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.events import MessageAddedEvent
-from limpet.core.values.json_values import EMPTY, Json, thaw
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, SessionStatus, WindowPolicy
+from limpet.core.values.validation import EMPTY, Json, thaw
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 

@@ -12,14 +12,13 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import intake
-from limpet.core.rules import call_pairs
-from limpet.core.values import messages
+from limpet.core.rules import session_rules
+from limpet.core.values import memory_records, messages
 from limpet.core.values.context import CompactionLevel, has_high_priority
-from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import Profile, with_profile_prompt
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import OpenCall, Summary, checked_summary_prefix
-from limpet.core.windows import profile_prompt
+from limpet.core.values.validation import Json
 from limpet.core.windows import summary as summaries
 from limpet.core.windows import window as windows
 from limpet.core.windows.window import Window, WindowMessage
@@ -78,7 +77,7 @@ class StateManager:
         """
         said = _accept_messages(messages)
         new = intake.accept(message)
-        call_pairs.check_message(*_open_calls(said), new)
+        session_rules.check_message(*_open_calls(said), new)
         return list(self.window([*said, new]).messages)
 
     def bootstrap(
@@ -93,8 +92,8 @@ class StateManager:
 
         It takes at most `tokens`, fence included; of a longer profile the first lines are used.
         """
-        words = profile_prompt.checked_language(language)
-        known = profile_prompt.fit_profile(profile, "", budget=tokens, language=words)
+        words = memory_records.checked_language(language)
+        known = memory_records.fit_profile(profile, "", budget=tokens, language=words)
         return list(with_profile_prompt(_accept_messages(messages), known))
 
     def truncate(self, messages: Iterable[MessageLike]) -> list[Message]:
@@ -234,5 +233,5 @@ def _accept_messages(messages: Iterable[MessageLike]) -> list[Message]:
 def _open_calls(messages: Sequence[Message]) -> tuple[tuple[OpenCall, ...], tuple[str, ...]]:
     open_calls, answered = tuple[OpenCall, ...](), tuple[str, ...]()
     for message in messages:
-        open_calls, answered = call_pairs.calls_after(open_calls, answered, message)
+        open_calls, answered = session_rules.calls_after(open_calls, answered, message)
     return open_calls, answered

@@ -10,9 +10,9 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.rules import session_rules as rules
 from limpet.core.values.frame_state import Frame, TreeState
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.values.validation import Json
 from limpet.core.windows.pack import ContextPack
 from limpet.core.windows.window import Window
 from limpet.frames import queries

@@ -15,9 +15,9 @@ from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import CompactionLevel, WindowSelection, has_high_priority
 from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
-from limpet.core.values.json_values import EMPTY, Json, checked_text
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, CounterCorrection, SessionState, Summary, WindowPolicy
+from limpet.core.values.validation import EMPTY, Json, checked_text
 from limpet.core.windows import recorded_selection, window
 from limpet.core.windows import summary as summaries
 from limpet.core.windows.pack import ConversationMoment

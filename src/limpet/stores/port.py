@@ -64,7 +64,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 
 
 class NewEvent(msgspec.Struct, frozen=True, gc=False):

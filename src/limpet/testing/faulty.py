@@ -12,7 +12,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from limpet import errors
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores.port import (
     Append,
     Appended,

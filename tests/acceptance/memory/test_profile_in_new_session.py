@@ -11,9 +11,8 @@ import pytest
 
 import limpet
 from limpet import Limpet, SessionManager, StateManager, errors, limits
-from limpet.core.values import messages
+from limpet.core.values import memory_records, messages
 from limpet.core.values.memory_records import Profile, TenantUser
-from limpet.core.windows import profile_prompt
 from limpet.memory.profile import Bootstrap
 from limpet.testing.memory_fakes import Scribe
 from tests.acceptance.conversation_steps import Opener, engine_of, user
@@ -42,7 +41,7 @@ def test_what_is_known_is_a_marked_part_of_the_one_system_prompt(opener: Opener,
     (prompt,) = prompts(session)
     assert prompt.startswith("You plan trips.\n\n[memory-1]\n")
     assert prompt.endswith(f"\n{known}\n[/memory-1]")
-    assert profile_prompt.PREAMBLES[language] in prompt
+    assert memory_records.PREAMBLES[language] in prompt
     about = session.messages[0].metadata["memory"]
     assert about == {"engine": "scribe", "sources": [{"session_id": "earlier", "message_id": "m-ada", "position": 7}]}
     assert session.window(2_000).messages[0].content == prompt
@@ -123,12 +122,12 @@ def test_no_content_can_end_its_fence(opener: Opener, text: str):
 def test_it_keeps_to_its_budget_the_first_lines_stay():
     lines = [f"Fact number {number} about the user." for number in range(200)]
     for budget in (100, 200, 500):
-        found = profile_prompt.fit_profile(Profile("\n".join(lines), 0), "e", budget=budget, language="en")
+        found = memory_records.fit_profile(Profile("\n".join(lines), 0), "e", budget=budget, language="en")
         assert found is not None
         assert messages.estimate_text_tokens(found.text) <= budget
         kept = [line for line in found.text.splitlines() if line.startswith("Fact")]
         assert kept == lines[: len(kept)] and kept
-    assert profile_prompt.fit_profile(Profile("x", 0), "e", budget=5, language="en") is None
+    assert memory_records.fit_profile(Profile("x", 0), "e", budget=5, language="en") is None
 
 
 @pytest.mark.req("A-17")

@@ -18,7 +18,7 @@ from limpet.core.formats import codec
 from limpet.core.rules import redaction, session_rules
 from limpet.core.rules.session_rules import message_preview
 from limpet.core.values import events, ids
-from limpet.core.values.context import ContextHandle, HandleType, WindowSelection
+from limpet.core.values.context import ContextHandle, HandleType, PackSelection, WindowSelection
 from limpet.core.values.events import (
     MessageAddedEvent,
     SessionErasedEvent,
@@ -31,7 +31,6 @@ from limpet.core.values.events import (
 )
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY, source_messages, source_positions
 from limpet.core.values.messages import Message
-from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
 from limpet.runtime import planner, state_cache

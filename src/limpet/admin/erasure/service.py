@@ -39,8 +39,7 @@ from limpet.admin.erasure.references import (
 from limpet.core.formats import codec
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import commands as c
-from limpet.core.values.erasure_receipt import Receipt
-from limpet.core.values.events import FramePushedEvent
+from limpet.core.values.events import FramePushedEvent, Receipt
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.runtime import event_reader, state_cache

@@ -17,8 +17,8 @@ from limpet.core.values.context import Fate
 
 if TYPE_CHECKING:
     from limpet.core.values.context import LedgerEntry
-    from limpet.core.values.json_values import Json
     from limpet.core.values.messages import Message
+    from limpet.core.values.validation import Json
     from limpet.core.windows.pack import ContextPack
     from limpet.core.windows.window import Window, WindowDifference
     from limpet.sessions.manager import Session

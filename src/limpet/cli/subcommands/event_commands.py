@@ -25,7 +25,7 @@ from limpet.runtime.state_cache import TreeEvent
 if TYPE_CHECKING:
     from limpet.admin.log import LogEvent
     from limpet.core.values.frame_state import Frame
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 

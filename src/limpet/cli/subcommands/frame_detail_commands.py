@@ -16,14 +16,13 @@ from limpet.cli.subcommands.session_commands import compact_json
 from limpet.cli.subcommands.suspension_commands import suspension_document
 from limpet.core.rules.frame_rules import pending_work
 from limpet.core.values import ids
-from limpet.core.values.budget import LIMIT_FIELDS
-from limpet.core.values.frame_state import PendingWorkType, Scope
-from limpet.core.values.json_values import thaw
+from limpet.core.values.frame_state import LIMIT_FIELDS, PendingWorkType, Scope
+from limpet.core.values.validation import thaw
 
 if TYPE_CHECKING:
     from limpet.core.values.context import ContextHandle
     from limpet.core.values.frame_state import Frame, PendingWork, ToolRun, TreeState
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from limpet.core.values.frame_state import Frame, Suspension, ToolRun, TreeState
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 

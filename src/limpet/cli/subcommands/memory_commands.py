@@ -20,9 +20,9 @@ from limpet.core.windows import summary
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from limpet.core.values.erasure_receipt import Receipt
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.events import Receipt
     from limpet.core.values.memory_records import ArchivedMessage, Fact, Hit, MemoryResult
+    from limpet.core.values.validation import Json
     from limpet.jobs.offload import QueuedOffload
     from limpet.sessions.manager import Session
     from limpet.wiring import Limpet

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from limpet.cli import exit_codes, formatting, hints, output, target
 from limpet.cli.options import CommonOptions
 from limpet.cli.output import Output, OutputMode
-from limpet.core.values.json_values import thaw
+from limpet.core.values.validation import thaw
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from limpet.core.values.json_values import Json
     from limpet.core.values.messages import Message
+    from limpet.core.values.validation import Json
     from limpet.sessions.manager import Session
     from limpet.sessions.requests import Page
 

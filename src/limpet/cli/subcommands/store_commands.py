@@ -22,7 +22,7 @@ from limpet.cli import confirm, exit_codes, formatting, hints, target
 from limpet.cli.options import CommonOptions, OutputOptions
 from limpet.cli.output import Output, OutputMode, Symbols
 from limpet.core.values.frame_state import SuspensionStatus
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import urls
 from limpet.stores.port import Report
 from limpet.wiring import Limpet, store_opener

@@ -23,12 +23,12 @@ from limpet.cli.subcommands import frame_tree_commands
 from limpet.cli.subcommands.session_commands import compact_json
 from limpet.core.values import events, ids
 from limpet.core.values.frame_state import FrameStatus, Scope, SuspensionStatus
-from limpet.core.values.json_values import thaw
+from limpet.core.values.validation import thaw
 
 if TYPE_CHECKING:
     from limpet.admin.log import LogEvent
     from limpet.core.values.frame_state import Frame, Suspension
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 

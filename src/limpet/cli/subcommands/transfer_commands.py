@@ -23,7 +23,7 @@ from limpet.core.values.messages import checked_id
 
 if TYPE_CHECKING:
     from limpet.admin.import_ import Format, Imported
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 

@@ -19,7 +19,7 @@ from limpet.core.values import ids
 if TYPE_CHECKING:
     from types import FrameType
 
-    from limpet.core.values.json_values import Json
+    from limpet.core.values.validation import Json
     from limpet.jobs.worker import Done, TaskStatus, Worker
     from limpet.llm.port import Model
     from limpet.wiring import Limpet

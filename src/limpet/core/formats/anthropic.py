@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 
 from limpet import errors, limits
-from limpet.core.formats import content_parts, envelopes
+from limpet.core.formats import content_parts
 from limpet.core.formats.content_parts import ContentPart
-from limpet.core.values.json_values import EMPTY, FrozenDict, FrozenList, Json, freeze_object, thaw
 from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.validation import EMPTY, FrozenDict, FrozenList, Json, freeze_object, thaw
 
 if TYPE_CHECKING:
     # For type checkers only: no client library is needed at run time.
@@ -75,8 +75,8 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
             content = FrozenList(rest) if rest else None
     elif not isinstance(content, str):
         raise errors.InvalidMessage("the content of an Anthropic message is text or a list of blocks.")
-    read = envelopes.ParsedMessage("tool" if results and role == "user" else role, content, calls, results)
-    return envelopes.build_message(read, envelope, anthropic=kept)
+    read = content_parts.ParsedMessage("tool" if results and role == "user" else role, content, calls, results)
+    return content_parts.build_message(read, envelope, anthropic=kept)
 
 
 def _checked_block(block: Json) -> Mapping[str, Json]:

@@ -17,11 +17,10 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import anthropic, openai
 from limpet.core.values import commands, events
-from limpet.core.values.budget import TokenBudget
-from limpet.core.values.frame_state import Frame, Suspension, TreeState
-from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.frame_state import Frame, Suspension, TokenBudget, TreeState
 from limpet.core.values.messages import CATEGORY_OF_ROLE, Message
 from limpet.core.values.session_state import SessionInfo, SessionState
+from limpet.core.values.validation import Json, freeze
 
 PathStep = str | int
 TextPath = tuple[PathStep, ...]

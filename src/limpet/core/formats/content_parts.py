@@ -1,7 +1,8 @@
-"""Content parts in one provider-neutral form, and messages with the results of their calls.
+"""Content parts in one provider-neutral form, messages with the results of their calls, and envelopes.
 
 Reading a part never fails: a part of an unknown type is `unknown` and is replaced by a
-placeholder text. Tool call ids and tool names are made acceptable to each provider here.
+placeholder text. Tool call ids and tool names are made acceptable to each provider here. An envelope holds the fields
+stored beside a provider's dict.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import EMPTY, Json
-from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.messages import CATEGORY_OF_ROLE, Message, ToolCallRequest, ToolCallResult, category_named
+from limpet.core.values.validation import EMPTY, Json, freeze
 
 PartKind = Literal["text", "refusal", "image", "audio", "video", "file", "private", "unknown"]
 
@@ -444,3 +445,47 @@ def result_text(answer: CallAnswer, text: str) -> str:
     if not answer.result.is_error or text.lower().startswith("error"):
         return text
     return f"{ERROR_PREFIX}{text}" if text else f"{ERROR_PREFIX}the tool gave no reason."
+
+
+_COPIED_FIELDS: Final = frozenset({"timestamp", "metadata", "tokens", "origin"})
+_ENVELOPE_FIELDS: Final = _COPIED_FIELDS | {"id", "category", "openai", "anthropic"}
+
+
+class ParsedMessage(NamedTuple):
+    """What was read from a provider's dict."""
+
+    role: str
+    content: Json
+    calls: tuple[ToolCallRequest, ...]
+    results: tuple[ToolCallResult, ...]
+
+
+def build_message(
+    read: ParsedMessage,
+    envelope: Mapping[str, Json],
+    *,
+    openai: Mapping[str, Json] | None = None,
+    anthropic: Mapping[str, Json] | None = None,
+) -> Message:
+    """Return the message of a provider's dict and its envelope; the envelope's id goes before the dict's."""
+    kept = openai or anthropic or EMPTY
+    given = envelope.get("id") or kept.get("id")
+    named = envelope.get("category")
+    return Message(
+        read.role,
+        read.content,
+        category_named(named) if named else CATEGORY_OF_ROLE[read.role],
+        given if isinstance(given, str) else "",
+        tool_calls=read.calls,
+        tool_results=read.results,
+        openai=openai,
+        anthropic=anthropic,
+        **(_message_fields(envelope) if envelope else EMPTY),
+    )
+
+
+def _message_fields(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
+    known = {key: envelope[key] for key in _COPIED_FIELDS if key in envelope}
+    known["extra"] = freeze({key: envelope[key] for key in envelope if key not in _ENVELOPE_FIELDS})
+    return known

@@ -16,7 +16,7 @@ import msgspec
 from limpet import errors
 from limpet.core.formats import codec
 from limpet.core.values import events as e
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.validation import EMPTY, Json
 
 FORMAT_VERSION: Final = 1
 """The newest version of the format that is read, and the one that is written."""

@@ -19,7 +19,6 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import codec, openai
 from limpet.core.values import ids
-from limpet.core.values.json_values import EMPTY, Json, checked_text
 from limpet.core.values.messages import (
     ROLES,
     Message,
@@ -30,6 +29,7 @@ from limpet.core.values.messages import (
     checked_id,
 )
 from limpet.core.values.session_state import DERIVED_METADATA
+from limpet.core.values.validation import EMPTY, Json, checked_text
 
 
 class ForeignChat(msgspec.Struct, kw_only=True):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 from limpet import limits
 from limpet.core.formats import content_parts
 from limpet.core.formats.content_parts import ContentPart
-from limpet.core.values.json_values import Json, thaw
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json, thaw
 
 if TYPE_CHECKING:
     # For type checkers only: no client library is needed at run time.

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, cast
 
 from limpet import errors
 from limpet.core.formats import anthropic, openai
-from limpet.core.values.json_values import Json
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json
 
 _LIST_TYPES: Final = (list, tuple)
 _COMPARED_FIELDS: Final = ("role", "content", "tool_calls", "tool_results")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NotRequired, TypedDict, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.formats import content_parts, envelopes
+from limpet.core.formats import content_parts
 from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values import ids
-from limpet.core.values.json_values import EMPTY, Json, freeze_object, thaw
 from limpet.core.values.messages import CATEGORY_OF_ROLE, PREVALIDATED, Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.validation import EMPTY, Json, freeze_object, thaw
 
 if TYPE_CHECKING:
     # For type checkers only: no client library is needed at run time.
@@ -53,8 +53,8 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
             role, content, CATEGORY_OF_ROLE[role], made, now,
             EMPTY, 0, calls, results, None, PREVALIDATED, kept,
         )  # fmt: skip
-    read = envelopes.ParsedMessage(role, content, calls, results)
-    return envelopes.build_message(read, envelope, openai=kept)
+    read = content_parts.ParsedMessage(role, content, calls, results)
+    return content_parts.build_message(read, envelope, openai=kept)
 
 
 def _needs_no_check(

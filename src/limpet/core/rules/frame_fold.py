@@ -15,7 +15,6 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values import events, ids
-from limpet.core.values.budget import TokenBudget
 from limpet.core.values.context import ContextHandle, HandlePages, handle_pages, pages_with_handle
 from limpet.core.values.frame_state import (
     Frame,
@@ -23,11 +22,12 @@ from limpet.core.values.frame_state import (
     Resumption,
     Suspension,
     SuspensionStatus,
+    TokenBudget,
     ToolRun,
     ToolStatus,
     TreeState,
 )
-from limpet.core.values.json_values import EMPTY
+from limpet.core.values.validation import EMPTY
 
 
 class HandleIdCache:

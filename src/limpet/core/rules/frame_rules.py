@@ -37,7 +37,7 @@ from limpet.core.values.frame_state import (
     ToolStatus,
     TreeState,
 )
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 
 UNKNOWN_OUTCOME_TEXT: Final = (
     "The outcome of this call is unknown: the run stopped before its result was recorded."

@@ -14,11 +14,10 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import export_format, foreign_chats, intake
-from limpet.core.rules import call_pairs
+from limpet.core.rules import session_rules
 from limpet.core.rules.frame_rules import UNKNOWN_OUTCOME_TEXT
 from limpet.core.rules.session_rules import checked_metadata, checked_title, evolve
 from limpet.core.values import events, ids
-from limpet.core.values.arguments import checked_id
 from limpet.core.values.context import WindowSelection
 from limpet.core.values.memory_records import with_renamed_sources
 from limpet.core.values.messages import Message, MessageCategory, ToolCallResult
@@ -33,6 +32,7 @@ from limpet.core.values.session_state import (
     WindowPolicy,
     bounded_factor,
 )
+from limpet.core.values.validation import checked_id
 
 replace = msgspec.structs.replace
 
@@ -169,7 +169,7 @@ class SessionReplay:
     def _message_event(self, state: SessionState, fact: events.MessageAddedEvent) -> events.MessageAddedEvent:
         message = fact.message
         _check_active(state)
-        call_pairs.check_message(state.open_calls, state.answered, message)
+        session_rules.check_message(state.open_calls, state.answered, message)
         checked_id("the name of a counter", fact.counter)
         _check_count("tokens", fact.tokens)
         key = hash(message.id)
@@ -337,12 +337,12 @@ ReportRepair = Callable[[str], None]
 
 def repair_messages(messages: Iterable[Message], note: ReportRepair) -> Iterator[Message]:
     """Yield messages that may follow one another; call `note` for each change."""
-    open_calls: call_pairs.OpenToolCalls = ()
+    open_calls: session_rules.OpenToolCalls = ()
     answered: tuple[str, ...] = ()
     seen: set[str] = set()
     for given in messages:
         for message in _repair_message(given, open_calls, answered, seen, note):
-            open_calls, answered = call_pairs.calls_after(open_calls, answered, message)
+            open_calls, answered = session_rules.calls_after(open_calls, answered, message)
             seen.add(message.id)
             yield message
     if open_calls:
@@ -351,7 +351,7 @@ def repair_messages(messages: Iterable[Message], note: ReportRepair) -> Iterator
 
 def _repair_message(
     message: Message,
-    open_calls: call_pairs.OpenToolCalls,
+    open_calls: session_rules.OpenToolCalls,
     answered: tuple[str, ...],
     seen: set[str],
     note: ReportRepair,
@@ -363,7 +363,7 @@ def _repair_message(
         open_calls, answered = (), ()
     message = _with_unique_id(message, seen, note)
     try:
-        call_pairs.check_message(open_calls, answered, message)
+        session_rules.check_message(open_calls, answered, message)
     except errors.PairingError as error:
         note(f"{message.id}: {error.message} It is kept as output.")
         if open_calls:
@@ -386,7 +386,7 @@ def _with_unique_id(message: Message, seen: set[str], note: ReportRepair) -> Mes
     return message
 
 
-def closing_message(before: Message, open_calls: call_pairs.OpenToolCalls) -> Message:
+def closing_message(before: Message, open_calls: session_rules.OpenToolCalls) -> Message:
     """Return the message that closes calls without results, to be put before another message."""
     results = [ToolCallResult(call.call_id, UNKNOWN_OUTCOME_TEXT, is_error=True) for call in open_calls]
     return Message(

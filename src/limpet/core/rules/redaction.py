@@ -11,16 +11,15 @@ from typing import Final
 
 import msgspec
 
-from limpet.core.rules import continuation
+from limpet.core.rules import session_rules
 from limpet.core.rules.frame_fold import text_hash
 from limpet.core.rules.session_rules import message_preview
 from limpet.core.values import events as e
-from limpet.core.values.context import ContextHandle, WindowSelection, priority_of_metadata
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.context import ContextHandle, PackSelection, WindowSelection, priority_of_metadata
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY
 from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
-from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import SUMMARY_PREFIXES, OpenCall, SessionState, Summary
+from limpet.core.values.validation import EMPTY, Json
 
 ERASED_TEXT: Final = "[erased]"
 
@@ -62,8 +61,8 @@ def _kept_metadata(said: Message) -> dict[str, Json]:
     if chosen is not None:
         pinned = said.metadata.get("pinned") is True
         kept = {"pinned": True} if pinned else {"priority": chosen[0].label}
-    if said.metadata.get("type") == continuation.TRANSITION_TYPE:
-        kept["type"] = continuation.TRANSITION_TYPE
+    if said.metadata.get("type") == session_rules.TRANSITION_TYPE:
+        kept["type"] = session_rules.TRANSITION_TYPE
     return kept
 
 

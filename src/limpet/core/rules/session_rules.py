@@ -1,36 +1,91 @@
 """The rules of sessions: `decide` turns a command into events, `evolve` folds events into state.
 
 Pure: no clock, no randomness, no I/O. `decide` may refuse; `evolve` never does, because the log is
-a record of what happened. Covers creation, messages, updates, forks, rewinds, resets, continuation,
-summaries, end and offloading.
+a record of what happened.
+
+Pairing: while calls are open only their results may be added, in any order, in one message or several, so that no
+provider rejects a history. Call ids are unique only among open calls: providers reuse them. Continuation: the next
+session begins at a user message if one comes in time. Otherwise the current turn is carried over, so that no call
+loses its result and the model keeps its instruction.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import assert_never
+from typing import Final, TypeGuard, assert_never
 
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.rules import call_pairs
 from limpet.core.values import commands, messages
 from limpet.core.values import events as e
-from limpet.core.values.arguments import check_size, checked_str
 from limpet.core.values.context import WindowSelection, has_high_priority
-from limpet.core.values.json_values import Json, freeze
 from limpet.core.values.memory_records import with_profile_prompt
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import (
     DERIVED_METADATA,
     Cut,
     EndReason,
+    OpenCall,
     ReportedUsage,
     SessionState,
     SessionStatus,
     Summary,
     corrections_with_usage,
 )
+from limpet.core.values.validation import Json, check_size, checked_str, freeze
+
+OpenToolCalls = tuple[OpenCall, ...]
+
+
+def check_message(open_calls: OpenToolCalls, answered: tuple[str, ...], message: Message) -> None:
+    """Raise a PairingError if the message may not follow."""
+    if message.role == "tool":
+        _check_results(open_calls, answered, message)
+        return
+    if open_calls:
+        waiting = ", ".join(f"{call.name} ({call.call_id})" for call in open_calls[:5])
+        raise errors.OpenCalls(
+            f"{len(open_calls)} tool call(s) wait for results: {waiting}.",
+            hint="Add their results first, or close them with close_pending_calls().",
+            facts={"calls": [call.call_id for call in open_calls]},
+        )
+    if len(message.tool_calls) > 1:
+        ids = [call.id for call in message.tool_calls]
+        if len(set(ids)) < len(ids):
+            raise errors.InvalidMessage("two tool calls of one message have the same id.", facts={"calls": ids})
+
+
+def _check_results(open_calls: OpenToolCalls, answered: tuple[str, ...], message: Message) -> None:
+    waiting = {call.call_id for call in open_calls}
+    done = set(answered)
+    for result in message.tool_results:
+        if result.tool_call_id in waiting:
+            waiting.remove(result.tool_call_id)
+            done.add(result.tool_call_id)
+        elif result.tool_call_id in done:
+            raise errors.SecondResult(
+                f"the call {result.tool_call_id} already has its result.", facts={"call": result.tool_call_id}
+            )
+        else:
+            raise errors.ResultWithoutCall(
+                f"no open call has the id {result.tool_call_id}.",
+                hint="pending_calls() lists the open ones.",
+                facts={"call": result.tool_call_id, "open": sorted(waiting)},
+            )
+
+
+def calls_after(
+    open_calls: OpenToolCalls, answered: tuple[str, ...], message: Message
+) -> tuple[OpenToolCalls, tuple[str, ...]]:
+    """Return the open and the answered calls after a message."""
+    if message.tool_calls:
+        return tuple(OpenCall(message.id, call.id, call.name) for call in message.tool_calls), ()
+    if message.tool_results:
+        now = tuple(result.tool_call_id for result in message.tool_results)
+        return tuple(call for call in open_calls if call.call_id not in now), (*answered, *now)
+    return open_calls, ()
 
 
 def checked_title(title: str | None) -> str | None:
@@ -415,8 +470,8 @@ def _message_events(state: SessionState, messages: Sequence[Message]) -> list[e.
     before: Message | None = None
     for message in messages:
         if before is not None:
-            open_calls, answered = call_pairs.calls_after(open_calls, answered, before)
-        call_pairs.check_message(open_calls, answered, message)
+            open_calls, answered = calls_after(open_calls, answered, before)
+        check_message(open_calls, answered, message)
         made.append(counted_message_event(message))
         before = message
     return made
@@ -583,7 +638,7 @@ def _next_generation_state(state: SessionState, time_us: int) -> SessionState:
 
 def _evolve_message(state: SessionState, event: e.MessageAddedEvent, time_us: int) -> SessionState:
     message, version, ordinal = event.message, state.version + 1, state.ordinal + 1
-    open_calls, answered = call_pairs.calls_after(state.open_calls, state.answered, message)
+    open_calls, answered = calls_after(state.open_calls, state.answered, message)
     asked = message.role == "user"
     after = replace(
         state,
@@ -619,3 +674,107 @@ def message_preview(message: Message) -> str | None:
     """Return the beginning of a message, for listings of sessions without a title."""
     text = message.content if isinstance(message.content, str) else ""
     return " ".join(text[:PREVIEW_CHARS].split()) or None
+
+
+TRANSITION_TYPE: Final = "session_transition"
+
+
+class CarriedVersions(msgspec.Struct, frozen=True):
+    """Versions of the messages to carry over: single ones, then all from `since` on (0: none)."""
+
+    singles: tuple[int, ...]
+    since: int = 0
+
+
+def is_full(state: SessionState, max_messages: int) -> bool:
+    """Return whether a session has its maximum of messages; those carried over into it do not count."""
+    return state.uncarried_count >= max_messages
+
+
+def is_simple_append(state: SessionState | None, max_messages: int | None) -> TypeGuard[SessionState]:
+    """Return whether messages can be appended without further rules: the session has room, no links and no policy."""
+    return (
+        state is not None
+        and state.policy is None
+        and not state.continuations
+        and state.continued_from is None
+        and (max_messages is None or not is_full(state, max_messages))
+    )
+
+
+def carry_if_due(state: SessionState, messages: Sequence[Message], max_messages: int) -> CarriedVersions | None:
+    """Return what to carry over if these messages begin a new session, else None."""
+    if not is_full(state, max_messages):
+        return None
+    if messages[0].role == "user" and not state.open_calls:
+        return CarriedVersions(_always_visible_versions(state))
+    if state.uncarried_count < math.ceil(max_messages * (1 + limits.CONTINUATION_GRACE_SHARE)):
+        return None
+    return carry_with_turn(state, max_messages)
+
+
+def carry_on_request(state: SessionState, max_messages: int) -> CarriedVersions:
+    """Return what to carry over when the caller continues a session now: an open group is included."""
+    return (
+        carry_with_turn(state, max_messages) if state.open_calls else CarriedVersions(_always_visible_versions(state))
+    )
+
+
+def carry_with_turn(state: SessionState, max_messages: int) -> CarriedVersions:
+    """Return what to carry over in the middle of a turn.
+
+    Of a turn longer than a whole session only its instruction is carried over, with its newest group if
+    that is short or open: copying all of it at each boundary would cost the square of its length.
+    """
+    if state.turn and state.ordinal - state.turn_ordinal < max_messages:
+        return CarriedVersions(_versions_before(_always_visible_versions(state), state.turn), since=state.turn)
+    near = state.turn <= state.group and state.version - state.group < max_messages
+    since = state.group if state.open_calls or (state.group and near) else 0
+    singles = {*_versions_before(_always_visible_versions(state), since or state.version + 1)}
+    if state.turn > 0 and (not since or state.turn < since):
+        singles.add(state.turn)
+    return CarriedVersions(tuple(sorted(singles)), since=since)
+
+
+def _always_visible_versions(state: SessionState) -> tuple[int, ...]:
+    """Return the versions of the messages that every window looks at."""
+    return tuple(sorted((*state.kept, *state.pins))) if state.pins else state.kept
+
+
+def is_carried(message: Message) -> bool:
+    """Return whether an always visible message is carried over: no call, no result, no transition marker."""
+    paired = message.role == "tool" or message.tool_calls
+    return not paired and message.metadata.get("type") != TRANSITION_TYPE
+
+
+def _versions_before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
+    return tuple(version for version in versions if version < limit)
+
+
+def first_messages(
+    source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message
+) -> tuple[Message, ...]:
+    """Return the first messages of a continuation: carried copies, the marker, copies of the turn."""
+    copies = [_copy_message(message, source.id) for message in kept]
+    return (*copies, marker, *(_copy_message(message, source.id) for message in turn))
+
+
+def _copy_message(message: Message, source_id: str) -> Message:
+    return msgspec.structs.replace(message, origin=message.origin or source_id)
+
+
+def carried_summary(source: SessionState) -> Summary | None:
+    """Return the session's summary for the next session, where it stands for none of the messages."""
+    stands = source.summary
+    return None if stands is None else msgspec.structs.replace(stands, first=0, last=0)
+
+
+def transition_marker(source: SessionState) -> Message:
+    """Return the transition marker, which names the previous session. It is never carried over again."""
+    return Message(
+        role="system",
+        content=f"Continuing from session {source.id}",
+        category=MessageCategory.SYSTEM_OUTPUT,
+        metadata={"type": TRANSITION_TYPE, "previous_session": source.id, "previous_session_tokens": source.tokens},
+        origin=source.id,
+    )

@@ -17,7 +17,7 @@ from typing import Final, Literal, cast
 import msgspec
 
 from limpet import limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 
 ImageSize = tuple[int, int]
 

@@ -11,15 +11,13 @@ from collections.abc import Mapping
 
 import msgspec
 
-from limpet.core.values.budget import TokenBudget
-from limpet.core.values.context import CompactionLevel, ContextHandle, ResultRef, WindowSelection
+from limpet.core.values.context import CompactionLevel, ContextHandle, PackSelection, ResultRef, WindowSelection
 from limpet.core.values.events import SessionEvent
-from limpet.core.values.frame_state import Decision, FrameStatus, Scope, ToolEffect
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values.frame_state import Decision, FrameStatus, Scope, TokenBudget, ToolEffect
 from limpet.core.values.memory_records import ProfilePrompt
 from limpet.core.values.messages import Message
-from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import Cut, EndReason, ReportedUsage, SessionState, Summary, WindowPolicy
+from limpet.core.values.validation import EMPTY, Json
 
 
 class FrameCommandBase(msgspec.Struct, frozen=True, kw_only=True):

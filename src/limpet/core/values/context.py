@@ -1,7 +1,7 @@
-"""Priorities, compaction levels and strategies, ledgers, window selections, and handles.
+"""Priorities, compaction levels and strategies, ledgers, recorded selections, and handles.
 
 A handle points at content that a frame may take into its context. A ledger lists what happened
-to each message and why. A selection is what is recorded of a window to rebuild it.
+to each message and why. A selection is what is recorded of a window or pack to rebuild it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,18 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet import errors, limits
-from limpet.core.values.arguments import checked_bool, checked_id, checked_int, checked_str, enum_member
-from limpet.core.values.budget import checked_token_count
-from limpet.core.values.json_values import EMPTY, Json, freeze_object
 from limpet.core.values.messages import MessageCategory
+from limpet.core.values.validation import (
+    EMPTY,
+    Json,
+    checked_bool,
+    checked_id,
+    checked_int,
+    checked_str,
+    checked_token_count,
+    enum_member,
+    freeze_object,
+)
 
 
 class ContextPriority(IntEnum):
@@ -134,6 +142,35 @@ class WindowSelection(msgspec.Struct, frozen=True, omit_defaults=True):
     parts: tuple[tuple[int, int] | Mapping[str, Json], ...]
     sizes: tuple[int, ...]
     digest: str
+
+
+class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The recorded selection of a pack, from which it is rebuilt without deciding again.
+
+    Each part names its content: the hash of a text kept beside the log, or messages of a session by number; and the
+    sessions that a text was copied from. `about` holds the rest. `digest` is the hash of the whole pack.
+    """
+
+    digest: str
+    budget: int
+    used: int
+    counter: str
+    exact: bool = True
+    level: CompactionLevel = CompactionLevel.NONE
+    role: str = ""
+    parts: tuple[Mapping[str, Json], ...] = ()
+    about: Mapping[str, Json] = EMPTY
+
+    @property
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of the texts that it refers to."""
+        return tuple(str(part["hash"]) for part in self.parts if "hash" in part)
+
+    @property
+    def sessions(self) -> tuple[tuple[str, int], ...]:
+        """The sessions, each at a version, that its texts were copied from."""
+        found = ((str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ()))
+        return tuple(dict.fromkeys(found))
 
 
 class Ledger(msgspec.Struct, frozen=True):

@@ -3,7 +3,7 @@
 The log is the truth; everything else is derived from it. `kind` is the stored tag of an event
 and does not depend on its class. Frames have the nine kinds of the StateIndex document: budget
 operations, tools, packs, expiry and revocation are parts of `frame.updated`, removed handles of
-`frame.compacted`.
+`frame.compacted`. A receipt says how much an erasure removed.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from limpet.core.values.budget import TokenBudget
-from limpet.core.values.context import CompactionLevel, ContextHandle, ResultRef, WindowSelection
-from limpet.core.values.frame_state import Decision, FrameStatus, Scope, SuspensionStatus, ToolRun
-from limpet.core.values.json_values import EMPTY, Json
+from limpet.core.values import ids
+from limpet.core.values.context import CompactionLevel, ContextHandle, PackSelection, ResultRef, WindowSelection
+from limpet.core.values.frame_state import Decision, FrameStatus, Scope, SuspensionStatus, TokenBudget, ToolRun
 from limpet.core.values.messages import Message
-from limpet.core.values.pack_parts import PackSelection
 from limpet.core.values.session_state import (
     CounterCorrection,
     Cut,
@@ -28,6 +26,7 @@ from limpet.core.values.session_state import (
     Summary,
     WindowPolicy,
 )
+from limpet.core.values.validation import EMPTY, Json
 
 
 class SessionCreatedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
@@ -364,3 +363,36 @@ FRAME_EVENT_TYPES: Final = (
     ActorResumedEvent,
 )
 """The nine kinds of the document."""
+
+
+class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+    """What an erasure removed, and when.
+
+    `what` is its scope: a user, a session, a message, or deleted sessions. `events` lost their content, and `blobs`,
+    idempotency `keys` and `rows` of search index and memory are gone. `waiting` sessions are hidden and go with the
+    last fork that still reads them. `pending`: nothing is readable any more, but traces stay in files until a reader
+    closes; the next erasure or opening removes them. The same erasure has the same `id`.
+    """
+
+    id: str
+    what: str
+    erased_us: int
+    events: int = 0
+    sessions: int = 0
+    frames: int = 0
+    blobs: int = 0
+    keys: int = 0
+    rows: int = 0
+    waiting: int = 0
+    pending: bool = False
+
+    @property
+    def erased_at(self) -> str:
+        """The time as ISO 8601."""
+        return ids.iso(self.erased_us)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the receipt as plain JSON, with the time as ISO 8601."""
+        made: dict[str, Json] = {name: getattr(self, name) for name in self.__struct_fields__}
+        made["erased_at"] = ids.iso(made.pop("erased_us"))
+        return made

@@ -17,12 +17,12 @@ from msgspec.structs import force_setattr
 
 from limpet import errors
 from limpet.core.values import ids
-from limpet.core.values.arguments import checked_id
-from limpet.core.values.json_values import (
+from limpet.core.values.validation import (
     EMPTY,
     FrozenDict,
     FrozenList,
     Json,
+    checked_id,
     checked_text,
     freeze,
     freeze_object,

@@ -15,9 +15,18 @@ from msgspec.structs import force_setattr
 
 from limpet import errors, limits
 from limpet.core.values import ids
-from limpet.core.values.arguments import checked_bool, checked_choice, checked_int, checked_number, checked_str
-from limpet.core.values.json_values import EMPTY, Json, checked_text, freeze
 from limpet.core.values.messages import Message, MessageCategory
+from limpet.core.values.validation import (
+    EMPTY,
+    Json,
+    checked_bool,
+    checked_choice,
+    checked_int,
+    checked_number,
+    checked_str,
+    checked_text,
+    freeze,
+)
 
 SUMMARY_PREFIXES: Final = {"en": "Summary of previous context: ", "ja": "前文の要約：", "zh": "前文摘要："}
 """The first words of a summary, by language."""

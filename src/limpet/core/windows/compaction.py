@@ -14,7 +14,6 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import codec
 from limpet.core.values import messages
-from limpet.core.values.budget import checked_token_count
 from limpet.core.values.commands import CompactFrame
 from limpet.core.values.context import (
     CompactionLevel,
@@ -25,6 +24,7 @@ from limpet.core.values.context import (
     HandleType,
 )
 from limpet.core.values.frame_state import Frame
+from limpet.core.values.validation import checked_token_count
 from limpet.core.windows import summary
 from limpet.core.windows.pack import ContextPack
 

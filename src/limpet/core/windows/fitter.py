@@ -13,10 +13,10 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.context import CompactionLevel, ContextPriority, Fate, Ledger, LedgerEntry
-from limpet.core.values.json_values import EMPTY
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import Summary
-from limpet.core.windows import short_forms, summary
+from limpet.core.values.validation import EMPTY
+from limpet.core.windows import summary
 
 CountMessage = Callable[[Message], int]
 """Tokens of one message, by the counter that the budget is meant for."""
@@ -316,7 +316,7 @@ class _FittingAttempt:
 
     def _view(self, item: ContextItem, rule: str) -> ItemView:
         if self._level >= CompactionLevel.LIGHT:
-            return self._shortened(item, item.shorten or short_forms.lighten_message, rule)
+            return self._shortened(item, item.shorten or summary.lighten_message, rule)
         return whole_view(item, rule)
 
     def _shortened(self, item: ContextItem, shorter: Callable[[Message], Message], rule: str) -> ItemView:
@@ -457,7 +457,7 @@ class _FittingAttempt:
         if view.size <= self._room:
             return view
         # Of the current turn even a shortened result is worth more than none; so is high evidence.
-        shorters = (short_forms.lighten_message, short_forms.stub_tool_output) if item.in_current_turn else ()
+        shorters = (summary.lighten_message, summary.stub_tool_output) if item.in_current_turn else ()
         if item.shorten is not None and item.priority is ContextPriority.HIGH:
             shorters = (item.shorten,)
         for shorter in shorters:

@@ -20,30 +20,28 @@ from limpet import errors, limits
 from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, Fate
 from limpet.core.values.frame_state import Frame, Scope
 from limpet.core.values.messages import PREVALIDATED, Message, MessageCategory
-from limpet.core.values.pack_parts import (
-    SEGMENT_TYPE_OF_HANDLE,
-    BriefContext,
-    ContextPackMetadata,
-    ContextSegment,
-    FrameBreadcrumb,
-    HandleEntry,
-    PackLedger,
-    SegmentType,
-    TokenBreakdown,
-    TokenSummary,
-)
-from limpet.core.windows import fitter, pack, short_forms, summary
+from limpet.core.windows import fitter, pack, summary
 from limpet.core.windows.fitter import ContextItem, CountMessage, FitResult, ItemPools, ItemView
 from limpet.core.windows.pack import (
+    SEGMENT_TYPE_OF_HANDLE,
     SOURCE_BREADCRUMBS,
     SOURCE_BRIEF,
     SOURCE_EVIDENCE_SUMMARY,
     SOURCE_HANDLE,
     SOURCE_MESSAGE,
     SOURCE_SUMMARY,
+    BriefContext,
     ContextPack,
+    ContextPackMetadata,
+    ContextSegment,
     ConversationMoment,
+    FrameBreadcrumb,
+    HandleEntry,
+    PackLedger,
     PackSource,
+    SegmentType,
+    TokenBreakdown,
+    TokenSummary,
     context_hash,
 )
 from limpet.core.windows.summary import message_text
@@ -297,7 +295,7 @@ class PackAssembler:
         for chars in (2_000, 1_400, 1_000, 700, 500, 300, 150):
             if view.size <= limits.BRIEF_TOKENS:
                 break
-            view = self._text_view("pack_brief", short_forms.abbreviate(text, chars))
+            view = self._text_view("pack_brief", summary.abbreviate(text, chars))
         return view
 
     @cached_property
@@ -392,7 +390,7 @@ class PackAssembler:
             rule = fitter.RULE_INCLUDED
 
         def light(whole: Message) -> Message:
-            shorter = fence.wrap(short_forms.lighten_text(text))
+            shorter = fence.wrap(summary.lighten_text(text))
             return msgspec.structs.replace(whole, content=shorter)
 
         item = ContextItem(

@@ -13,18 +13,9 @@ import msgspec
 
 from limpet import errors
 from limpet.core.formats import codec
-from limpet.core.values.context import ContextPriority, Fate, Ledger, LedgerEntry, WindowSelection
-from limpet.core.values.json_values import Json, freeze
+from limpet.core.values.context import ContextPriority, Fate, Ledger, LedgerEntry, PackSelection, WindowSelection
 from limpet.core.values.messages import Message
-from limpet.core.values.pack_parts import (
-    ContextPackMetadata,
-    ContextSegment,
-    FrameBreadcrumb,
-    HandleEntry,
-    PackLedger,
-    PackSelection,
-    SegmentType,
-)
+from limpet.core.values.validation import Json, freeze
 from limpet.core.windows.pack import (
     SOURCE_BREADCRUMBS,
     SOURCE_BRIEF,
@@ -32,8 +23,14 @@ from limpet.core.windows.pack import (
     SOURCE_MESSAGE,
     SOURCE_SUMMARY,
     ContextPack,
+    ContextPackMetadata,
+    ContextSegment,
     ConversationMoment,
+    FrameBreadcrumb,
+    HandleEntry,
+    PackLedger,
     PackSource,
+    SegmentType,
     context_hash,
 )
 from limpet.core.windows.pack_assembly import token_breakdown, token_summary

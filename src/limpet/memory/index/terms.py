@@ -17,9 +17,9 @@ from typing import Final, cast
 import msgspec
 
 from limpet import limits
-from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json
 
 Term = bytes
 """A folded word, part or pair, as UTF-8. It has no white space."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
 from limpet.core.values.memory_records import TenantUser
 from limpet.core.values.messages import Message
+from limpet.core.values.validation import Json
 from limpet.memory.index_store import IndexStore, encode_key, prefix_end
 
 if TYPE_CHECKING:

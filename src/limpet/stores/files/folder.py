@@ -30,7 +30,7 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain
 from limpet.stores.files.journal import lost_journal_error, segment_file_name
 from limpet.stores.port import ReadableDocuments

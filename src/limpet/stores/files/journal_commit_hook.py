@@ -17,7 +17,7 @@ import apsw
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import port
 from limpet.stores.files import journal, journal_index
 from limpet.stores.files.folder import LOCK_NAME, FileDocuments, StoreFolder, not_removed_error

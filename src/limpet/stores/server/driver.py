@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from limpet import errors
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain, port
 
 NOTE_TRIES_MAX = 100

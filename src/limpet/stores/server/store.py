@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from contextlib import AbstractContextManager
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain, port, store_copy
 from limpet.stores.chain import RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, WriteLockGuard

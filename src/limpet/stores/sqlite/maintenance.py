@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain, port
 from limpet.stores.chain import is_erased_stream
 from limpet.stores.sqlite import database, event_erasure, log_writes, reads

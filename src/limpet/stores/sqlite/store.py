@@ -15,7 +15,7 @@ from pathlib import Path
 import apsw
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import port, store_copy
 from limpet.stores.chain import RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, WriteLockGuard

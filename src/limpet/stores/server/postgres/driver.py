@@ -19,7 +19,7 @@ import psycopg
 from psycopg import sql
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain, port
 from limpet.stores.server import checked_reads
 from limpet.stores.server.driver import (

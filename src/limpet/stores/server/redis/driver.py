@@ -20,7 +20,7 @@ import msgspec
 import redis
 
 from limpet import errors
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores import chain, port
 from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.redis import error_mapping, serialization

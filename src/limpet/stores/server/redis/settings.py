@@ -14,7 +14,7 @@ from typing import Final
 import redis
 
 from limpet import errors, limits
-from limpet.core.values.json_values import Json
+from limpet.core.values.validation import Json
 from limpet.stores.port import DURABILITY_LEVELS
 from limpet.stores.server.redis import error_mapping, serialization
 from limpet.stores.server.redis.connections import RETRY_PAUSE_S, RedisConnectionPool, RedisServers
