@@ -16,7 +16,7 @@ import limpet
 from benchmarks import harness, ours, raw
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from limpet.testing.corpus import ChatMessage
+from tests.corpus import ChatMessage
 
 CALLERS = 32
 

@@ -23,7 +23,7 @@ from limpet.memory.index.inverted_index import ArchiveIndex, IndexCursor
 from limpet.memory.index.terms import archive_text
 from limpet.memory.index_store import IndexStore, PutRow, encode_key
 from limpet.stores import port
-from limpet.testing import corpus
+from tests import corpus
 
 MESSAGES = 1_000_000
 OWN = 10_000

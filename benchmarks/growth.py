@@ -11,7 +11,7 @@ import limpet
 from benchmarks import fresh, harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
-from limpet.testing.corpus import ChatMessage
+from tests.corpus import ChatMessage
 
 LONG = 100_000
 SHORT = 1_000

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from limpet.testing import corpus
-from limpet.testing.corpus import ChatMessage
+from tests import corpus
+from tests.corpus import ChatMessage
 
 CONVERSATIONS = 100
 

@@ -18,7 +18,7 @@ PROGRAM = """
 import gc, json, sys
 from pathlib import Path
 import limpet
-from limpet.testing import corpus
+from tests import corpus
 
 path, warm, whole = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 conversation = next(corpus.conversations(5, 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 import limpet
 from benchmarks import harness
 from benchmarks.loads import Load
-from limpet.testing.corpus import ChatMessage
+from tests.corpus import ChatMessage
 
 BATCH = 2_000
 SESSION_MAX = 100_000_000

@@ -8,7 +8,7 @@ import apsw
 
 from benchmarks import harness
 from benchmarks.loads import Load
-from limpet.testing import corpus
+from tests import corpus
 
 
 def appender(path: Path, load: Load, closing: contextlib.ExitStack) -> harness.Slice:

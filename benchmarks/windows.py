@@ -17,7 +17,7 @@ from benchmarks import harness, ours
 from benchmarks.harness import Bench, Figure
 from benchmarks.loads import Load
 from limpet import tokens
-from limpet.testing.corpus import ChatMessage
+from tests.corpus import ChatMessage
 
 BUDGET = 8_000
 LONG, SHORT, MIDDLE, PEER = 100_000, 1_000, 10_000, 5_000

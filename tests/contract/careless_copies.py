@@ -172,7 +172,7 @@ class PastesQuietly(VolatileStore):
 
 
 PLANTED = {
-    CopiesWithoutRewinds: "test_a_copy_in_another_store_shows_the_same",
+    CopiesWithoutRewinds: "test_a_copy_shows_the_same",
     CopiesUnchecked: "test_damage_is_not_copied",
     CopiesOneEventLess: "test_pages_are_by_position",
     KeysByAge: "test_keys_are_kept_with_what_they_say",

@@ -1,9 +1,11 @@
 """Each planted bug is a store that breaks one promise; the named test of the suite must die of it."""
 
 import inspect
-from collections.abc import Collection, Generator, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -308,8 +310,8 @@ PLANTED: dict[type[VolatileStore], str] = {
     KeepsTheFirstSnapshot: "test_a_snapshot_is_replaced",
     KeepsOldTerms: "test_a_projection_is_replaced_and_dropped",
     CutsPayloads: "test_every_payload_comes_back",
-    KeepsHalfAnAppend: "test_a_taken_claim_in_a_second_stream_leaves_no_trace",
-    KeepsProjectionsOfTheRefused: "test_a_stale_second_stream_leaves_no_trace",
+    KeepsHalfAnAppend: "test_an_append_refused_for_its_second_stream_or_its_key_leaves_no_trace",
+    KeepsProjectionsOfTheRefused: "test_an_append_refused_for_its_second_stream_or_its_key_leaves_no_trace",
     RefusesTheWholeBatch: "test_appends_of_one_commit_each_have_their_outcome",
     ChecksClaimsBeforeVersions: "test_a_key_is_checked_before_versions_and_those_before_claims",
     SkipsPositionsOfTheRefused: "test_positions_and_versions_have_no_gaps",
@@ -361,12 +363,12 @@ UNSEEN_BY_THE_WALK = {
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.__name__)
 def test_the_suite_dies_of_a_planted_bug(planted: type[VolatileStore], tmp_path: Path):
     with pytest.raises((AssertionError, pytest.fail.Exception)):
-        run(PLANTED[planted], planted(), tmp_path)
+        run(PLANTED[planted], planted, tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(set(PLANTED.values())))
 def test_the_same_test_passes_without_the_bug(name: str, tmp_path: Path):
-    run(name, VolatileStore(), tmp_path)
+    run(name, VolatileStore, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -380,8 +382,12 @@ def test_the_walk_dies_of_a_planted_bug(planted: type[VolatileStore]):
     assert "of the walk with seed 1" in info.value.__notes__[0]
 
 
-def run(name: str, store: VolatileStore, folder: Path) -> None:
-    """Run one test of the suite on a store, as pytest would."""
+def run(name: str, open_store: Callable[[], VolatileStore], folder: Path) -> None:
+    """Run one test of the suite with each of its parameters on a new store, as pytest would."""
     test = getattr(Suite(), name)
-    given = dict(store=store, folder=folder, seed=0, limit=2, field="payload", at=2, change={"version": 7})  # noqa: C408  # fmt: skip
-    test(**{wanted: given[wanted] for wanted in inspect.signature(test).parameters})
+    marks = [mark.args for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
+    for values in itertools.product(*(cases for _, cases in marks)):
+        given: dict[str, Any] = {"store": open_store(), "folder": folder}
+        for (names, _), value in zip(marks, values, strict=True):
+            given |= {names: value} if isinstance(names, str) else dict(zip(names, value, strict=True))
+        test(**{wanted: given[wanted] for wanted in inspect.signature(test).parameters})

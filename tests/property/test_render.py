@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 import limpet.render
 from limpet import Message, ToolCallRequest, ToolCallResult
 from limpet.core.formats import codec, intake
-from limpet.testing import corpus, providers
+from limpet.testing import providers
+from tests import corpus
 from tests.property import conversations as talks
 from tests.property import sdk_types
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from limpet.testing import corpus
-from limpet.testing.corpus import ChatMessage
+from tests import corpus
+from tests.corpus import ChatMessage
 
 SAMPLE = 200
 

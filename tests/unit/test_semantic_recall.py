@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import recall
-from limpet.testing import corpus
+from tests import corpus
 
 
 @pytest.mark.slow

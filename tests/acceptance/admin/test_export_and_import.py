@@ -17,7 +17,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.testing import corpus
+from tests import corpus
 
 KILLED = """
 import os, signal, sys

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import limpet
 from limpet import MessageCategory, errors, limits
-from limpet.testing import corpus
+from tests import corpus
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{ "x":1}'}}
 ASKING = {"role": "assistant", "content": None, "tool_calls": [CALL]}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-from limpet.testing import corpus
+from tests import corpus
 from tests.acceptance.admin.test_migrate import exported, kept_at, lived
 from tests.property.backends import OPENERS
 

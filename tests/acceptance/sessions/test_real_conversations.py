@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import Limpet
-from limpet.testing import corpus
+from tests import corpus
 from tests.acceptance.conversation_steps import Opener, feed
 
 Conversation = list[corpus.ChatMessage]

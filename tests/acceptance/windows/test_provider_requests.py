@@ -9,8 +9,9 @@ import pytest
 
 import limpet
 from limpet import StateManager, errors
-from limpet.testing import corpus, providers
-from limpet.testing.corpus import ChatMessage
+from limpet.testing import providers
+from tests import corpus
+from tests.corpus import ChatMessage
 
 BUDGETS = [500 * 256 ** (step / 59) for step in range(60)]
 """Sixty, from 500 to 128,000."""

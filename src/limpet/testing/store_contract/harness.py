@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 import pytest
@@ -20,6 +20,7 @@ from limpet.stores.port import (
     Appended,
     AppendOutcome,
     ClaimTaken,
+    DerivedState,
     KeyRecord,
     KeyUse,
     NewEvent,
@@ -130,6 +131,11 @@ def hash_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
+def derive_nothing(*_: object) -> DerivedState:
+    """Derive nothing of a stream: for rebuilds whose result does not matter."""
+    return DerivedState((), ())
+
+
 def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes]:
     """Return those of the contents that the store gives back for their hashes, in that order."""
     hashes = [hash_of(content) for content in contents]
@@ -137,31 +143,15 @@ def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes
     return [found[hash_] for hash_ in hashes if hash_ in found]
 
 
-def make_append(
-    *writes: StreamWrite,
-    tenant: str = TENANT,
-    projections: tuple[Projection, ...] = (),
-    drops: tuple[tuple[str, str], ...] = (),
-    snapshots: tuple[Snapshot, ...] = (),
-    key: KeyUse | None = None,
-    time_us: int = 0,
-) -> Append:
-    """Return an append of the suite's tenant."""
-    return Append(
-        tenant=tenant,
-        writes=writes,
-        projections=projections,
-        drops=drops,
-        snapshots=snapshots,
-        key=key,
-        time_us=time_us,
-    )
+def make_append(*writes: StreamWrite, tenant: str = TENANT, **parts: Any) -> Append:
+    """Return an append of the suite's tenant; `parts` are further fields of it."""
+    return Append(tenant=tenant, writes=writes, **parts)
 
 
 def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
-    """Commit appends together, in a turn; those once more that others were faster than in their tenant.
+    """Commit appends together under the write lock; repeat once those that lost a race in their tenant.
 
-    Where others can't be kept out, that is how they are noticed. These appends rest on nothing but what they say.
+    A store that can't keep other writers out notices them in this way. These appends rest on nothing else.
     """
     with store.write_lock():
         outcomes = store.commit(appends)
@@ -174,7 +164,7 @@ def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
 
 
 def lost_race(outcome: AppendOutcome) -> bool:
-    """Whether others were faster somewhere in the tenant."""
+    """Whether another writer was faster somewhere in the tenant."""
     return isinstance(outcome, Stale) and not outcome.stream
 
 
@@ -184,27 +174,24 @@ def commit_all(store: Store, *appends: Append) -> None:
     assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
 
 
+def try_append(store: Store, *writes: StreamWrite, **parts: Any) -> AppendOutcome:
+    """Commit one append and return its outcome."""
+    return commit(store, make_append(*writes, **parts))[0]
+
+
+def append(store: Store, *writes: StreamWrite, **parts: Any) -> None:
+    """Commit one append that must be taken."""
+    commit_all(store, make_append(*writes, **parts))
+
+
 def project(store: Store, *rows: Projection, tenant: str = TENANT) -> None:
     """Write projections, with an event as every append has."""
-    commit_all(store, append_with(store, tenant=tenant, projections=rows))
+    append_parts(store, tenant=tenant, projections=rows)
 
 
-def drop(store: Store, *rows: tuple[str, str], tenant: str = TENANT) -> None:
-    """Drop projections, with an event as every append has."""
-    commit_all(store, append_with(store, tenant=tenant, drops=rows))
-
-
-def append_with(
-    store: Store,
-    *,
-    tenant: str = TENANT,
-    projections: tuple[Projection, ...] = (),
-    drops: tuple[tuple[str, str], ...] = (),
-    snapshots: tuple[Snapshot, ...] = (),
-) -> Append:
-    """Return an append whose event does not matter to the test."""
-    occasion = write("occasions", store.version(tenant, "occasions"), b"")
-    return make_append(occasion, tenant=tenant, projections=projections, drops=drops, snapshots=snapshots)
+def append_parts(store: Store, *, tenant: str = TENANT, **parts: Any) -> None:
+    """Commit an append whose event does not matter to the test."""
+    append(store, write("occasions", store.version(tenant, "occasions"), b""), tenant=tenant, **parts)
 
 
 def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[StoredEvent]:
@@ -339,20 +326,18 @@ class _TenantModel:
         return len(old)
 
     def query(self, query: Query) -> list[Projection]:
-        rows = [row for row in self.rows.values() if _meets(row, query)]
+        rows = [row for row in self.rows.values() if meets(row, query)]
         rows.sort(key=lambda row: (row.time_us, row.id), reverse=True)
         return rows[query.offset :][: query.limit]
 
 
 def _stored(new: NewEvent, model: _TenantModel, stream: str) -> StoredEvent:
-    position, version = len(model.events) + 1, model.version(stream) + 1
-    return StoredEvent(
-        position, stream, version, new.kind, new.schema, new.time_us, new.ordinal, new.tokens,
-        new.counter, new.payload, b"",
-    )  # fmt: skip
+    fields = (new.kind, new.schema, new.time_us, new.ordinal, new.tokens, new.counter, new.payload)
+    return StoredEvent(len(model.events) + 1, stream, model.version(stream) + 1, *fields, b"")
 
 
-def _meets(row: Projection, query: Query) -> bool:
+def meets(row: Projection, query: Query) -> bool:
+    """Whether a row is one that a query asks for."""
     low, high = query.since_us, query.until_us
     return (
         row.kind == query.kind
@@ -435,15 +420,11 @@ class _RandomWalk:
         written = {(row.kind, row.id) for row in rows}
         key = KeyUse(f"k{dice.randrange(40)}", b"%d" % dice.randrange(3))
         writes = tuple(self._write(model, stream) for stream in streams)
-        return Append(
-            tenant=tenant,
-            writes=writes,
-            projections=tuple(rows),
-            drops=tuple(drop for drop in drops if drop not in written),
-            snapshots=tuple(self._snapshot(write) for write in writes[: dice.randrange(2)]),
-            key=key if dice.randrange(3) == 0 else None,
-            time_us=self.now_us,
-        )
+        drops = tuple(drop for drop in drops if drop not in written)
+        snapshots = tuple(self._snapshot(write) for write in writes[: dice.randrange(2)])
+        key = key if dice.randrange(3) == 0 else None
+        parts = {"projections": tuple(rows), "drops": drops, "snapshots": snapshots, "key": key}
+        return make_append(*writes, tenant=tenant, time_us=self.now_us, **parts)
 
     def _write(self, model: _TenantModel, stream: str) -> StreamWrite:
         dice = self.dice

@@ -33,12 +33,14 @@ from limpet.testing.store_contract import harness
 from limpet.testing.store_contract.harness import (
     OTHER,
     TENANT,
+    append,
     commit,
     commit_all,
     event,
     feed_all,
     lost_race,
     make_append,
+    try_append,
     verify_store,
     visible_state,
     write,
@@ -49,17 +51,10 @@ class AppendContract(harness.StoreHarness):
     """The log."""
 
     def test_an_append_takes_effect_whole(self, store: Store) -> None:
-        row = Projection(kind="row", id="1", document=b"d")
-        snapshot = Snapshot("a", 2, 7, b"state")
-        used = KeyUse("k1", b"h" * 32)
-        whole = make_append(
-            write("a", 0, b"1", b"2", claims=(("c1", 1),)),
-            write("b", 0, b"3"),
-            projections=(row,),
-            snapshots=(snapshot,),
-            key=used,
-        )
-        assert commit(store, whole) == [Appended(1, 3)]
+        row, snapshot = Projection(kind="row", id="1", document=b"d"), Snapshot("a", 2, 7, b"state")
+        used, told = KeyUse("k1", b"h" * 32), write("a", 0, b"1", b"2", claims=(("c1", 1),))
+        outcome = try_append(store, told, write("b", 0, b"3"), projections=(row,), snapshots=(snapshot,), key=used)
+        assert outcome == Appended(1, 3)
         assert _payloads(feed_all(store)) == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3")]
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_key(TENANT, "k1") == KeyRecord(used.command_hash, 1, 3)
@@ -71,20 +66,40 @@ class AppendContract(harness.StoreHarness):
         assert commit(store) == []
         assert store.tenants() == []
 
-    def test_a_stale_second_stream_leaves_no_trace(self, store: Store) -> None:
-        _check_no_trace(store, write("b", 3, b"no"), Stale("b", 1))
-
-    def test_a_taken_claim_in_a_second_stream_leaves_no_trace(self, store: Store) -> None:
-        second = write("b", 1, b"no", b"no", claims=(("c2", 0), ("c1", 1)))
-        _check_no_trace(store, second, ClaimTaken("b", "c1", 1))
-
-    def test_a_used_key_leaves_no_trace(self, store: Store) -> None:
-        _check_no_trace(store, write("b", 1, b"no"), KeyRecord(b"first", 1, 2), key="k1")
+    @pytest.mark.parametrize(
+        ("second", "key", "outcome"),
+        [
+            (write("b", 3, b"no"), "k2", Stale("b", 1)),
+            (write("b", 1, b"no", b"no", claims=(("c2", 0), ("c1", 1))), "k2", ClaimTaken("b", "c1", 1)),
+            (write("b", 1, b"no"), "k1", KeyRecord(b"first", 1, 2)),
+        ],
+        ids=["stale", "claim", "key"],
+    )
+    def test_an_append_refused_for_its_second_stream_or_its_key_leaves_no_trace(
+        self, store: Store, second: StreamWrite, key: str, outcome: AppendOutcome
+    ) -> None:
+        row = Projection(kind="row", id="1", terms=("t1",), document=b"before")
+        told = write("a", 0, b"1"), write("b", 0, b"2", claims=(("c1", 0),), blobs=(b"x1",))
+        snapshot = Snapshot("a", 1, 1, b"before")
+        append(store, *told, projections=(row,), snapshots=(snapshot,), key=KeyUse("k1", b"first"))
+        before = visible_state(store)
+        refused = make_append(
+            write("a", 1, b"no", claims=(("c1", 0),), blobs=(b"x1", b"x2")),
+            second,
+            write("c", 0, b"no", claims=(("c3", 0),)),
+            projections=(Projection(kind="row", id="2", terms=("t2",)),),
+            drops=(("row", "1"),),
+            snapshots=(Snapshot("a", 2, 1, b"no"), Snapshot("c", 1, 1, b"no")),
+            key=KeyUse(key, b"second"),
+        )
+        assert commit(store, refused) == [outcome]
+        assert visible_state(store) == before
+        assert try_append(store, write("c", 0, b"3")) == Appended(3, 3), "no hole in the feed"
 
     def test_a_refused_first_append_makes_no_tenant(self, store: Store) -> None:
-        assert commit(store, make_append(write("a", 1, b"no"))) == [Stale("a", 0)]
+        assert try_append(store, write("a", 1, b"no")) == Stale("a", 0)
         assert store.tenants() == []
-        assert commit(store, make_append(write("a", 0, b"yes"))) == [Appended(1, 1)]
+        assert try_append(store, write("a", 0, b"yes")) == Appended(1, 1)
 
     def test_a_refused_append_beside_another_makes_no_tenant(self, store: Store) -> None:
         refused = make_append(write("a", 1, b"no"), tenant=OTHER)
@@ -93,61 +108,59 @@ class AppendContract(harness.StoreHarness):
         assert verify_store(store).tenants == 1
 
     def test_a_write_on_another_version_is_stale(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2")))
+        append(store, write("a", 0, b"1", b"2"))
         for expected in (0, 1, 3):
-            assert commit(store, make_append(write("a", expected, b"no"))) == [Stale("a", 2)]
-        assert commit(store, make_append(write("a", 2, b"3"))) == [Appended(3, 3)]
+            assert try_append(store, write("a", expected, b"no")) == Stale("a", 2)
+        assert try_append(store, write("a", 2, b"3")) == Appended(3, 3)
 
     def test_a_claim_is_unique_in_its_stream_for_ever(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", claims=(("c1", 1),))))
-        again = make_append(write("a", 2, b"no", claims=(("c1", 0),)))
-        assert commit(store, again) == [ClaimTaken("a", "c1", 2)]
-        assert commit(store, make_append(write("b", 0, b"3", claims=(("c1", 0),)))) == [Appended(3, 3)]
+        append(store, write("a", 0, b"1", b"2", claims=(("c1", 1),)))
+        assert try_append(store, write("a", 2, b"no", claims=(("c1", 0),))) == ClaimTaken("a", "c1", 2)
+        assert try_append(store, write("b", 0, b"3", claims=(("c1", 0),))) == Appended(3, 3)
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_claim(TENANT, "b", "c1") == 1
         assert store.find_claim(TENANT, "a", "c2") == 0
         assert store.find_claim(TENANT, "c", "c1") == 0
 
     def test_a_claim_made_twice_in_one_append_is_taken_by_the_first(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1")))
+        append(store, write("a", 0, b"1"))
         before = visible_state(store)
-        twice = make_append(write("a", 1, b"no", b"no", b"no", claims=(("c1", 1), ("c1", 2))))
-        assert commit(store, twice) == [ClaimTaken("a", "c1", 3)]
+        assert try_append(store, write("a", 1, b"no", b"no", b"no", claims=(("c1", 1), ("c1", 2)))) == ClaimTaken(
+            "a", "c1", 3
+        )
         assert visible_state(store) == before
 
     def test_a_key_is_checked_before_versions_and_those_before_claims(self, store: Store) -> None:
         used = KeyUse("k1", b"first")
-        commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),)), key=used))
+        append(store, write("a", 0, b"1", claims=(("c1", 0),)), key=used)
         wrong = write("a", 0, b"no", claims=(("c1", 0),))
         taken = write("a", 1, b"no", claims=(("c1", 0),))
-        assert commit(store, make_append(wrong, key=used)) == [KeyRecord(b"first", 1, 1)]
-        assert commit(store, make_append(taken, write("b", 9, b"no"))) == [Stale("b", 0)]
-        assert commit(store, make_append(taken)) == [ClaimTaken("a", "c1", 1)]
+        assert try_append(store, wrong, key=used) == KeyRecord(b"first", 1, 1)
+        assert try_append(store, taken, write("b", 9, b"no")) == Stale("b", 0)
+        assert try_append(store, taken) == ClaimTaken("a", "c1", 1)
 
     def test_a_key_answers_with_its_first_use(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1")))
-        commit_all(store, make_append(write("a", 1, b"2"), write("b", 0, b"3"), key=KeyUse("k1", b"first")))
-        commit_all(store, make_append(write("a", 2, b"4")))
+        append(store, write("a", 0, b"1"))
+        append(store, write("a", 1, b"2"), write("b", 0, b"3"), key=KeyUse("k1", b"first"))
+        append(store, write("a", 2, b"4"))
         first_use = KeyRecord(b"first", 2, 3)
         assert store.find_key(TENANT, "k1") == first_use
         assert store.find_key(TENANT, "k2") is None
-        other = make_append(write("a", 3, b"no"), key=KeyUse("k1", b"other"))
-        assert commit(store, other) == [first_use]
+        assert try_append(store, write("a", 3, b"no"), key=KeyUse("k1", b"other")) == first_use
         assert store.find_key(TENANT, "k1") == first_use
 
     def test_keys_are_forgotten_by_the_time_of_their_use(self, store: Store) -> None:
         for version, (key, time_us) in enumerate((("k1", 10), ("k2", 20), ("k3", 30))):
-            commit_all(store, make_append(write("a", version, b"x"), key=KeyUse(key, b"h"), time_us=time_us))
+            append(store, write("a", version, b"x"), key=KeyUse(key, b"h"), time_us=time_us)
         assert store.delete_keys(TENANT, before_us=10) == 0
         assert store.delete_keys(TENANT, before_us=21) == 2
         assert store.find_key(TENANT, "k1") is None
         assert store.find_key(TENANT, "k3") == KeyRecord(b"h", 3, 3)
-        again = make_append(write("a", 3, b"x"), key=KeyUse("k1", b"new"), time_us=40)
-        assert commit(store, again) == [Appended(4, 4)]
+        assert try_append(store, write("a", 3, b"x"), key=KeyUse("k1", b"new"), time_us=40) == Appended(4, 4)
         assert store.find_key(TENANT, "k1") == KeyRecord(b"new", 4, 4)
 
     def test_appends_of_one_commit_each_have_their_outcome(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first")))
+        append(store, write("a", 0, b"1", claims=(("c1", 0),)), key=KeyUse("k1", b"first"))
         assert commit(
             store,
             make_append(write("a", 1, b"2")),
@@ -156,8 +169,7 @@ class AppendContract(harness.StoreHarness):
             make_append(write("c", 0, b"no"), key=KeyUse("k1", b"first")),
             make_append(write("b", 0, b"3"), write("a", 2, b"4")),
         ) == [Appended(2, 2), Stale("b", 0), ClaimTaken("a", "c1", 1), KeyRecord(b"first", 1, 1), Appended(3, 4)]
-        told = [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3"), ("a", 3, b"4")]
-        assert _payloads(feed_all(store)) == told
+        assert _payloads(feed_all(store)) == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3"), ("a", 3, b"4")]
 
     def test_a_later_append_of_a_commit_sees_the_earlier(self, store: Store) -> None:
         row = Projection(kind="row", id="1", status="old", terms=("t1",))
@@ -179,7 +191,7 @@ class AppendContract(harness.StoreHarness):
     def test_positions_and_versions_have_no_gaps(self, store: Store) -> None:
         for turn in range(1, 8):
             version = store.version(TENANT, "a")
-            commit_all(store, make_append(write("a", version, *[b"x"] * turn), write(f"s{turn}", 0, b"y")))
+            append(store, write("a", version, *[b"x"] * turn), write(f"s{turn}", 0, b"y"))
             commit(store, make_append(write("a", 0, b"no")), make_append(write("new", turn, b"no")))
         events = feed_all(store)
         assert [e.position for e in events] == list(range(1, 36))
@@ -188,11 +200,10 @@ class AppendContract(harness.StoreHarness):
         assert store.version(TENANT, "new") == 0
 
     def test_a_stream_is_read_in_ranges(self, store: Store) -> None:
-        commit_all(store, make_append(write("b", 0, b"0"), write("a", 0, *[b"%d" % n for n in range(1, 11)])))
+        append(store, write("b", 0, b"0"), write("a", 0, *[b"%d" % n for n in range(1, 11)]))
 
         def versions(after: int, until: int | None, limit: int) -> list[int]:
-            page = store.read(TENANT, "a", after=after, until=until, limit=limit)
-            return [e.version for e in page]
+            return [e.version for e in store.read(TENANT, "a", after=after, until=until, limit=limit)]
 
         assert versions(0, None, 100) == list(range(1, 11))
         assert versions(3, None, 4) == [4, 5, 6, 7]
@@ -211,14 +222,13 @@ class AppendContract(harness.StoreHarness):
         assert feed_all(store, limit=1) == feed_all(store, limit=256)
 
     def test_reading_stops_at_256_unless_told(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, *[b"x"] * 300)))
+        append(store, write("a", 0, *[b"x"] * 300))
         assert len(store.read(TENANT, "a")) == len(store.feed(TENANT)) == 256
         assert len(store.read(TENANT, "a", limit=1_000)) == 300
 
     def test_a_stream_is_sought_by_ordinal(self, store: Store) -> None:
-        ordinals = (0, 1, 1, 4, 4, 9)
-        events = tuple(event(b"x", ordinal=ordinal) for ordinal in ordinals)
-        commit_all(store, make_append(StreamWrite("a", 0, events), write("b", 0, b"y")))
+        events = tuple(event(b"x", ordinal=ordinal) for ordinal in (0, 1, 1, 4, 4, 9))
+        append(store, StreamWrite("a", 0, events), write("b", 0, b"y"))
         sought = [store.find_ordinal(TENANT, "a", ordinal) for ordinal in range(-1, 11)]
         assert sought == [1, 1, 2, 4, 4, 4, 6, 6, 6, 6, 6, 0]
         assert store.find_ordinal(TENANT, "missing", 0) == 0
@@ -229,27 +239,16 @@ class AppendContract(harness.StoreHarness):
             NewEvent("a.c", 2**31, 2**53, b"2", 0, 0, ""),
             NewEvent("a.d", 3, -1, b"3", 2**53, 2**53, "o200k"),
         )
-        commit_all(store, make_append(StreamWrite("a", 0, events)))
+        append(store, StreamWrite("a", 0, events))
         for position, (new, stored) in enumerate(zip(events, feed_all(store), strict=True), start=1):
-            assert stored == StoredEvent(
-                position,
-                "a",
-                position,
-                new.kind,
-                new.schema,
-                new.time_us,
-                new.ordinal,
-                new.tokens,
-                new.counter,
-                new.payload,
-                stored.link,
-            )
+            fields = (new.kind, new.schema, new.time_us, new.ordinal, new.tokens, new.counter, new.payload)
+            assert stored == StoredEvent(position, "a", position, *fields, stored.link)
         assert store.read(TENANT, "a") == feed_all(store)
 
     def test_every_payload_comes_back(self, store: Store) -> None:
         every_byte = bytes(range(256))
         payloads = (b"", b"\x00", every_byte, b"{}", b"\xff\xfe", every_byte * 4096)
-        commit_all(store, make_append(write("a", 0, *payloads)))
+        append(store, write("a", 0, *payloads))
         assert tuple(e.payload for e in feed_all(store)) == payloads
 
 
@@ -257,105 +256,76 @@ def _payloads(events: list[StoredEvent]) -> list[tuple[str, int, bytes | None]]:
     return [(e.stream, e.version, e.payload) for e in events]
 
 
-def _check_no_trace(store: Store, second: StreamWrite, outcome: AppendOutcome, key: str = "k2") -> None:
-    """Refuse an append for its second write, or for its key, and look for anything it left."""
-    row = Projection(kind="row", id="1", terms=("t1",), document=b"before")
-    first = make_append(
-        write("a", 0, b"1"),
-        write("b", 0, b"2", claims=(("c1", 0),), blobs=(b"x1",)),
-        projections=(row,),
-        snapshots=(Snapshot("a", 1, 1, b"before"),),
-        key=KeyUse("k1", b"first"),
-    )
-    commit_all(store, first)
-    before = visible_state(store)
-    refused = make_append(
-        write("a", 1, b"no", claims=(("c1", 0),), blobs=(b"x1", b"x2")),
-        second,
-        write("c", 0, b"no", claims=(("c3", 0),)),
-        projections=(Projection(kind="row", id="2", terms=("t2",)),),
-        drops=(("row", "1"),),
-        snapshots=(Snapshot("a", 2, 1, b"no"), Snapshot("c", 1, 1, b"no")),
-        key=KeyUse(key, b"second"),
-    )
-    assert commit(store, refused) == [outcome]
-    assert visible_state(store) == before
-    assert commit(store, make_append(write("c", 0, b"3"))) == [Appended(3, 3)], "no hole in the feed"
-
-
 class ForkContract(harness.StoreHarness):
     """Forks and rewinds."""
 
     def test_a_fork_is_its_base_and_what_was_added(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 2), b"own", b"more")))
-        commit_all(store, make_append(write("a", 3, b"4")))
+        append(store, write("a", 0, b"1", b"2", b"3"))
+        append(store, based_write("b", 0, ("a", 2), b"own", b"more"))
+        append(store, write("a", 3, b"4"))
         assert read_payloads(store, "b") == [(1, b"1"), (2, b"2"), (3, b"own"), (4, b"more")]
         assert read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"4")]
         assert (store.version(TENANT, "a"), store.version(TENANT, "b")) == (4, 4)
         assert {e.stream for e in store.read(TENANT, "b")} == {"b"}
-        assert commit(store, make_append(write("b", 3, b"late"))) == [Stale("b", 4)]
-        commit_all(store, make_append(write("b", 4, b"last")))
+        assert try_append(store, write("b", 3, b"late")) == Stale("b", 4)
+        append(store, write("b", 4, b"last"))
         assert read_payloads(store, "b")[-1] == (5, b"last")
         assert verify_store(store).ok
 
     def test_a_fork_copies_nothing(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-        assert commit(store, make_append(based_write("b", 0, ("a", 3), b"own"))) == [Appended(4, 4)]
+        append(store, write("a", 0, b"1", b"2", b"3"))
+        assert try_append(store, based_write("b", 0, ("a", 3), b"own")) == Appended(4, 4)
         assert [e.payload for e in feed_all(store)] == [b"1", b"2", b"3", b"own"]
         assert [e.stream for e in feed_all(store)] == ["a", "a", "a", "b"]
 
     def test_a_rewound_stream_leaves_out_what_came_later(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3", b"4")))
-        commit_all(store, make_append(based_write("a", 4, ("a", 2), b"back")))
+        append(store, write("a", 0, b"1", b"2", b"3", b"4"))
+        append(store, based_write("a", 4, ("a", 2), b"back"))
         assert read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (5, b"back")]
         assert store.version(TENANT, "a") == 5
         assert read_payloads(store, "a", after=4) == [(5, b"back")], "who knew version 4 hears of it"
-        commit_all(store, make_append(write("a", 5, b"6")))
+        append(store, write("a", 5, b"6"))
         assert read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (5, b"back"), (6, b"6")]
         assert len(feed_all(store)) == 6, "nothing has left the log"
         assert verify_store(store).ok
 
     def test_a_stream_begins_anew(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", claims=(("x", 0),))))
-        commit_all(store, make_append(based_write("a", 2, ("a", 0), b"3", b"4", claims=(("x", 1),))))
+        append(store, write("a", 0, b"1", b"2", claims=(("x", 0),)))
+        append(store, based_write("a", 2, ("a", 0), b"3", b"4", claims=(("x", 1),)))
         assert read_payloads(store, "a") == [(3, b"3"), (4, b"4")]
         assert read_payloads(store, "a", at=2) == [(1, b"1"), (2, b"2")]
         assert (store.find_claim(TENANT, "a", "x"), store.version(TENANT, "a")) == (4, 4)
-        commit_all(store, make_append(based_write("a", 4, ("a", 3), b"5")))
+        append(store, based_write("a", 4, ("a", 3), b"5"))
         assert read_payloads(store, "a") == [(3, b"3"), (5, b"5")]
         assert verify_store(store).ok
 
     def test_a_version_is_for_ever_what_it_was(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3", b"4")))
-        commit_all(store, make_append(based_write("a", 4, ("a", 2), b"5", b"6")))
-        commit_all(store, make_append(based_write("a", 6, ("a", 5), b"7")))
-        commit_all(store, make_append(based_write("a", 7, ("a", 4), b"8")))
-        was = {
-            0: b"", 1: b"1", 2: b"12", 3: b"123", 4: b"1234", 5: b"125", 6: b"1256", 7: b"1257",
-            8: b"12348",
-        }  # fmt: skip
-        for version, payloads in was.items():
+        append(store, write("a", 0, b"1", b"2", b"3", b"4"))
+        append(store, based_write("a", 4, ("a", 2), b"5", b"6"))
+        append(store, based_write("a", 6, ("a", 5), b"7"))
+        append(store, based_write("a", 7, ("a", 4), b"8"))
+        was = (b"", b"1", b"12", b"123", b"1234", b"125", b"1256", b"1257", b"12348")
+        for version, payloads in enumerate(was):
             assert b"".join(p for _, p in read_payloads(store, "a", at=version)) == payloads, version
         assert read_payloads(store, "a", at=99) == read_payloads(store, "a"), "what will be is what is"
         assert read_payloads(store, "a", at=6, after=1, until=5) == [(2, b"2"), (5, b"5")]
 
     def test_a_fork_of_what_was_left_out(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-        commit_all(store, make_append(based_write("a", 3, ("a", 1), b"4")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 3), b"own")))
-        commit_all(store, make_append(based_write("c", 0, ("a", 4), b"own")))
+        append(store, write("a", 0, b"1", b"2", b"3"))
+        append(store, based_write("a", 3, ("a", 1), b"4"))
+        append(store, based_write("b", 0, ("a", 3), b"own"))
+        append(store, based_write("c", 0, ("a", 4), b"own"))
         assert read_payloads(store, "b") == [(1, b"1"), (2, b"2"), (3, b"3"), (4, b"own")]
         assert read_payloads(store, "c") == [(1, b"1"), (4, b"4"), (5, b"own")]
         assert verify_store(store).ok
 
     def test_a_fork_of_a_fork_and_a_rewind_into_the_base(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-        commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4", b"5")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 5), b"6", b"7")))
-        commit_all(store, make_append(based_write("c", 0, ("b", 4), b"8")))
-        commit_all(store, make_append(based_write("b", 7, ("b", 4), b"9")))
-        commit_all(store, make_append(based_write("d", 0, ("b", 2), b"10")))
+        append(store, write("a", 0, b"1", b"2", b"3"))
+        append(store, based_write("a", 3, ("a", 2), b"4", b"5"))
+        append(store, based_write("b", 0, ("a", 5), b"6", b"7"))
+        append(store, based_write("c", 0, ("b", 4), b"8"))
+        append(store, based_write("b", 7, ("b", 4), b"9"))
+        append(store, based_write("d", 0, ("b", 2), b"10"))
         assert read_payloads(store, "b") == [(1, b"1"), (2, b"2"), (4, b"4"), (8, b"9")]
         assert read_payloads(store, "b", at=7)[-2:] == [(6, b"6"), (7, b"7")]
         assert read_payloads(store, "b", at=4) == [(1, b"1"), (2, b"2"), (4, b"4")]
@@ -364,9 +334,9 @@ class ForkContract(harness.StoreHarness):
         assert verify_store(store).ok
 
     def test_the_first_and_the_newest_of_a_range(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, *(b"%d" % n for n in range(1, 7)))))
-        commit_all(store, make_append(based_write("a", 6, ("a", 3), b"7", b"8")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 8), b"9")))
+        append(store, write("a", 0, *(b"%d" % n for n in range(1, 7))))
+        append(store, based_write("a", 6, ("a", 3), b"7", b"8"))
+        append(store, based_write("b", 0, ("a", 8), b"9"))
         for stream, whole in (("a", [1, 2, 3, 7, 8]), ("b", [1, 2, 3, 7, 8, 9])):
             for limit in range(1, 8):
                 found = store.read(TENANT, stream, limit=limit)
@@ -378,10 +348,10 @@ class ForkContract(harness.StoreHarness):
         assert store.read(TENANT, "a", after=3, until=6) == []
 
     def test_seek_follows_the_stream(self, store: Store) -> None:
-        commit_all(store, make_append(StreamWrite("a", 0, tuple(event(b"", ordinal=n) for n in (0, 1, 2, 3)))))
+        append(store, StreamWrite("a", 0, tuple(event(b"", ordinal=n) for n in (0, 1, 2, 3))))
         back = tuple(event(b"", ordinal=n) for n in (1, 2))
-        commit_all(store, make_append(StreamWrite("a", 4, back, base=("a", 2))))
-        commit_all(store, make_append(StreamWrite("b", 0, (event(b"", ordinal=2),), base=("a", 6))))
+        append(store, StreamWrite("a", 4, back, base=("a", 2)))
+        append(store, StreamWrite("b", 0, (event(b"", ordinal=2),), base=("a", 6)))
         assert [store.find_ordinal(TENANT, "a", n) for n in range(5)] == [1, 2, 6, 0, 0]
         assert [store.find_ordinal(TENANT, "a", n, at=4) for n in range(5)] == [1, 2, 3, 4, 0]
         assert [store.find_ordinal(TENANT, "a", n, at=5) for n in range(5)] == [1, 2, 0, 0, 0]
@@ -389,26 +359,24 @@ class ForkContract(harness.StoreHarness):
 
     def test_claims_of_the_base_count_as_far_as_it_goes(self, store: Store) -> None:
         claims = (("c1", 0), ("c2", 1), ("c3", 2))
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3", claims=claims)))
-        commit_all(store, make_append(based_write("b", 0, ("a", 2), b"own", claims=(("c3", 0),))))
+        append(store, write("a", 0, b"1", b"2", b"3", claims=claims))
+        append(store, based_write("b", 0, ("a", 2), b"own", claims=(("c3", 0),)))
         assert [store.find_claim(TENANT, "b", c) for c in ("c1", "c2", "c3")] == [1, 2, 3]
-        commit_all(store, make_append(based_write("a", 3, ("a", 1), b"4")))
+        append(store, based_write("a", 3, ("a", 1), b"4"))
         assert [store.find_claim(TENANT, "a", c) for c in ("c1", "c2", "c3")] == [1, 0, 0]
         assert [store.find_claim(TENANT, "a", c, at=3) for c in ("c1", "c2", "c3")] == [1, 2, 3]
         assert [store.find_claim(TENANT, "b", c) for c in ("c1", "c2", "c3")] == [1, 2, 3]
-        taken = write("a", 4, b"no", claims=(("c1", 0),))
-        assert commit(store, make_append(taken)) == [ClaimTaken("a", "c1", 1)]
-        assert commit(store, make_append(write("b", 3, b"no", claims=(("c2", 0),)))) == [ClaimTaken("b", "c2", 2)]
-        commit_all(store, make_append(write("a", 4, b"again", claims=(("c3", 0), ("c2", 0)))))
+        assert try_append(store, write("a", 4, b"no", claims=(("c1", 0),))) == ClaimTaken("a", "c1", 1)
+        assert try_append(store, write("b", 3, b"no", claims=(("c2", 0),))) == ClaimTaken("b", "c2", 2)
+        append(store, write("a", 4, b"again", claims=(("c3", 0), ("c2", 0))))
         assert store.find_claim(TENANT, "a", "c3") == 5
         assert store.find_claim(TENANT, "a", "c3", at=3) == 3
-        again = write("a", 5, b"no", claims=(("c3", 0),))
-        assert commit(store, make_append(again)) == [ClaimTaken("a", "c3", 5)]
+        assert try_append(store, write("a", 5, b"no", claims=(("c3", 0),))) == ClaimTaken("a", "c3", 5)
 
     def test_a_fork_whose_claim_its_base_has_is_refused(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", claims=(("c1", 0), ("c2", 1)))))
+        append(store, write("a", 0, b"1", b"2", claims=(("c1", 0), ("c2", 1))))
         refused = based_write("b", 0, ("a", 1), b"own", claims=(("c1", 0),))
-        assert commit(store, make_append(refused)) == [ClaimTaken("b", "c1", 1)]
+        assert try_append(store, refused) == ClaimTaken("b", "c1", 1)
         assert store.version(TENANT, "b") == 0
         taken = based_write("b", 0, ("a", 1), b"own", claims=(("c2", 0),))
         assert commit(store, make_append(taken), make_append(refused)) == [Appended(3, 3), Stale("b", 2)]
@@ -429,30 +397,27 @@ class ForkContract(harness.StoreHarness):
         assert verify_store(store).ok
 
     def test_a_snapshot_that_was_left_out_is_absent(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3"), snapshots=(Snapshot("a", 3, 1, b"s"),)))
-        commit_all(store, make_append(based_write("b", 0, ("a", 3), b"own")))
+        append(store, write("a", 0, b"1", b"2", b"3"), snapshots=(Snapshot("a", 3, 1, b"s"),))
+        append(store, based_write("b", 0, ("a", 3), b"own"))
         assert store.snapshot(TENANT, "b") is None
-        commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4")))
+        append(store, based_write("a", 3, ("a", 2), b"4"))
         assert store.snapshot(TENANT, "a") is None
-        mine = Snapshot("a", 5, 1, b"t")
-        commit_all(store, make_append(write("a", 4, b"5"), snapshots=(mine,)))
-        assert store.snapshot(TENANT, "a") == mine
+        append(store, write("a", 4, b"5"), snapshots=(Snapshot("a", 5, 1, b"t"),))
+        assert store.snapshot(TENANT, "a") == Snapshot("a", 5, 1, b"t")
 
     def test_the_version_at_a_position(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 2), b"3")))
-        commit_all(store, make_append(based_write("a", 2, ("a", 1), b"4"), write("b", 3, b"5")))
-        found = [store.version(TENANT, "a", position=p) for p in range(7)]
-        assert found == [0, 1, 2, 2, 3, 3, 3]
-        found = [store.version(TENANT, "b", position=p) for p in range(7)]
-        assert found == [0, 0, 0, 3, 3, 4, 4]
+        append(store, write("a", 0, b"1", b"2"))
+        append(store, based_write("b", 0, ("a", 2), b"3"))
+        append(store, based_write("a", 2, ("a", 1), b"4"), write("b", 3, b"5"))
+        assert [store.version(TENANT, "a", position=p) for p in range(7)] == [0, 1, 2, 2, 3, 3, 3]
+        assert [store.version(TENANT, "b", position=p) for p in range(7)] == [0, 0, 0, 3, 3, 4, 4]
         assert store.version(TENANT, "c", position=9) == 0
 
     def test_bases_are_apart_for_tenants(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3")))
-        commit_all(store, make_append(write("a", 0, b"x", b"y", b"z"), tenant=OTHER))
-        commit_all(store, make_append(based_write("a", 3, ("a", 1), b"4")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 2), b"own"), tenant=OTHER))
+        append(store, write("a", 0, b"1", b"2", b"3"))
+        append(store, write("a", 0, b"x", b"y", b"z"), tenant=OTHER)
+        append(store, based_write("a", 3, ("a", 1), b"4"))
+        append(store, based_write("b", 0, ("a", 2), b"own"), tenant=OTHER)
         assert [e.payload for e in store.read(OTHER, "a")] == [b"x", b"y", b"z"]
         assert [e.payload for e in store.read(OTHER, "b")] == [b"x", b"y", b"own"]
         assert read_payloads(store, "a") == [(1, b"1"), (4, b"4")]
@@ -460,22 +425,20 @@ class ForkContract(harness.StoreHarness):
     def test_two_openers_agree_about_a_rewind(self, store: Store, folder: Path) -> None:
         self.must_reopen()
         second = self.open_store(folder)
-        commit_all(store, make_append(write("a", 0, b"1", claims=(("c1", 0),))))
-        commit_all(second, make_append(write("a", 1, b"2", b"3", claims=(("c2", 0), ("c3", 1)))))
-        commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4")))
+        append(store, write("a", 0, b"1", claims=(("c1", 0),)))
+        append(second, write("a", 1, b"2", b"3", claims=(("c2", 0), ("c3", 1))))
+        append(store, based_write("a", 3, ("a", 2), b"4"))
         assert read_payloads(second, "a") == read_payloads(store, "a") == [(1, b"1"), (2, b"2"), (4, b"4")]
-        assert commit(second, make_append(write("a", 3, b"late"))) == [Stale("a", 4)]
-        taken = write("a", 4, b"no", claims=(("c2", 0),))
-        assert commit(second, make_append(taken)) == [ClaimTaken("a", "c2", 2)]
-        commit_all(second, make_append(write("a", 4, b"5", claims=(("c3", 0),))))
-        taken = write("a", 5, b"no", claims=(("c3", 0),))
-        assert commit(store, make_append(taken)) == [ClaimTaken("a", "c3", 5)]
+        assert try_append(second, write("a", 3, b"late")) == Stale("a", 4)
+        assert try_append(second, write("a", 4, b"no", claims=(("c2", 0),))) == ClaimTaken("a", "c2", 2)
+        append(second, write("a", 4, b"5", claims=(("c3", 0),)))
+        assert try_append(store, write("a", 5, b"no", claims=(("c3", 0),))) == ClaimTaken("a", "c3", 5)
         second.close()
 
     def test_bases_are_kept(self, store: Store, folder: Path) -> None:
-        commit_all(store, make_append(write("a", 0, b"1", b"2", b"3", claims=(("c1", 2),))))
-        commit_all(store, make_append(based_write("a", 3, ("a", 2), b"4")))
-        commit_all(store, make_append(based_write("b", 0, ("a", 4), b"5")))
+        append(store, write("a", 0, b"1", b"2", b"3", claims=(("c1", 2),)))
+        append(store, based_write("a", 3, ("a", 2), b"4"))
+        append(store, based_write("b", 0, ("a", 4), b"5"))
         before = read_payloads(store, "a"), read_payloads(store, "b")
         again = self.reopen(store, folder)
         assert (read_payloads(again, "a"), read_payloads(again, "b")) == before
@@ -546,22 +509,17 @@ class PipelineContract(harness.StoreHarness):
             assert out.send([make_append(write("a", 3, b"8"))])
             assert out.receive() == [Appended(6, 6), Appended(7, 7)]
             assert out.receive() == [Appended(8, 8)]
-        told = [event.payload for event in feed_all(store)]
-        assert told == [b"a", b"b", b"c", b"4", b"5", b"6", b"7", b"8"]
+        assert [event.payload for event in feed_all(store)] == [b"a", b"b", b"c", b"4", b"5", b"6", b"7", b"8"]
         assert store.find_claim(TENANT, "a", "c1") == 3
-        assert commit(store, make_append(write("d", 0, b"9"))) == [Appended(9, 9)]
+        assert try_append(store, write("d", 0, b"9")) == Appended(9, 9)
         assert verify_store(store).ok
 
     def test_all_that_an_append_brings_is_there(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1")))
+        append(store, write("a", 0, b"1"))
         row, snapshot = Projection(kind="row", id="1", document=b"d"), Snapshot("a", 2, 7, b"state")
         with store.write_lock(), _pipeline(store) as out:
-            whole = make_append(
-                write("a", 1, b"2", blobs=(b"large",)),
-                projections=(row,),
-                snapshots=(snapshot,),
-                key=KeyUse("k1", b"h" * 32),
-            )
+            told, used = write("a", 1, b"2", blobs=(b"large",)), KeyUse("k1", b"h" * 32)
+            whole = make_append(told, projections=(row,), snapshots=(snapshot,), key=used)
             sent = out.send([whole]) and [out.receive()]
         if not sent:
             commit_all(store, whole)
@@ -581,7 +539,7 @@ class PipelineContract(harness.StoreHarness):
         assert [event.payload for event in feed_all(store, OTHER)] == [b"1", b"2", b"3"]
 
     def test_what_is_known_to_be_refused_is_not_sent(self, store: Store) -> None:
-        commit_all(store, make_append(write("a", 0, b"1")))
+        append(store, write("a", 0, b"1"))
         with store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"2"))])
             assert not out.send([make_append(write("a", 1, b"3"))]), "one on its way has that version"
@@ -599,7 +557,7 @@ class PipelineContract(harness.StoreHarness):
             assert all(lost_race(each) for (each,) in outcomes), "nothing of them is there"
             assert [event.payload for event in feed_all(store)] == [b"1", b"2"]
         assert not isinstance(commit(store, again)[0], Appended | Stale)
-        commit_all(store, make_append(write("b", store.version(TENANT, "b"), b"5")))
+        append(store, write("b", store.version(TENANT, "b"), b"5"))
         assert verify_store(store).ok
 
     def test_others_who_were_faster_are_noticed(self, store: Store, folder: Path) -> None:
@@ -608,7 +566,7 @@ class PipelineContract(harness.StoreHarness):
         with closing(self.open_store(folder)) as other, store.write_lock(), _pipeline(store) as out:
             assert out.send([make_append(write("a", 1, b"3"))]) and out.receive() == [Appended(3, 3)]
             # Where nobody can be kept out of a store, another may write between two of its commits.
-            commit_all(other, make_append(write("c", 0, b"4")))
+            append(other, write("c", 0, b"4"))
             assert out.send([make_append(write("a", 2, b"5"))]) and out.send([make_append(write("b", 1, b"6"))])
             assert all(lost_race(each) for each in (*out.receive(), *out.receive()))
         assert [event.payload for event in feed_all(store)] == [b"1", b"2", b"3", b"4"]
