@@ -60,14 +60,14 @@ class FaultyStore(_Verbs):
         return self._failing(found) if name in MUTATING_CALLS else found
 
     def _failing(self, verb: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
+        def _call(*args: Any, **options: Any) -> Any:
             fails = self._counted()
             self._fail(fails and self.before)
             outcome = verb(*args, **options)
             self._fail(fails)
             return outcome
 
-        return call
+        return _call
 
     def _counted(self) -> bool:
         with self._lock:

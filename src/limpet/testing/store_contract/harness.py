@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -143,9 +143,18 @@ def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes
     return [found[hash_] for hash_ in hashes if hash_ in found]
 
 
-def make_append(*writes: StreamWrite, tenant: str = TENANT, **parts: Any) -> Append:
-    """Return an append of the suite's tenant; `parts` are further fields of it."""
-    return Append(tenant=tenant, writes=writes, **parts)
+def make_append(
+    *writes: StreamWrite,
+    tenant: str = TENANT,
+    projections: tuple[Projection, ...] = (),
+    drops: tuple[tuple[str, str], ...] = (),
+    snapshots: tuple[Snapshot, ...] = (),
+    key: KeyUse | None = None,
+    time_us: int = 0,
+) -> Append:
+    """Return an append of the suite's tenant."""
+    made = Append(tenant=tenant, writes=writes, projections=projections, drops=drops, key=key, time_us=time_us)
+    return msgspec.structs.replace(made, snapshots=snapshots)
 
 
 def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
@@ -174,24 +183,34 @@ def commit_all(store: Store, *appends: Append) -> None:
     assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
 
 
-def try_append(store: Store, *writes: StreamWrite, **parts: Any) -> AppendOutcome:
+def try_append(store: Store, *writes: StreamWrite, key: KeyUse | None = None, time_us: int = 0) -> AppendOutcome:
     """Commit one append and return its outcome."""
-    return commit(store, make_append(*writes, **parts))[0]
+    return commit(store, make_append(*writes, key=key, time_us=time_us))[0]
 
 
-def append(store: Store, *writes: StreamWrite, **parts: Any) -> None:
+def append(
+    store: Store,
+    *writes: StreamWrite,
+    tenant: str = TENANT,
+    projections: tuple[Projection, ...] = (),
+    drops: tuple[tuple[str, str], ...] = (),
+    snapshots: tuple[Snapshot, ...] = (),
+    key: KeyUse | None = None,
+    time_us: int = 0,
+) -> None:
     """Commit one append that must be taken."""
-    commit_all(store, make_append(*writes, **parts))
+    made = Append(tenant=tenant, writes=writes, projections=projections, drops=drops, key=key, time_us=time_us)
+    commit_all(store, msgspec.structs.replace(made, snapshots=snapshots))
+
+
+def occasion(store: Store, tenant: str = TENANT) -> StreamWrite:
+    """Return a write whose event does not matter to the test, as every append has one."""
+    return write("occasions", store.version(tenant, "occasions"), b"")
 
 
 def project(store: Store, *rows: Projection, tenant: str = TENANT) -> None:
-    """Write projections, with an event as every append has."""
-    append_parts(store, tenant=tenant, projections=rows)
-
-
-def append_parts(store: Store, *, tenant: str = TENANT, **parts: Any) -> None:
-    """Commit an append whose event does not matter to the test."""
-    append(store, write("occasions", store.version(tenant, "occasions"), b""), tenant=tenant, **parts)
+    """Write projections."""
+    append(store, occasion(store, tenant), tenant=tenant, projections=rows)
 
 
 def feed_all(store: Store, tenant: str = TENANT, limit: int = 256) -> list[StoredEvent]:
@@ -423,8 +442,8 @@ class _RandomWalk:
         drops = tuple(drop for drop in drops if drop not in written)
         snapshots = tuple(self._snapshot(write) for write in writes[: dice.randrange(2)])
         key = key if dice.randrange(3) == 0 else None
-        parts = {"projections": tuple(rows), "drops": drops, "snapshots": snapshots, "key": key}
-        return make_append(*writes, tenant=tenant, time_us=self.now_us, **parts)
+        made = make_append(*writes, tenant=tenant, projections=tuple(rows), drops=drops, key=key, time_us=self.now_us)
+        return msgspec.structs.replace(made, snapshots=snapshots)
 
     def _write(self, model: _TenantModel, stream: str) -> StreamWrite:
         dice = self.dice

@@ -53,8 +53,8 @@ class AppendContract(harness.StoreHarness):
     def test_an_append_takes_effect_whole(self, store: Store) -> None:
         row, snapshot = Projection(kind="row", id="1", document=b"d"), Snapshot("a", 2, 7, b"state")
         used, told = KeyUse("k1", b"h" * 32), write("a", 0, b"1", b"2", claims=(("c1", 1),))
-        outcome = try_append(store, told, write("b", 0, b"3"), projections=(row,), snapshots=(snapshot,), key=used)
-        assert outcome == Appended(1, 3)
+        whole = make_append(told, write("b", 0, b"3"), projections=(row,), snapshots=(snapshot,), key=used)
+        assert commit(store, whole) == [Appended(1, 3)]
         assert _payloads(feed_all(store)) == [("a", 1, b"1"), ("a", 2, b"2"), ("b", 1, b"3")]
         assert store.find_claim(TENANT, "a", "c1") == 2
         assert store.find_key(TENANT, "k1") == KeyRecord(used.command_hash, 1, 3)

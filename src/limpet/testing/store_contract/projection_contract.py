@@ -38,13 +38,13 @@ from limpet.testing.store_contract.harness import (
     OTHER,
     TENANT,
     append,
-    append_parts,
     commit_all,
     derive_nothing,
     feed_all,
     hash_of,
     make_append,
     meets,
+    occasion,
     project,
     verify_store,
     write,
@@ -65,7 +65,7 @@ class ProjectionContract(harness.StoreHarness):
         assert store.query_projections(TENANT, Query(kind="row")) == [changed]
         for old in (Query(kind="row", owner="ada"), Query(kind="row", lookup="x"), Query(kind="row", terms=("t1",))):
             assert store.query_projections(TENANT, old) == []
-        append_parts(store, drops=(("row", "1"), ("row", "never was")))
+        append(store, occasion(store), drops=(("row", "1"), ("row", "never was")))
         assert store.find_projection(TENANT, "row", "1") is None
         assert store.query_projections(TENANT, Query(kind="row")) == []
         assert store.query_projections(TENANT, Query(kind="row", terms=("t3",))) == []
@@ -102,7 +102,7 @@ class ProjectionContract(harness.StoreHarness):
     def test_paging_goes_on_after_the_cursors_row_has_gone(self, store: Store) -> None:
         rows = [Projection(kind="row", id=f"{n:02}", time_us=1) for n in range(10)]
         project(store, *rows)
-        append_parts(store, drops=(("row", "05"),))
+        append(store, occasion(store), drops=(("row", "05"),))
         project(store, Projection(kind="row", id="99", time_us=2))
         query = Query(kind="row", after=(1, "05"))
         assert [row.id for row in store.query_projections(TENANT, query)] == ["04", "03", "02", "01", "00"]
@@ -154,7 +154,7 @@ class ProjectionContract(harness.StoreHarness):
     def test_a_snapshot_may_follow_its_events(self, store: Store) -> None:
         append(store, write("a", 0, b"1", b"2"))
         late = Snapshot("a", 2, 1, b"late")
-        append_parts(store, snapshots=(late,))
+        append(store, occasion(store), snapshots=(late,))
         assert store.snapshot(TENANT, "a") == late
 
 
