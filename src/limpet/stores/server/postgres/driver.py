@@ -15,6 +15,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import psycopg
 from psycopg import sql
 
@@ -142,7 +143,9 @@ class PostgresDriver:
         return False
 
     def _put_derived(self, connection: PostgresConnection, change: TenantChange, head: FeedHead) -> None:
-        connections.send_calls(connection, [self._prepared_call(connection, serialization.with_head(change, head))])
+        connections.send_calls(
+            connection, [self._prepared_call(connection, msgspec.structs.replace(change, before=head, after=head))]
+        )
         (answer,) = connections.receive_answers(connection, 1)
         if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
