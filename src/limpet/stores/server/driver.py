@@ -389,6 +389,16 @@ class ErrorCase(NamedTuple):
     hint: str
 
 
+UNKNOWN_HOST = ErrorCase(
+    errors.Unavailable,
+    "is not found by the name of its host",
+    "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
+)
+TIMEOUT = ErrorCase(
+    errors.Unavailable, "did not answer in time", f"{errors.RETRY_HINT} ?timeout_s=60 in the URL waits longer."
+)
+
+
 def error_text(error: Exception) -> str:
     """Return the text of a client library's error in one line."""
     return " ".join(str(error).split())

@@ -282,7 +282,10 @@ def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
 @contextlib.contextmanager
 def owner_connection(place: PostgresDsn) -> Iterator[PostgresConnection]:
     """The owner's connection for the body, where the server's errors become ours."""
-    with error_mapping.translate_owner_errors(place.shown), contextlib.closing(connect(place, role=False)) as owner:
+    with (
+        error_mapping.translate_errors(place.shown, owner=True),
+        contextlib.closing(connect(place, role=False)) as owner,
+    ):
         yield owner
 
 

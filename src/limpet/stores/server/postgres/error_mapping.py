@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import psycopg
 
 from limpet import errors
 from limpet.errors import RETRY_HINT
-from limpet.stores.server.driver import ErrorCase, error_text, mapped_error
+from limpet.stores.server.driver import TIMEOUT, UNKNOWN_HOST, ErrorCase, error_text, mapped_error
 
 _LOGIN = ErrorCase(
     errors.InvalidRequest,
@@ -34,11 +34,6 @@ _NO_TLS = ErrorCase(
     "Leave sslmode= out of the URL, or set up ssl on the server.",
 )
 _NOT_POSTGRES = ErrorCase(errors.InvalidRequest, "is no PostgreSQL", "Check the host and the port in the URL.")
-_UNKNOWN_HOST = ErrorCase(
-    errors.Unavailable,
-    "is not found by the name of its host",
-    "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
-)
 _TOO_MANY_CONNECTIONS = ErrorCase(
     errors.StoreBusy,
     "has no connection left",
@@ -50,9 +45,6 @@ _READ_ONLY = ErrorCase(
     errors.StoreReadOnly,
     "takes no writes: it is a replica, or was made read-only",
     "Name the primary in the URL, or all hosts and target_session_attrs=read-write.",
-)
-_TIMEOUT = ErrorCase(
-    errors.Unavailable, "did not answer in time", f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer."
 )
 _FORBIDDEN = ErrorCase(
     errors.StoreReadOnly,
@@ -77,7 +69,7 @@ _DISK_FULL = ErrorCase(
 _CASES_BY_SQLSTATE = {
     "28": _LOGIN, "28P01": _LOGIN, "3D000": _NO_DATABASE,
     "53300": _TOO_MANY_CONNECTIONS, "57P03": _STARTING, "57P01": _CONNECTION_ENDED, "57P02": _CONNECTION_ENDED, "57P05": _CONNECTION_ENDED, "08": _CONNECTION_ENDED,
-    "25006": _READ_ONLY, "57014": _TIMEOUT, "42501": _FORBIDDEN,
+    "25006": _READ_ONLY, "57014": TIMEOUT, "42501": _FORBIDDEN,
     "53100": _DISK_FULL,
     "53": ErrorCase(errors.Unavailable, "is short of memory or other resources", RETRY_HINT),
     "55P03": ErrorCase(errors.StoreBusy, "waited too long for a lock", "Retry; look for a long transaction in pg_stat_activity."),
@@ -88,8 +80,6 @@ _CASES_BY_SQLSTATE = {
     "42804": _TABLES_MISSING, "3F000": _TABLES_MISSING,
 }  # fmt: skip
 
-# Where no row of a store is looked into, a value that does not fit says nothing about the store.
-_OWNER_CASES_BY_SQLSTATE = {code: case for code, case in _CASES_BY_SQLSTATE.items() if code != "22"}
 # A file that may not grow, by a quota or a limit, is an internal error of the server's.
 _INTERNAL_ERROR = "XX000"
 _DISK_FULL_PATTERN = r"could not (extend|write to) file|[Dd]isk quota exceeded|File too large|No space left"
@@ -103,9 +93,9 @@ _CASES_BY_TEXT = (
     (r"invalid (?:integer value|port number|\S+ value)", _BAD_URL),
     (r"does not support SSL, but SSL was required", _NO_TLS),
     (r"invalid response to SSL|expected authentication request", _NOT_POSTGRES),
-    (r"failed to resolve host|could not translate host name", _UNKNOWN_HOST),
+    (r"failed to resolve host|could not translate host name", UNKNOWN_HOST),
     (r"session is read-only|is not read-only|in hot standby mode|not accept", _READ_ONLY),
-    (r"timeout expired", _TIMEOUT),
+    (r"timeout expired", TIMEOUT),
 )
 _REDUNDANT_PATTERNS = (
     r"^connection (?:failed|is bad): ",
@@ -116,10 +106,14 @@ _REDUNDANT_PATTERNS = (
 _UNREACHABLE = ErrorCase(errors.Unavailable, "does not answer", "Check that it runs and that host and port are right.")
 
 
-def to_error(error: Exception, shown: str, table: Mapping[str, ErrorCase] = _CASES_BY_SQLSTATE) -> errors.Error:
+def to_error(error: Exception, shown: str, *, owner: bool = False) -> errors.Error:
+    """Return the Limpet error. `owner`: no row of a store was read, so a value that does not fit is no damage."""
     code = getattr(error, "sqlstate", None) or ""
     text = error_text(error)
-    case = table.get(code) or table.get(code[:2]) if code else _case_by_text(error, text)
+    cases = _CASES_BY_SQLSTATE
+    case = cases.get(code) or cases.get(code[:2]) if code else _case_by_text(error, text)
+    if owner and code.startswith("22"):
+        case = None
     facts: dict[str, object] = {"server": shown, "sqlstate": code} if code else {"server": shown}
     if code == _INTERNAL_ERROR and re.search(_DISK_FULL_PATTERN, text):
         case = _DISK_FULL
@@ -144,7 +138,7 @@ def _hint(case: ErrorCase, text: str) -> str:
 
 def _case_by_text(error: Exception, text: str) -> ErrorCase | None:
     if isinstance(error, TimeoutError):
-        return _TIMEOUT
+        return TIMEOUT
     if not isinstance(error, (psycopg.OperationalError, OSError)):
         return None
     refused = text.partition("FATAL:")[2] or text
@@ -155,22 +149,9 @@ def _case_by_text(error: Exception, text: str) -> ErrorCase | None:
 
 
 @contextlib.contextmanager
-def translate_errors(shown: str) -> Iterator[None]:
-    """Translate whatever PostgreSQL raises in the body."""
-    with _translate_errors_by(shown, _CASES_BY_SQLSTATE):
-        yield
-
-
-@contextlib.contextmanager
-def translate_owner_errors(shown: str) -> Iterator[None]:
-    """Translate whatever PostgreSQL raises in a body that looks into no row of a store."""
-    with _translate_errors_by(shown, _OWNER_CASES_BY_SQLSTATE):
-        yield
-
-
-@contextlib.contextmanager
-def _translate_errors_by(shown: str, table: Mapping[str, ErrorCase]) -> Iterator[None]:
+def translate_errors(shown: str, *, owner: bool = False) -> Iterator[None]:
+    """Raise what PostgreSQL or the system raises in the body as an error of Limpet's; `owner` as for `to_error`."""
     try:
         yield
     except (psycopg.Error, OSError) as error:
-        raise to_error(error, shown, table) from error
+        raise to_error(error, shown, owner=owner) from error

@@ -9,7 +9,7 @@ from redis import exceptions
 
 from limpet import errors
 from limpet.errors import RETRY_HINT
-from limpet.stores.server.driver import ErrorCase, error_text, mapped_error
+from limpet.stores.server.driver import TIMEOUT, UNKNOWN_HOST, ErrorCase, error_text, mapped_error
 
 if TYPE_CHECKING:
     from limpet.stores.server.redis.connections import RedisDsn
@@ -51,11 +51,6 @@ _NO_TLS = ErrorCase(
     "speaks no TLS",
     "Write redis:// in the place of rediss:// in the URL, or name the port that speaks it.",
 )
-_UNKNOWN_HOST = ErrorCase(
-    errors.Unavailable,
-    "is not found by the name of its host",
-    "Check the host in the URL; where it is right, see to the network's names (DNS), then retry.",
-)
 _READ_ONLY = ErrorCase(errors.StoreReadOnly, "takes no writes: it is a replica", "Name the primary in the URL.")
 _OUT_OF_MEMORY = ErrorCase(
     errors.StoreFull, "has no memory left", "Nothing was written; reading goes on. Raise maxmemory there, then retry."
@@ -64,9 +59,6 @@ _DISK_ERROR = ErrorCase(
     errors.StoreFull,
     "can't write to its disk",
     "Nothing was written. Free space on the server's disk, see its log, then retry.",
-)
-_TIMEOUT = ErrorCase(
-    errors.Unavailable, "did not answer in time", f"{RETRY_HINT} ?timeout_s=60 in the URL waits longer."
 )
 _LOADING = ErrorCase(errors.Unavailable, "is starting and reads its files", RETRY_HINT)
 _BUSY = ErrorCase(errors.Unavailable, "is busy with a script", RETRY_HINT)
@@ -112,8 +104,8 @@ _CASES_BY_TYPE: Final[tuple[tuple[type[Exception], ErrorCase], ...]] = (
     (exceptions.ClusterDownError, _CLUSTER_DOWN),
     (exceptions.AskError, _CLUSTER_DOWN),
     (exceptions.TryAgainError, _CLUSTER_DOWN),
-    (exceptions.TimeoutError, _TIMEOUT),
-    (TimeoutError, _TIMEOUT),
+    (exceptions.TimeoutError, TIMEOUT),
+    (TimeoutError, TIMEOUT),
 )
 """The driver takes the code off some messages, and tells it by the class."""
 
@@ -123,10 +115,10 @@ _CASES_BY_TEXT: Final = (
     ("WRONG_VERSION_NUMBER", _NO_TLS),
     ("wrong version number", _NO_TLS),
     ("record layer failure", _NO_TLS),
-    ("Name or service not known", _UNKNOWN_HOST),
-    ("nodename nor servname", _UNKNOWN_HOST),
-    ("No address associated with hostname", _UNKNOWN_HOST),
-    ("Temporary failure in name resolution", _UNKNOWN_HOST),
+    ("Name or service not known", UNKNOWN_HOST),
+    ("nodename nor servname", UNKNOWN_HOST),
+    ("No address associated with hostname", UNKNOWN_HOST),
+    ("Temporary failure in name resolution", UNKNOWN_HOST),
     ("max number of clients", _TOO_MANY_CONNECTIONS),
     ("Bad data format", _DAMAGED),
     ("CERTIFICATE_VERIFY_FAILED", _CERTIFICATE),
@@ -152,7 +144,7 @@ def to_error(error: Exception, place: RedisDsn) -> errors.Error:
 def _hint(case: ErrorCase, place: RedisDsn) -> str:
     single = "redis" if place.tls is None else "rediss"
     hint = case.hint.format(user=place.user or "default", prefix=place.prefix, single=single)
-    if case is _TIMEOUT and place.tls is not None:
+    if case is TIMEOUT and place.tls is not None:
         # One without TLS waits for the rest of what it takes for a command.
         return f"{hint} If it speaks no TLS, write redis:// in the place of rediss://."
     return hint
