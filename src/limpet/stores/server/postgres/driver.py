@@ -49,6 +49,7 @@ from limpet.stores.server.postgres.connections import (
     Rows,
     without_timeout,
 )
+from limpet.stores.server.postgres.serialization import bigint_array, bytea_array, decode_tenant, encode_tenant
 
 _BASE_COLUMNS = 4
 _STREAM_COLUMNS = 6
@@ -136,8 +137,7 @@ class PostgresDriver:
                 self._put_derived(connection, change, before[change.tenant])
             for tenant, head in before.items():
                 self._run_for_tenant(connection, tenant, "next_epoch")
-                news = f"{head.position} {serialization.encode_tenant(tenant)}"
-                values = {"channel": self._channel, "news": news}
+                values = {"channel": self._channel, "news": f"{head.position} {encode_tenant(tenant)}"}
                 connection.execute(self._sql["notify"].encode(), values)
             return True
         return False
@@ -164,17 +164,16 @@ class PostgresDriver:
         return True
 
     def _run_for_tenant(self, connection: PostgresConnection, tenant: str, name: str, **values: object) -> Rows:
-        values["tenant"] = encoded = serialization.encode_tenant(tenant)
+        values["tenant"] = encoded = encode_tenant(tenant)
         return execute_for_tenant(connection, self._sql["tenant"], encoded, self._sql[name], values)
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        (row,) = self._query_once(tenant, self._sql["forget_keys"], before=before_us)
-        return int(row[0])
+        return int(self._query_once(tenant, self._sql["forget_keys"], before=before_us)[0][0])
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Compare and set. The checksum covers the new version, so that is read first and compared again."""
         for _ in range(NOTE_TRIES_MAX):
-            count = int(self._query_with_retry(tenant, self._sql["noted"])[0][0])
+            count = int(self._read(tenant, "noted")[0][0])
             checksum = b"" if value is None else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
             rows = self._query_once(
                 tenant, self._sql["put_note"],
@@ -239,7 +238,7 @@ class PostgresDriver:
             "blobs": sum(count for kind, _, count in counts if not kind),
             "holds": _count_by_status(counts),
             "heads": {
-                serialization.decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
+                decode_tenant(tenant): {"position": position, "link": bytes(link).hex()}
                 for tenant, position, link in rows
             },
         }
@@ -251,7 +250,10 @@ class PostgresDriver:
 
     # Reads
 
-    def _query_with_retry(self, tenant: str, statement: str, **values: object) -> Rows:
+    def _read(self, tenant: str, name: str, /, **values: object) -> Rows:
+        return self._query_with_retry(tenant, self._sql[name], **values)
+
+    def _query_with_retry(self, tenant: str, statement: str, /, **values: object) -> Rows:
         """Return the rows of a query. A query changes nothing, so it is repeated once if the connection breaks."""
         try:
             return self._query_once(tenant, statement, **values)
@@ -260,14 +262,14 @@ class PostgresDriver:
                 raise
         return self._query_once(tenant, statement, **values)
 
-    def _query_once(self, tenant: str, statement: str, **values: object) -> Rows:
+    def _query_once(self, tenant: str, statement: str, /, **values: object) -> Rows:
         """Return the rows of one statement, in a transaction that is the tenant's."""
-        values["tenant"] = encoded = serialization.encode_tenant(tenant)
+        values["tenant"] = encoded = encode_tenant(tenant)
         with self._connections.borrow() as connection:
             return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
 
     def head(self, tenant: str) -> FeedHead:
-        rows = self._query_with_retry(tenant, self._sql["head"])
+        rows = self._read(tenant, "head")
         return FeedHead(*rows[0]) if rows else FeedHead()
 
     def tenants(self) -> list[str]:
@@ -283,7 +285,7 @@ class PostgresDriver:
         with self._connections.borrow() as connection, connection.transaction():
             connection.execute(self._sql["register"].encode())
             rows = connection.execute(self._sql[name].encode()).fetchall()
-        return sorted(serialization.decode_tenant(tenant) for (tenant,) in rows)
+        return sorted(decode_tenant(tenant) for (tenant,) in rows)
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         rows = self._query_with_retry(tenant, self._stream_sql(stream), **_stream_parameter(stream))
@@ -309,65 +311,56 @@ class PostgresDriver:
         return _stream_row(rows[0]), kept
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
-        rows = self._query_with_retry(tenant, self._sql["feed"], after=after, limit=limit)
+        rows = self._read(tenant, "feed", after=after, limit=limit)
         return [_feed_row(row) for row in rows]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
-        rows = self._query_with_retry(
-            tenant, self._sql["version_at"], name=stream.encode(), position=min(position, _BIGINT_MAX)
-        )
+        rows = self._read(tenant, "version_at", name=stream.encode(), position=min(position, _BIGINT_MAX))
         return int(rows[0][0])
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        rows = self._query_with_retry(
-            tenant, self._sql["seek"], number=number, low=low, high=min(high, _BIGINT_MAX), ordinal=ordinal
-        )
+        rows = self._read(tenant, "seek", number=number, low=low, high=min(high, _BIGINT_MAX), ordinal=ordinal)
         return int(rows[0][0] or 0)
 
     def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         if not claims or not stretches:
             return []
-        rows = self._query_with_retry(
+        rows = self._read(
             tenant,
-            self._sql["claims"],
-            claims=serialization.bytea_array([claim.encode() for claim in claims]),
-            stretches=serialization.bigint_array(list(stretches)),
+            "claims",
+            claims=bytea_array([claim.encode() for claim in claims]),
+            stretches=bigint_array(list(stretches)),
         )
         return [(stretch, _decode_text(claim), version) for stretch, claim, version in rows]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        found = serialization.bigint_array(list(stretches))
-        return int(self._query_with_retry(tenant, self._sql["claims_of"], stretches=found)[0][0])
+        return int(self._read(tenant, "claims_of", stretches=bigint_array(list(stretches)))[0][0])
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        rows = self._query_with_retry(tenant, self._sql["forks"], number=number)
+        rows = self._read(tenant, "forks", number=number)
         return [(_decode_text(name), version) for name, version in rows]
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
-        rows = self._query_with_retry(tenant, self._sql["key"], key=key.encode())
+        rows = self._read(tenant, "key", key=key.encode())
         return _key_row(rows[0]) if rows else None
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
-        rows = self._query_with_retry(tenant, self._sql["keys"], after=after.encode(), limit=limit)
+        rows = self._read(tenant, "keys", after=after.encode(), limit=limit)
         return [_key_row(row) for row in rows]
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         if not positions:
             return []
-        found = serialization.bigint_array(sorted(positions))
-        return [_decode_text(key) for (key,) in self._query_with_retry(tenant, self._sql["keys_of"], positions=found)]
+        rows = self._read(tenant, "keys_of", positions=bigint_array(sorted(positions)))
+        return [_decode_text(key) for (key,) in rows]
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
-        values = {"kind": kind.encode(), "id": id.encode()}
-        rows = self._query_with_retry(tenant, self._sql["projection"], **values)
+        rows = self._read(tenant, "projection", kind=kind.encode(), id=id.encode())
         return _projection_row(rows[0]) if rows else None
 
     def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
-        values: dict[str, object] = {
-            "kind": query.kind.encode(),
-            "limit": min(query.limit, _BIGINT_MAX),
-            "offset": min(query.offset, _BIGINT_MAX),
-        }
+        limit, offset = min(query.limit, _BIGINT_MAX), min(query.offset, _BIGINT_MAX)
+        values: dict[str, object] = {"kind": query.kind.encode(), "limit": limit, "offset": offset}
         parts = ["query"]
         for name in ("owner", "status"):
             if (wanted := getattr(query, name)) is not None:
@@ -382,51 +375,46 @@ class PostgresDriver:
                 values[name] = _clamp_bigint(bound)
         if query.after is not None:
             parts.append("query_after")
-            values["after_time"], values["after_id"] = (_clamp_bigint(query.after[0]), query.after[1].encode())
+            values |= {"after_time": _clamp_bigint(query.after[0]), "after_id": query.after[1].encode()}
         if query.terms:
             parts.append("query_terms")
-            terms = sorted({term.encode() for term in query.terms})
-            values["terms"] = serialization.bytea_array(terms)
+            values["terms"] = bytea_array(sorted({term.encode() for term in query.terms}))
         statement = "\n".join(self._sql[part] for part in (*parts, "query_page"))
         return [_projection_row(row) for row in self._query_with_retry(tenant, statement, **values)]
 
     def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
-        values = {"kind": after[0].encode(), "id": after[1].encode(), "limit": limit}
-        return [_projection_row(row) for row in self._query_with_retry(tenant, self._sql["projections"], **values)]
+        rows = self._read(tenant, "projections", kind=after[0].encode(), id=after[1].encode(), limit=limit)
+        return [_projection_row(row) for row in rows]
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
-        for version, fold, state, mark in self._query_with_retry(tenant, self._sql["snapshot"], name=stream.encode()):
+        for version, fold, state, mark in self._read(tenant, "snapshot", name=stream.encode()):
             return SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
         return None
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         if not hashes:
             return {}
-        return dict(self._query_with_retry(tenant, self._sql["blobs"], hashes=serialization.bytea_array(list(hashes))))
+        return dict(self._read(tenant, "blobs", hashes=bytea_array(list(hashes))))
 
     def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
-        rows = self._query_with_retry(tenant, self._sql["every_blob"], after=after, limit=limit)
-        return [(hash_, content) for hash_, content in rows]
+        return [(hash_, content) for hash_, content in self._read(tenant, "every_blob", after=after, limit=limit)]
 
     def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
-        rows = self._query_with_retry(tenant, self._sql["uses"], after=after, limit=limit)
-        return [(position, hash_) for position, hash_ in rows]
+        return [(position, hash_) for position, hash_ in self._read(tenant, "uses", after=after, limit=limit)]
 
     def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         if not hashes:
             return set()
-        found = serialization.bytea_array(list(hashes))
-        streams = serialization.bigint_array(list(but))
-        rows = self._query_with_retry(tenant, self._sql["unused"], hashes=found, but=streams)
+        rows = self._read(tenant, "unused", hashes=bytea_array(list(hashes)), but=bigint_array(list(but)))
         return {hash_ for (hash_,) in rows}
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
-        rows = self._query_with_retry(tenant, self._sql["note"], name=name.encode())
+        rows = self._read(tenant, "note", name=name.encode())
         return _note_row(rows[0]) if rows else None
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
-        values = {"prefix": prefix.encode(), "after": after.encode(), "limit": limit}
-        return [_note_row(row) for row in self._query_with_retry(tenant, self._sql["notes"], **values)]
+        rows = self._read(tenant, "notes", prefix=prefix.encode(), after=after.encode(), limit=limit)
+        return [_note_row(row) for row in rows]
 
 
 def execute_for_tenant(
@@ -475,15 +463,9 @@ def _key_row(row: Sequence[Any]) -> KeyRow:
 def _projection_row(row: Sequence[Any]) -> ProjectionRow:
     kind, id_, owner, status, time_us, lookup, terms, document, checksum = row
     projection = port.Projection(
-        kind=_decode_text(kind),
-        id=_decode_text(id_),
-        owner=_decode_text(owner),
-        status=_decode_text(status),
-        time_us=time_us,
-        lookup=_decode_text(lookup),
-        terms=tuple(_decode_text(term) for term in terms),
-        document=document,
-    )
+        kind=_decode_text(kind), id=_decode_text(id_), owner=_decode_text(owner), status=_decode_text(status),
+        time_us=time_us, lookup=_decode_text(lookup), terms=tuple(map(_decode_text, terms)), document=document,
+    )  # fmt: skip
     return ProjectionRow(projection, checksum)
 
 
@@ -517,7 +499,7 @@ def _count_by_status(counts: Rows) -> dict[str, Json]:
 
 
 class PostgresAdvisoryLock:
-    """One store's guard, of one tenant at a time."""
+    """The advisory lock of one store, on one tenant at a time."""
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
@@ -526,14 +508,14 @@ class PostgresAdvisoryLock:
         self._connection: PostgresConnection | None = None
         self._locked_tenant: str | None = None
         self.notifier_pid = 0
-        """The server's number of the connection that tells others: whoever listens here is none of them."""
+        """The server's process id of the notifying connection: this store's own listener ignores its notifications."""
 
     def acquire(self, tenant: str, timeout_s: float) -> bool:
-        """Return whether the guard is had within a time. Others are told that it is asked for."""
+        """Notify the other stores, then wait for the lock; return False after the timeout."""
         with self._lock, error_mapping.translate_errors(self._dsn.shown):
             connection = self._open_connection()
             values = {
-                "tenant": serialization.encode_tenant(tenant), "channel": self._dsn.channel,
+                "tenant": encode_tenant(tenant), "channel": self._dsn.channel,
                 "timeout": f"{max(1, int(timeout_s * 1000))}ms",
             }  # fmt: skip
             try:
@@ -541,7 +523,7 @@ class PostgresAdvisoryLock:
                     for name in ("tell", "patience", "take"):
                         wanted = {k: v for k, v in values.items() if f"%({k})s" in self._sql[name]}
                         connection.execute(self._sql[name].encode(), wanted)
-                        # What is told is told before it waits.
+                        # The notification is sent before the wait.
                         pipeline.sync()
             except psycopg.errors.LockNotAvailable:
                 return False
@@ -560,10 +542,10 @@ class PostgresAdvisoryLock:
             if self._connection is None:
                 return
             try:
-                values = {"tenant": serialization.encode_tenant(tenant), "channel": self._dsn.channel}
+                values = {"tenant": encode_tenant(tenant), "channel": self._dsn.channel}
                 self._connection.execute(self._sql["give_back"].encode(), values)
             except (psycopg.Error, OSError):
-                # It ends with the connection.
+                # The lock ends with the connection.
                 self._close_connection()
 
     def _open_connection(self) -> PostgresConnection:
@@ -591,7 +573,7 @@ _NOTIFICATION = re.compile(r"(0|[1-9][0-9]{0,18}) (.+)", re.DOTALL)
 
 
 class PostgresListener:
-    """Hears of every tenant whose feed has gone on, from whichever process."""
+    """Listens for commits of every process to any tenant."""
 
     def __init__(self, place: PostgresDsn, guard: PostgresAdvisoryLock) -> None:
         self._dsn = place
@@ -626,17 +608,17 @@ class PostgresListener:
             while (news := handle.notifies()) is not None:
                 told = _NOTIFICATION.fullmatch(news.extra.decode(errors="replace"))
                 if told is None:
-                    # Anybody may speak on the channel: what can't be read may have been news.
+                    # Any program may write to the channel: an unreadable text may have been a notification.
                     yield _MISSED
                 elif told[1] != "0" or news.be_pid != self._advisory_lock.notifier_pid:
-                    yield serialization.decode_tenant(told[2]), int(told[1])
+                    yield decode_tenant(told[2]), int(told[1])
             if self._closed.is_set():
                 return
             ready = connections.wait_readable(limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno())
             if handle.socket in ready:
                 handle.consume_input()
             elif not ready:
-                # A server that is gone without a word is noticed by asking it.
+                # A server that vanished without closing the connection is noticed by asking it.
                 connection.execute("SELECT 1")
 
     def close(self) -> None:
@@ -647,7 +629,7 @@ class PostgresListener:
                 self._close_sockets()
 
     def _close_sockets(self) -> None:
-        # Whoever listens still looks at them.
+        # A running `listen` still polls them; it closes them at its end.
         if self._closed.is_set() and not self._listening:
             self._waker.close()
             self._wakes.close()
