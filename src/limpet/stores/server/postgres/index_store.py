@@ -6,6 +6,7 @@ the keys; row-level security does not apply to this table.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
@@ -13,12 +14,13 @@ from typing import cast
 import psycopg
 
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
-from limpet.stores.server.postgres import connections, schema, serialization
+from limpet.stores.server.postgres import connections, schema
 from limpet.stores.server.postgres.connections import PostgresConnection, PostgresConnectionPool, PostgresDsn, Rows
+from limpet.stores.server.postgres.serialization import ByteaArray, bytea_array
 
 
 class PostgresIndexStore:
-    """A shelf in the schema of a store."""
+    """The index store in the schema of a store. The verbs are those of `limpet.memory.index_store.IndexStore`."""
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
@@ -38,7 +40,7 @@ class PostgresIndexStore:
         return cursor.fetchall() if cursor.description else []
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        rows = self._query("get", book=book.encode(), keys=serialization.bytea_array(list(keys)))
+        rows = self._query("get", book=book.encode(), keys=bytea_array(list(keys)))
         return dict(rows)
 
     def scan(
@@ -49,12 +51,9 @@ class PostgresIndexStore:
         return [(key, value) for key, value in rows]
 
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
-        rows = self._query(
-            "lasts",
-            book=book.encode(),
-            firsts=serialization.bytea_array([first for first, _ in spans]),
-            lasts=serialization.bytea_array([last for _, last in spans]),
-        )
+        firsts = bytea_array([first for first, _ in spans])
+        lasts = bytea_array([last for _, last in spans])
+        rows = self._query("lasts", book=book.encode(), firsts=firsts, lasts=lasts)
         return [value for (value,) in rows]
 
     def write(
@@ -64,46 +63,41 @@ class PostgresIndexStore:
         expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
-        steps = _join_puts(changes)
+        steps = list(changes)
         with self._connections.borrow() as connection, connection.transaction():
-            # One writes at a time, whichever process it is in: what is expected stays so until it is changed.
+            # Writers of all processes take turns, so that expected values stay as they are until the commit.
             self._run(connection, "alone", channel=self._dsn.channel)
             if expected and not self._are_as_expected(connection, expected):
                 return False
             with connection.pipeline():
-                for step in steps:
-                    self._apply_step(connection, step)
+                for is_put, some in itertools.groupby(steps, lambda change: hasattr(change, "value")):
+                    if is_put:
+                        self._put(connection, cast("Iterable[IndexRowPut]", some))
+                    else:
+                        self._drop(connection, cast("Iterable[IndexRangeDrop]", some))
         return True
 
     def _are_as_expected(
         self, connection: PostgresConnection, expected: Mapping[tuple[str, bytes], bytes | None]
     ) -> bool:
-        rows = self._run(
-            connection,
-            "expected",
-            books=serialization.bytea_array([book.encode() for book, _ in expected]),
-            keys=serialization.bytea_array([key for _, key in expected]),
-        )
+        books, keys = zip(*expected, strict=True)
+        rows = self._run(connection, "expected", books=_text_array(books), keys=bytea_array(keys))
         return [value for (value,) in rows] == list(expected.values())
 
-    def _apply_step(
-        self, connection: PostgresConnection, step: IndexRangeDrop | dict[tuple[str, bytes], bytes]
-    ) -> None:
-        if isinstance(step, dict):
-            connection.execute(
-                self._sql["put"].encode(),
-                {
-                    "books": serialization.bytea_array([book.encode() for book, _ in step]),
-                    "keys": serialization.bytea_array([key for _, key in step]),
-                    "values": serialization.bytea_array(list(step.values())),
-                },
-            )
-        else:
-            span = {"book": step.table.encode(), "first": step.first, "last": step.last}
+    def _put(self, connection: PostgresConnection, puts: Iterable[IndexRowPut]) -> None:
+        # Of several puts to one row the last counts.
+        rows = {(put.table, put.key): put.value for put in puts}
+        books, keys = zip(*rows, strict=True)
+        values = {"books": _text_array(books), "keys": bytea_array(keys), "values": bytea_array(list(rows.values()))}
+        connection.execute(self._sql["put"].encode(), values)
+
+    def _drop(self, connection: PostgresConnection, drops: Iterable[IndexRangeDrop]) -> None:
+        for drop in drops:
+            span = {"book": drop.table.encode(), "first": drop.first, "last": drop.last}
             connection.execute(self._sql["drop"].encode(), span)
 
     def scrub(self) -> None:
-        """Write the table anew, so that nothing of what was dropped is left in its files."""
+        """Rewrite the table, so that its files hold no dropped row."""
         with self._connections.borrow():
             schema.scrub_table(self._dsn, "shelf")
 
@@ -115,25 +109,12 @@ class PostgresIndexStore:
                 self._run(user, "clear")
 
     def size(self) -> int:
-        """Return how many bytes its files have; 0 if no row is on it, though an empty table has some."""
+        """Return the size of its files in bytes; 0 if it has no row, although the files of an empty table are not empty."""
         return int(self._query("size")[0][0])
 
     def close(self) -> None:
         self._connections.close()
 
 
-def _join_puts(
-    changes: Iterable[IndexRowPut | IndexRangeDrop],
-) -> list[IndexRangeDrop | dict[tuple[str, bytes], bytes]]:
-    """Return changes with neighbouring puts joined; of those to one row the last counts."""
-    steps: list[IndexRangeDrop | dict[tuple[str, bytes], bytes]] = []
-    for change in changes:
-        if not hasattr(change, "value"):
-            steps.append(cast("IndexRangeDrop", change))
-            continue
-        put = cast("IndexRowPut", change)
-        if not steps or not isinstance(steps[-1], dict):
-            steps.append({})
-        puts = cast("dict[tuple[str, bytes], bytes]", steps[-1])
-        puts[put.table, put.key] = put.value
-    return steps
+def _text_array(texts: Sequence[str]) -> ByteaArray | None:
+    return bytea_array([text.encode() for text in texts])

@@ -11,14 +11,13 @@ from types import MappingProxyType
 from typing import cast
 
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
-from limpet.stores.server.redis import serialization
 from limpet.stores.server.redis.connections import RedisCall, RedisDsn, RedisServers
-from limpet.stores.server.redis.serialization import encode_name
+from limpet.stores.server.redis.serialization import encode_name, pack, raw_bytes, unpack_number
 from limpet.stores.server.redis.settings import RedisSettings
 
 
 class RedisIndexStore:
-    """Books of rows. Each is a hash, and a sorted set of its keys."""
+    """The index store beside a store on Redis. The verbs are those of `limpet.memory.index_store.IndexStore`."""
 
     def __init__(self, place: RedisDsn) -> None:
         self._servers = RedisServers(place)
@@ -46,8 +45,8 @@ class RedisIndexStore:
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
         if not spans:
             return []
-        asked = [(serialization.raw_bytes(first), serialization.raw_bytes(last)) for first, last in spans]
-        answer = self._servers.script("last_values", self._table_key(book), serialization.pack(asked))
+        asked = [(raw_bytes(first), raw_bytes(last)) for first, last in spans]
+        answer = self._servers.script("last_values", self._table_key(book), pack(asked))
         return [row[0] if row else None for row in cast("list[list[bytes]]", answer)]
 
     def write(
@@ -57,19 +56,15 @@ class RedisIndexStore:
         expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
     ) -> bool:
         """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
-        asked = [
-            (
-                encode_name(book),
-                serialization.raw_bytes(key),
-                False if value is None else serialization.raw_bytes(value),
-            )
+        values = [
+            (encode_name(book), raw_bytes(key), False if value is None else raw_bytes(value))
             for (book, key), value in expected.items()
         ]
-        made = serialization.pack([_pack_index_change(change) for change in changes])
-        return bool(self._servers.script("write_tables", self._base, serialization.pack(asked), made))
+        steps = [_pack_index_change(change) for change in changes]
+        return bool(self._servers.script("write_tables", self._base, pack(values), pack(steps)))
 
     def scrub(self) -> None:
-        """Have the server write its files anew, so that nothing of what was dropped is left in them."""
+        """Have the server rewrite its files, so that they hold no dropped row."""
         self._settings.rewrite()
 
     def clear(self) -> None:
@@ -77,9 +72,9 @@ class RedisIndexStore:
         self._servers.run([RedisCall(self._base, (b"UNLINK", key)) for key in keys], write=True)
 
     def size(self) -> int:
-        """Return how many bytes of the server's memory it takes."""
+        """Return how many bytes of the server's memory the rows take."""
         calls = [RedisCall(self._base, (b"MEMORY", b"USAGE", key)) for key in self._keys()]
-        return sum(serialization.unpack_number(size or 0) for size in self._servers.run(calls))
+        return sum(unpack_number(size or 0) for size in self._servers.run(calls))
 
     def _keys(self) -> list[bytes]:
         every = self._base + b"books"
@@ -94,6 +89,6 @@ class RedisIndexStore:
 def _pack_index_change(change: IndexRowPut | IndexRangeDrop) -> tuple[object, ...]:
     if hasattr(change, "value"):
         put = cast("IndexRowPut", change)
-        return ("put", encode_name(put.table), serialization.raw_bytes(put.key), serialization.raw_bytes(put.value))
+        return ("put", encode_name(put.table), raw_bytes(put.key), raw_bytes(put.value))
     drop = cast("IndexRangeDrop", change)
-    return ("drop", encode_name(drop.table), serialization.raw_bytes(drop.first), serialization.raw_bytes(drop.last))
+    return ("drop", encode_name(drop.table), raw_bytes(drop.first), raw_bytes(drop.last))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -79,7 +80,6 @@ _encoder = msgspec.msgpack.Encoder()
 _EXACT_NUMBER_MAX: Final = 1 << 53
 _FIXSTR_HEADERS: Final = tuple(bytes((0xA0 | size,)) for size in range(32))
 _STR8_HEADERS: Final = tuple(bytes((0xD9, size)) for size in range(256))
-_NO_REMOVALS: Final[tuple[object, ...]] = ()
 
 
 def raw_bytes(content: bytes) -> msgspec.Raw:
@@ -106,38 +106,54 @@ def pack_change(change: driver.TenantChange) -> bytes:
         (
             (before.position, raw_bytes(before.link), before.epoch),
             (after.position, raw_bytes(after.link), after.epoch),
-            [_stream_fields(one) for one in sorted(change.streams, key=_stream_number)],
-            [(number, raw_bytes(pack_base(one)), one.source, one.version) for number, one in change.bases],
+            [
+                (row.number, row.name, row.first, raw_bytes(row.checksum))
+                for row in sorted(change.streams, key=attrgetter("number"))
+            ],
+            [_base_fields(number, base) for number, base in change.bases],
             [_event_fields(kept) for kept in change.rows],
             change.claims,
-            [(one.key, raw_bytes(pack_key(one)), one.first, one.time_us) for one in change.keys],
+            [_key_fields(row) for row in change.keys],
             [(raw_bytes(hash_), raw_bytes(content)) for hash_, content in change.blobs.items()],
-            [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
-            projection_fields(change.projections),
-            snapshot_fields(change.snapshots),
+            *_derived_fields(change),
             _removal_fields(change),
         )
     )
 
 
 def pack_derived(change: driver.TenantChange) -> bytes:
-    """Return what is derived of a change as the script `write_rebuild` reads it."""
-    return pack(
-        (
-            change.claims,
-            [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
-            projection_fields(change.projections),
-            snapshot_fields(change.snapshots),
-        )
+    """Return the derived rows of a change as the script `write_rebuild` reads them."""
+    return pack((change.claims, *_derived_fields(change)))
+
+
+def _derived_fields(change: driver.TenantChange) -> tuple[object, ...]:
+    """Return blob uses, projections and snapshots."""
+    return (
+        [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
+        [
+            (raw_bytes(projection_key(row.projection.kind, row.projection.id)), raw_bytes(_pack_projection(row)))
+            for row in change.projections
+        ],
+        [
+            (
+                row.snapshot.stream,
+                raw_bytes(pack((row.snapshot.version, row.snapshot.fold, row.snapshot.state, row.checksum))),
+            )
+            for row in change.snapshots
+        ],
     )
 
 
-def _stream_number(stream: driver.StreamRow) -> int:
-    return stream.number
+def _base_fields(number: int, base: chain.StreamBase) -> tuple[object, ...]:
+    # The script `clean_rebuild` reads the first number of the packed base.
+    packed = pack((base.stretch, base.first, base.source, base.version))
+    return number, raw_bytes(packed), base.source, base.version
 
 
-def _stream_fields(stream: driver.StreamRow) -> tuple[object, ...]:
-    return stream.number, stream.name, stream.first, raw_bytes(stream.checksum)
+def _key_fields(row: driver.KeyRow) -> tuple[object, ...]:
+    # The script `keys_covering` reads the numbers at the beginning.
+    packed = b"%d %d %d " % (row.first, row.last, row.time_us) + row.command_hash
+    return row.key, raw_bytes(packed), row.first, row.time_us
 
 
 def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
@@ -153,16 +169,16 @@ def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
 
 
 def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
-    """Return what only an erasure or a copied log brings."""
-    copied = [(one.event.address.position, one.erasure) for one in change.rows if one.erasure is not None]
+    """Return what only an erasure or a copied log has; nothing for any other change."""
+    erasures = (*change.erasures, *((row.event.address.position, row.erasure) for row in change.rows if row.erasure))
     dropped = (
         change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_blob_uses,
         change.drop_keys, change.drop_blobs,
     )  # fmt: skip
-    if not (copied or change.erasures or change.renames or change.pending_work is not None or any(dropped)):
-        return _NO_REMOVALS
+    if not (erasures or change.renames or change.pending_work is not None or any(dropped)):
+        return ()
     return (
-        [(position, raw_bytes(pack_erasure(one))) for position, one in (*change.erasures, *copied)],
+        [(position, raw_bytes(pack((each.notice, each.cause, each.redacted_payload)))) for position, each in erasures],
         [(number, name, raw_bytes(mark)) for number, name, mark in change.renames],
         [raw_bytes(projection_key(kind, id_)) for kind, id_ in change.drop_projections],
         change.drop_claims,
@@ -174,42 +190,9 @@ def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
     )
 
 
-def pack_base(one: chain.StreamBase) -> bytes:
-    """Return a base as it is kept. The script `clean_rebuild` reads its first entry."""
-    return pack((one.stretch, one.first, one.source, one.version))
-
-
-def pack_key(one: driver.KeyRow) -> bytes:
-    """Return an idempotency key's use as it is kept: numbers first, that the script `keys_covering` reads."""
-    return b"%d %d %d " % (one.first, one.last, one.time_us) + one.command_hash
-
-
-def pack_erasure(one: driver.EventErasure) -> bytes:
-    return pack((one.notice, one.cause, one.redacted_payload))
-
-
 def pack_note(version: int, value: bytes, mark: bytes) -> bytes:
     """Return a note as it is kept: its version first, that the script `put_note` reads."""
     return b"%d %d " % (version, len(mark)) + mark + value
-
-
-def snapshot_fields(kept: Iterable[driver.SnapshotRow]) -> list[tuple[str, msgspec.Raw]]:
-    """Return snapshots by the names of their streams."""
-    return [
-        (
-            one.snapshot.stream,
-            raw_bytes(pack((one.snapshot.version, one.snapshot.fold, one.snapshot.state, one.checksum))),
-        )
-        for one in kept
-    ]
-
-
-def projection_fields(kept: Iterable[driver.ProjectionRow]) -> list[tuple[msgspec.Raw, msgspec.Raw]]:
-    """Return projections by the names that they are kept under."""
-    return [
-        (raw_bytes(projection_key(one.projection.kind, one.projection.id)), raw_bytes(_pack_projection(one)))
-        for one in kept
-    ]
 
 
 def _pack_projection(one: driver.ProjectionRow) -> bytes:
@@ -400,16 +383,15 @@ def unpack_projection(content: object) -> driver.ProjectionRow:
     kept = cast("bytes", content)
     begin = 4 + int.from_bytes(kept[:4], "big")
     try:
-        kind, id_, owner, status, time_us, lookup, terms, document, mark = _projection_decoder.decode(
-            memoryview(kept)[begin:]
-        )
+        fields = _projection_decoder.decode(memoryview(kept)[begin:])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _damaged_error() from error
+    kind, id_, owner, status, time_us, lookup, terms, document, checksum = fields
     row = port.Projection(
         kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
         terms=terms, document=document,
     )  # fmt: skip
-    return driver.ProjectionRow(row, mark)
+    return driver.ProjectionRow(row, checksum)
 
 
 def unpack_info(answer: object) -> dict[str, str]:
