@@ -119,7 +119,7 @@ def test_they_go_on_as_long_as_others_come(world: World):
 
     async def run() -> None:
         talks = await world.talks()
-        setattr(world.engine.states, "begin_turn", counted)  # noqa: B010
+        setattr(world.engine.states, "write_lock_acquired", counted)  # noqa: B010
         await asyncio.gather(*map(talk_on, talks))
 
     asyncio.run(run())

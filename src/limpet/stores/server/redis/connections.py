@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from types import TracebackType
@@ -39,19 +39,20 @@ from limpet.stores.server import driver
 from limpet.stores.server.driver import ChangeResult, DuplicateRow, TenantChange
 from limpet.stores.server.redis import error_mapping
 
-SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
-
-_DEFAULT_PREFIX: Final = "limpet"
-_PREFIX_CHARS_MAX: Final = 64
 _TLS_OPTIONS: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
 _OPTIONS: Final = ("prefix", "durability", "waitaof", "timeout_s", "connections", *_TLS_OPTIONS)
+_OPTION_PATTERNS: Final = {
+    # A brace would be taken for the part of a key that says where in a cluster it lies.
+    "prefix": (r"[A-Za-z0-9_-]{1,64}", "a prefix is made of letters, digits, - and _"),
+    "durability": ("|".join(DURABILITY_LEVELS), f"durability is one of {', '.join(DURABILITY_LEVELS)}"),
+    "waitaof": ("[01]", "waitaof is 0 or 1"),
+    "connections": (r"(?=[0-9]{1,5}$)0*([1-9][0-9]{0,3}|10000)", "connections is a whole number from 1 to 10,000"),
+}
 _SECONDS_MAX: Final = 86_400.0
-_CONNECTIONS_MAX: Final = 10_000
-_PREFIX_PATTERN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, or one of a cluster's, and how it is talked to."""
+    """A server, or one of a cluster, and how a store on it is used."""
 
     host: str
     port: int
@@ -60,7 +61,7 @@ class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
     password: str | None = None
     tls: Mapping[str, str] | None = None
     cluster: bool = False
-    prefix: str = _DEFAULT_PREFIX
+    prefix: str = "limpet"
     durability: str | None = None
     waitaof: bool = False
     timeout_s: float = limits.SERVER_RESPONSE_S
@@ -68,7 +69,7 @@ class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """What errors and people are told: never a password."""
+        """The server as errors and status name it, without the password."""
         scheme = ("rediss" if self.tls is not None else "redis") + ("+cluster" * self.cluster)
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}" + (f"/{self.database}" if self.database else "")
@@ -81,10 +82,10 @@ class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> RedisDsn:
-    """Return the place that a URL names; raise InvalidRequest for what can't be one."""
+    """Return the settings in a URL; raise InvalidRequest for a wrong one."""
     urls.check_credentials(url)
     parts = urls.split_url(url)
-    # Neither error is quoted, nor kept as the cause: what it quotes may be a password with a slip before it.
+    # Neither error is quoted or kept as the cause: it may quote a password after a typing mistake.
     try:
         port = parts.port or 6379
     except ValueError:
@@ -105,19 +106,23 @@ def parse_url(url: str) -> RedisDsn:
     secure = parts.scheme.startswith("rediss")
     if not secure and (extra := sorted(set(given) & set(_TLS_OPTIONS))):
         raise _bad_url_error(f"{extra[0]!r} is for rediss:// only")
+    database = _database(parts.path, cluster=cluster)
+    for name, (pattern, form) in _OPTION_PATTERNS.items():
+        if name in given and not re.fullmatch(pattern, given[name]):
+            raise _bad_url_error(form)
     return RedisDsn(
         host=host,
         port=port,
-        database=_database(parts.path, cluster=cluster),
+        database=database,
         user=unquote(parts.username) if parts.username else None,
         password=unquote(parts.password) if parts.password else None,
         tls={_TLS_OPTIONS[name]: given[name] for name in _TLS_OPTIONS if name in given} if secure else None,
         cluster=cluster,
-        prefix=_prefix(given.get("prefix", _DEFAULT_PREFIX)),
-        durability=_durability(given.get("durability")),
-        waitaof=_waitaof(given.get("waitaof", "0")),
-        timeout_s=_positive_number("timeout_s", given, limits.SERVER_RESPONSE_S, _SECONDS_MAX),
-        connections=_connections(given.get("connections")),
+        prefix=given.get("prefix", "limpet"),
+        durability=given.get("durability"),
+        waitaof=given.get("waitaof") == "1",
+        timeout_s=_timeout_s(given.get("timeout_s", limits.SERVER_RESPONSE_S)),
+        connections=int(given.get("connections", limits.SERVER_CONNECTIONS)),
     )
 
 
@@ -132,40 +137,13 @@ def _database(path: str, *, cluster: bool) -> int:
     return int(number)
 
 
-def _prefix(text: str) -> str:
-    # A brace would be taken for the part of a key that says where in a cluster it lies.
-    if len(text) > _PREFIX_CHARS_MAX or not _PREFIX_PATTERN.fullmatch(text):
-        raise _bad_url_error("a prefix is made of letters, digits, - and _")
-    return text
-
-
-def _durability(text: str | None) -> str | None:
-    if text is not None and text not in DURABILITY_LEVELS:
-        raise _bad_url_error(f"durability is one of {', '.join(DURABILITY_LEVELS)}")
-    return text
-
-
-def _waitaof(text: str) -> bool:
-    if text not in ("0", "1"):
-        raise _bad_url_error("waitaof is 0 or 1")
-    return text == "1"
-
-
-def _connections(text: str | None) -> int:
-    if text is None:
-        return limits.SERVER_CONNECTIONS
-    if not (re.fullmatch("[0-9]{1,5}", text) and 0 < int(text) <= _CONNECTIONS_MAX):
-        raise _bad_url_error(f"connections is a whole number from 1 to {_CONNECTIONS_MAX:,}")
-    return int(text)
-
-
-def _positive_number(name: str, given: Mapping[str, str], default: float, most: float) -> float:
+def _timeout_s(text: str | float) -> float:
     try:
-        number = float(given.get(name, default))
+        number = float(text)
     except ValueError:
         number = 0.0
-    if not 0 < number <= most:
-        raise _bad_url_error(f"{name} is a number above 0, up to {most:g}")
+    if not 0 < number <= _SECONDS_MAX:
+        raise _bad_url_error(f"timeout_s is a number above 0, up to {_SECONDS_MAX:g}")
     return number
 
 
@@ -593,7 +571,7 @@ class RedisPipeline:
         self._in_flight: deque[int] = deque()
 
     def __enter__(self) -> RedisPipeline:
-        with self._translated():
+        with error_mapping.translate_errors(self._dsn):
             self._connection = self._loan.__enter__()
         return self
 
@@ -609,12 +587,12 @@ class RedisPipeline:
         self._prepare(changes)
         commands = [self._call(change).command() for change in changes]
         self._in_flight.append(len(changes))
-        with self._translated():
+        with error_mapping.translate_errors(self._dsn):
             self._connection.send_packed_command(self._connection.pack_commands(commands))
         return True
 
     def receive(self) -> list[ChangeResult]:
-        with self._translated():
+        with error_mapping.translate_errors(self._dsn):
             answers = [read_answer(self._connection) for _ in range(self._in_flight[0])]
             for answer in answers:
                 if isinstance(answer, Exception) and not isinstance(answer, NOT_EXECUTED):
@@ -626,19 +604,12 @@ class RedisPipeline:
         ]
 
     def has_answer(self) -> bool:
-        with self._translated():
+        with error_mapping.translate_errors(self._dsn):
             return self._connection.can_read(0)
 
     def fileno(self) -> int:
         sock = self._connection._sock  # pyright: ignore[reportPrivateUsage]
         return sock.fileno() if sock is not None else -1
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except error_mapping.DRIVER_ERRORS as error:
-            raise error_mapping.to_error(error, self._dsn) from error
 
 
 class UnansweredChanges(Exception):

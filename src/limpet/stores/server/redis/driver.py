@@ -422,9 +422,8 @@ class RedisDriver:
             at = b"0"
             while True:
                 (answer,) = link.run([(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)])
-                if isinstance(answer, Exception):
-                    raise error_mapping.to_error(answer, self._servers.dsn) from answer
-                at, keys = cast("tuple[bytes, list[bytes]]", answer)
+                checked = error_mapping.checked_answer(answer, self._servers.dsn)
+                at, keys = cast("tuple[bytes, list[bytes]]", checked)
                 yield from map(self._names.tenant_of, keys)
                 if at == b"0":
                     break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import redis
@@ -160,3 +162,19 @@ def _find_case(error: Exception, text: str) -> ErrorCase | None:
     if isinstance(error, redis.ResponseError):
         return _CASES_BY_CODE.get(text.partition(" ")[0])
     return _UNREACHABLE if isinstance(error, (redis.ConnectionError, OSError)) else None
+
+
+@contextlib.contextmanager
+def translate_errors(place: RedisDsn) -> Iterator[None]:
+    """Raise what the driver or the system raises in the body as an error of Limpet's."""
+    try:
+        yield
+    except DRIVER_ERRORS as error:
+        raise to_error(error, place) from error
+
+
+def checked_answer(answer: object, place: RedisDsn) -> object:
+    """Return an answer; raise the error for the refusal of a command."""
+    if isinstance(answer, Exception):
+        raise to_error(answer, place) from answer
+    return answer

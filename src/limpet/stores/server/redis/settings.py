@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import redis
@@ -21,15 +21,15 @@ from limpet.stores.server.redis.connections import RETRY_PAUSE_S, RedisConnectio
 
 STORE_FORMAT: Final = 1
 RECHECK_S: Final = 10.0
-"""How long what was seen of a server's settings is taken to be so still, where the URL asks for a durability."""
+"""How long the settings of a server count as unchanged, if the URL asks for a durability."""
 
 _VERSION_MIN: Final = (7, 0)
 _WAITAOF_VERSION_MIN: Final = (7, 2)
 _NO_SYNC_ON_REWRITE: Final = "no-appendfsync-on-rewrite"
-"""If it is on, the server does not sync while it writes its files anew, and every scrub has it do so."""
+"""If it is on, the server does not sync while it rewrites its files, as it does in every scrub."""
 
 _REWRITE_IN_PROGRESS: Final = ("in progress", "child process is active")
-"""What a server says that is to write its files anew and does so already, or writes others."""
+"""Refusals of a server that rewrites files already."""
 
 _CONFIG_NAMES: Final = (b"appendonly", b"appendfsync", _NO_SYNC_ON_REWRITE.encode(), b"maxmemory-policy", b"save")
 
@@ -42,9 +42,9 @@ class RedisSettings:
         self._checked_at: tuple[float, int] | None = None
 
     def recheck(self) -> None:
-        """Refuse to write if the durability that was asked for is not there any more: settings change at any time.
+        """Check again if the URL asks for a durability: after each new connection, and every few seconds.
 
-        Looked at on every new connection, which may lead to a server that was started anew, and every now and then.
+        Settings change at any time, and a new connection may lead to a restarted server.
         """
         if self._servers.dsn.durability is None:
             return
@@ -56,13 +56,15 @@ class RedisSettings:
 
     def check(self) -> None:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
+        servers: list[Mapping[str, str]] = []
         for link in self._primary_pools():
             found = self._read_settings(link)
             check_version(found, link.dsn.shown, waitaof=link.dsn.waitaof)
             self._check_role(found, link)
             self._check_eviction(found, link)
+            servers.append(found)
         asked, place = self._servers.dsn.durability, self._servers.dsn.shown
-        level = self.durability()
+        level = self._durability_of(servers)
         if self._servers.dsn.waitaof and level == "none":
             raise errors.UnsafeStore(
                 f"{place} writes no append-only file, so no write can wait for it.",
@@ -79,7 +81,7 @@ class RedisSettings:
         self._checked_at = time.monotonic(), self._servers.opened_count
 
     def check_format(self, key: bytes) -> None:
-        """Note which format a new store has, or refuse a newer one. A store that is there can be opened on a full server."""
+        """Write the format of a new store; raise NewerStore for a newer one. Only a new store needs memory for this."""
         noted = self._servers.command(key, b"GET", key)
         if noted is None:
             self._servers.command(key, b"SETNX", key, STORE_FORMAT, write=True)
@@ -88,15 +90,18 @@ class RedisSettings:
             raise errors.NewerStore(facts={"format": found})
 
     def durability(self) -> str:
-        levels = [durability_of(self._read_settings(link), synced=self._servers.dsn.waitaof) for link in self._primary_pools()]  # fmt: skip
+        return self._durability_of([self._read_settings(link) for link in self._primary_pools()])
+
+    def _durability_of(self, servers: Sequence[Mapping[str, str]]) -> str:
+        """Return the level of the server that holds least."""
+        levels = [durability_of(found, synced=self._servers.dsn.waitaof) for found in servers]
         return min(levels, key=DURABILITY_LEVELS.index)
 
     def facts(self) -> Mapping[str, Json]:
         every = [self._read_settings(link) for link in self._primary_pools()]
         first = every[0]
-        synced = self._servers.dsn.waitaof
         return {
-            "durability": min((durability_of(each, synced=synced) for each in every), key=DURABILITY_LEVELS.index),
+            "durability": self._durability_of(every),
             "version": first.get("valkey_version") or first.get("redis_version", ""),
             "product": first.get("server_name", "redis"),
             "servers": len(every),
@@ -108,19 +113,15 @@ class RedisSettings:
         }
 
     def _primary_pools(self) -> list[RedisConnectionPool]:
-        try:
+        with error_mapping.translate_errors(self._servers.dsn):
             return self._servers.primary_pools()
-        except error_mapping.DRIVER_ERRORS as error:
-            raise error_mapping.to_error(error, self._servers.dsn) from error
 
     def _read_settings(self, link: RedisConnectionPool) -> dict[str, str]:
         sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
         *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
         found: dict[str, str] = {}
         for answer in told:
-            if isinstance(answer, Exception):
-                raise error_mapping.to_error(answer, link.dsn) from answer
-            found |= serialization.unpack_info(answer)
+            found |= serialization.unpack_info(error_mapping.checked_answer(answer, link.dsn))
         if not isinstance(config, Exception):
             found |= serialization.unpack_config(config)
         return found
@@ -155,21 +156,21 @@ class RedisSettings:
             )
 
     def rewrite(self) -> None:
-        """Have every server write its files anew from what it holds, and wait until they are in place."""
+        """Have every server rewrite its files, and wait until they are in place."""
         for link in self._primary_pools():
             found = self._read_settings(link)
             if found.get("aof_enabled") == "1":
                 self._rewrite_file(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
-            # Where CONFIG may not be asked, it is not known whether there is a snapshot: then there may be one.
+            # Without the right to CONFIG it is not known whether there are snapshots, so there may be.
             if found.get("save", "unknown"):
                 self._rewrite_file(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
     def _rewrite_file(self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str) -> None:
         until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
-        # One that runs already may have begun before the erasure: its end is waited for, then another one is begun.
+        # A running rewrite may have begun before the erasure: wait for its end, then begin another.
         self._wait_until_idle(link, (going, *waits), until)
         while isinstance(answer := self._run(link, (command,))[0], Exception):
-            # Whoever else erases may have begun one since that look: then its end is waited for, too.
+            # Another process that erases may have begun one meanwhile: wait for its end, too.
             if not any(words in str(answer) for words in _REWRITE_IN_PROGRESS):
                 raise error_mapping.to_error(answer, link.dsn) from answer
             if time.monotonic() > until:
@@ -188,9 +189,7 @@ class RedisSettings:
     def _wait_until_idle(self, link: RedisConnectionPool, names: tuple[str, ...], until: float) -> dict[str, str]:
         while True:
             (answer,) = self._run(link, (b"INFO", b"persistence"))
-            if isinstance(answer, Exception):
-                raise error_mapping.to_error(answer, link.dsn) from answer
-            found = serialization.unpack_info(answer)
+            found = serialization.unpack_info(error_mapping.checked_answer(answer, link.dsn))
             if not any(found.get(name) == "1" for name in names):
                 return found
             if time.monotonic() > until:
@@ -207,7 +206,7 @@ def _rewrite_slow_error(link: RedisConnectionPool) -> errors.StoreBusy:
 
 
 def check_version(found: Mapping[str, str], shown: str, *, waitaof: bool = False) -> None:
-    """Refuse a server that is too old. Valkey tells the version of Redis that it goes on from, too."""
+    """Raise UnsafeStore for a server that is too old. Valkey states the version of Redis that it derives from, too."""
     version = found.get("redis_version", "")
     parts: tuple[int, ...] = ()
     with contextlib.suppress(ValueError):
@@ -227,11 +226,11 @@ def check_version(found: Mapping[str, str], shown: str, *, waitaof: bool = False
 
 
 def durability_of(found: Mapping[str, str], *, synced: bool) -> str:
-    """Return what survives with these settings. `synced`: every write waits until it is on the disk."""
+    """Return the durability of these settings. `synced`: every write waits until it is on the disk."""
     if found.get("aof_enabled", "0") != "1" and found.get("appendonly") != "yes":
         return "none"
     always = found.get("appendfsync") == "always" and found.get(_NO_SYNC_ON_REWRITE) == "no"
     if synced or always:
         return "power-loss"
-    # Without CONFIG it is not known whether the file is synced; that it is written is.
+    # Without CONFIG it is known that the file is written, not whether it is synced.
     return "process-crash"
