@@ -116,10 +116,10 @@ def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
         twice = ((1, "c", 1), (1, "c", 2))
         refused = TenantChange(tenant=TENANT, before=head, after=head, claims=twice, projections=rows[2:])
         with pytest.raises(errors.Corrupt, match="one row twice"):
-            driver.replace_derived({TENANT: head}, [fine, refused])
+            driver.replace_derived(TENANT, head, [fine, refused])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["0"]
         assert driver.head(TENANT) == head
-        assert driver.replace_derived({TENANT: head}, [fine])
+        assert driver.replace_derived(TENANT, head, [fine])
         assert [one.projection.id for one in driver.projections(TENANT)] == ["1"]
 
 

@@ -1,7 +1,7 @@
 """What takes long on a server, and others that write or erase in the middle of it."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
@@ -34,10 +34,10 @@ class Hooked(RemoteDriver):
             self.before_apply()
         return super().apply(changes)
 
-    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
         if self.before_replace:
             self.before_replace()
-        return super().replace_derived(before, derived)
+        return super().replace_derived(tenant, before, derived)
 
     def scrub(self, done: bytes, left: bytes) -> None:
         if self.before_scrub:

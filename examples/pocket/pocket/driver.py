@@ -227,19 +227,15 @@ class PocketDriver:
         books.take(change)
         return None
 
-    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
         pieces = list(derived)
-        self._everything()
-        with self.file.changing() as everything:
-            every = everything.tenants
-            if any(every.get(tenant, Books()).head != head for tenant, head in before.items()):
+        with self._changing(tenant) as books:
+            if books.head != before:
                 return False
-            for tenant, head in before.items():
-                books = every.setdefault(tenant, Books())
-                books.claims, books.uses, books.projections, books.snapshots = {}, set(), {}, {}
-                books.head = replace(head, epoch=head.epoch + 1)
+            books.claims, books.uses, books.projections, books.snapshots = {}, set(), {}, {}
+            books.head = replace(before, epoch=before.epoch + 1)
             for piece in pieces:
-                every[piece.tenant].derive(piece)
+                books.derive(piece)
             return True
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:

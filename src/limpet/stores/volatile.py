@@ -397,15 +397,15 @@ class RamDriver:
                 if listener is not but:
                     listener.put(notification)
 
-    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
         changes = list(derived)
         with self.server.lock:
-            if any(self.tables(tenant).head != head for tenant, head in before.items()):
+            tables = self.tables(tenant)
+            if tables.head != before:
                 return False
-            for tenant in before:
-                self.tables(tenant).clear_derived()
+            tables.clear_derived()
             for change in changes:
-                self.tables(change.tenant).put_derived(change)
+                tables.put_derived(change)
             return True
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:

@@ -105,9 +105,9 @@ def test_what_rebuilds_have_left_is_in_no_file_after_an_erasure(monkeypatch: pyt
             assert len(derived_keys(at)) == 1
             yield part
 
-        assert not driver.replace_derived({TENANT: begun}, parts()), "it has to stop"
+        assert not driver.replace_derived(TENANT, begun, parts()), "it has to stop"
         # Nor may one begin that was derived before.
-        assert not driver.replace_derived({TENANT: begun}, parts())
+        assert not driver.replace_derived(TENANT, begun, parts())
         assert b"canary" not in server.files()
         assert store.pending_erasures() is None
         assert verify_store(store).ok
@@ -139,12 +139,13 @@ def test_a_rebuild_is_not_put_into_place_if_others_write_at_the_last_moment(url:
         driver = driver_of(store)
 
         class Late(RedisRebuild):
-            def _current(self) -> bool:
-                commit_all(store, make_append(write("a", 1, b"2")))
-                return True
+            def _script(self, name: str, *words: bytes | str | int) -> object:
+                if name == "install_rebuild":
+                    commit_all(store, make_append(write("a", 1, b"2")))
+                return super()._script(name, *words)
 
-        before = {TENANT: driver.head(TENANT)}
-        assert not Late(driver._servers, driver._names, before).replace(iter(()))
+        rebuild = Late(driver._servers, driver._names, TENANT, driver.head(TENANT))
+        assert not rebuild.replace(iter(()))
         assert store.find_claim(TENANT, "a", "c") == 1
         assert derived_keys(url) == {b"d0"}
 
@@ -160,20 +161,20 @@ def test_what_a_dead_rebuild_left_is_cleaned_away(url: str):
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            driver.replace_derived({TENANT: head}, some())
+            driver.replace_derived(TENANT, head, some())
         assert derived_keys(url) == {b"d0"}
         # A process that died can't clean up after itself.
         key = driver._names.head(TENANT)
         number = driver._servers.script("begin_rebuild", key, head.position, head.link, head.epoch)
         part = TenantChange(tenant=TENANT, before=FeedHead(), after=FeedHead(), claims=((1, "left", 1),))
-        assert driver._servers.script("build", key, str(number), serialization.pack_derived(part)) == 1
+        assert driver._servers.script("write_rebuild", key, str(number), serialization.pack_derived(part)) == 1
         assert len(derived_keys(url)) == 2
         builds = driver._names.tenant_prefix(TENANT) + b"builds"
         driver._servers.command(builds, b"ZADD", builds, 1, str(number), write=True)
-        assert driver.replace_derived({TENANT: head}, iter([part]))
+        assert driver.replace_derived(TENANT, head, iter([part]))
         assert len(derived_keys(url)) == 1
         assert driver.claims(TENANT, ["c", "left"], [1]) == [(1, "left", 1)]
-        assert not driver.replace_derived({TENANT: head}, iter([part])), "the head has another epoch by now"
+        assert not driver.replace_derived(TENANT, head, iter([part])), "the head has another epoch by now"
 
 
 def derived_keys(url: str) -> set[bytes]:

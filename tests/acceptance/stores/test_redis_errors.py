@@ -399,7 +399,7 @@ def test_a_primary_that_vanishes_without_a_word_is_left():
                             commit_all(store, make_append(write("a", version, b"3"), tenant=tenant))
                             break
                 driver = store._driver  # pyright: ignore[reportAttributeAccessIssue]
-                ports = {link.place.port for link in driver._servers.every()}
+                ports = {pool.dsn.port for pool in driver._servers.primary_pools()}
                 assert replica.port in ports
 
 

@@ -332,12 +332,11 @@ class Driver(Protocol):
         """Return a pipeline; None if the driver has none."""
         ...
 
-    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
-        """Replace all derived rows (claims, blob uses, projections, snapshots) of the tenants in `before` by those of the changes.
+    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
+        """Replace all derived rows of a tenant (claims, blob uses, projections, snapshots) by those of the changes, or none.
 
-        Each tenant's head gets the next epoch. The changes have derived rows only, each claim of a stretch once; their
-        heads are ignored. Returns False, with nothing changed, if a tenant's head is not that of `before`. All or
-        nothing; on a server that keeps tenants apart, all or nothing for each tenant.
+        The tenant's head gets the next epoch. The changes have derived rows only, each claim of a stretch once; their
+        heads are ignored. Returns False, with nothing changed, if the tenant's head is not `before`.
         """
         ...
 

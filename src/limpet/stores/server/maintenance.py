@@ -352,7 +352,7 @@ class TenantRebuild:
                     yield from self.prepare()
                 # This change tells no cache of the engine: the next batch must report that caches are stale.
                 invalidate([self.tenant])
-                self.done = self._driver.replace_derived({self.tenant: self._head}, self._spooled_changes())
+                self.done = self._driver.replace_derived(self.tenant, self._head, self._spooled_changes())
             if self.done:
                 return
             if left > 1:

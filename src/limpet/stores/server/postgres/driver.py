@@ -117,35 +117,34 @@ class PostgresDriver:
         position, link, epoch = answer.decode().split()
         return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
 
-    def replace_derived(self, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
         with self._connections.borrow() as connection:
             with without_timeout(connection):
-                replaced = self._replace_in_transaction(connection, before, derived)
+                replaced = self._replace_in_transaction(connection, tenant, before, derived)
             if not replaced:
                 # After a rollback the client library drops all prepared statements, including ours.
                 connection.close()
             return replaced
 
     def _replace_in_transaction(
-        self, connection: PostgresConnection, before: Mapping[str, FeedHead], derived: Iterable[TenantChange]
+        self, connection: PostgresConnection, tenant: str, before: FeedHead, derived: Iterable[TenantChange]
     ) -> bool:
         with connection.transaction() as transaction:
-            for tenant, head in sorted(before.items()):
-                if not self._clear_derived(connection, tenant, head):
-                    raise psycopg.Rollback(transaction)
+            head = {"position": before.position, "link": before.link, "epoch": before.epoch}
+            if self._run_for_tenant(connection, tenant, "hold", **head):
+                raise psycopg.Rollback(transaction)
+            for part in ("claims", "uses", "terms", "projections", "snapshots"):
+                self._run_for_tenant(connection, tenant, f"clear_{part}")
             for change in derived:
-                self._put_derived(connection, change, before[change.tenant])
-            for tenant, head in before.items():
-                self._run_for_tenant(connection, tenant, "next_epoch")
-                values = {"channel": self._channel, "news": f"{head.position} {encode_tenant(tenant)}"}
-                connection.execute(self._sql["notify"].encode(), values)
+                self._put_derived(connection, msgspec.structs.replace(change, before=before, after=before))
+            self._run_for_tenant(connection, tenant, "next_epoch")
+            values = {"channel": self._channel, "news": f"{before.position} {encode_tenant(tenant)}"}
+            connection.execute(self._sql["notify"].encode(), values)
             return True
         return False
 
-    def _put_derived(self, connection: PostgresConnection, change: TenantChange, head: FeedHead) -> None:
-        connections.send_calls(
-            connection, [self._prepared_call(connection, msgspec.structs.replace(change, before=head, after=head))]
-        )
+    def _put_derived(self, connection: PostgresConnection, change: TenantChange) -> None:
+        connections.send_calls(connection, [self._prepared_call(connection, change)])
         (answer,) = connections.receive_answers(connection, 1)
         if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
@@ -154,14 +153,6 @@ class PostgresDriver:
                 hint="Nothing was changed. `limpet verify` lists all damage; a backup can replace it.",
                 facts={"tenant": change.tenant},
             )
-
-    def _clear_derived(self, connection: PostgresConnection, tenant: str, head: FeedHead) -> bool:
-        values = {"position": head.position, "link": head.link, "epoch": head.epoch}
-        if self._run_for_tenant(connection, tenant, "hold", **values):
-            return False
-        for part in ("claims", "uses", "terms", "projections", "snapshots"):
-            self._run_for_tenant(connection, tenant, f"clear_{part}")
-        return True
 
     def _run_for_tenant(self, connection: PostgresConnection, tenant: str, name: str, **values: object) -> Rows:
         values["tenant"] = encoded = encode_tenant(tenant)

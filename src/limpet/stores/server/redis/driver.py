@@ -49,70 +49,48 @@ _ABANDONED_AFTER_S: Final = 600
 
 
 class RedisRebuild:
-    """One rebuild of some tenants. New rows are written under a generation number, then the tenant switches to it."""
+    """One rebuild of a tenant. New rows are written under a generation number, then the tenant switches to it."""
 
-    def __init__(self, servers: RedisServers, names: RedisKeys, before: Mapping[str, driver.FeedHead]) -> None:
+    def __init__(self, servers: RedisServers, names: RedisKeys, tenant: str, before: driver.FeedHead) -> None:
         self._servers = servers
         self._names = names
+        self._tenant = tenant
         self._before = before
-        self._numbers: dict[str, int] = {}
 
     def replace(self, derived: Iterable[driver.TenantChange]) -> bool:
-        """Write and install the derived rows; return False, with nothing changed, if a tenant's head has moved."""
+        """Write and install the derived rows; return False, with nothing changed, if the tenant's head has moved."""
+        head = self._before.position, self._before.link, self._before.epoch
+        self._clean_leftovers()
+        number = serialization.unpack_number(self._script("begin_rebuild", *head))
+        if not number:
+            return False
+        done = False
         try:
-            for tenant, head in self._before.items():
-                self._clean_leftovers(tenant)
-                words = head.position, head.link, head.epoch
-                number = serialization.unpack_number(self._script("begin_rebuild", tenant, *words))
-                if not number:
-                    return False
-                self._numbers[tenant] = number
             for change in derived:
                 for part in _split_change(change):
-                    words = self._numbers[change.tenant], serialization.pack_derived(part)
-                    if not self._script("write_rebuild", change.tenant, *words):
+                    if not self._script("write_rebuild", number, serialization.pack_derived(part)):
                         return False
-            return self._heads_unchanged() and self._swap()
+            news = serialization.pack_notification(self._tenant, self._before.position, self._names.sender)
+            done = bool(self._script("install_rebuild", number, *head, self._names.channel, news))
+            return done
         finally:
-            # Delete the rows of generations that were not installed.
-            for tenant, number in self._numbers.items():
-                self._clean(tenant, number)
+            if done:
+                with contextlib.suppress(errors.Unavailable):
+                    # Replaced rows that are not deleted now are deleted by the next rebuild or erasure.
+                    self._clean_leftovers()
+            else:
+                self._clean(number)
 
-    def _script(self, name: str, tenant: str, *words: bytes | str | int) -> object:
-        return self._servers.script(name, self._names.head(tenant), *words)
+    def _script(self, name: str, *words: bytes | str | int) -> RedisAnswer:
+        return self._servers.script(name, self._names.head(self._tenant), *words)
 
-    def _heads_unchanged(self) -> bool:
-        keys = [self._names.head(tenant) for tenant in self._before]
-        calls = [RedisCall(key, (b"HMGET", key, b"p", b"l", b"e")) for key in keys]
-        heads = [serialization.unpack_head(answer) for answer in self._servers.run(calls)]
-        return heads == list(self._before.values())
+    def _clean_leftovers(self) -> None:
+        for number in cast("list[bytes]", self._script("list_abandoned_rebuilds", _ABANDONED_AFTER_S)):
+            self._clean(int(number))
 
-    def _swap(self) -> bool:
-        calls = [self._swap_call(tenant, head) for tenant, head in self._before.items()]
-        answers = self._servers.run(calls)
-        done = [tenant for tenant, answer in zip(self._before, answers, strict=True) if answer]
-        for tenant in done:
-            del self._numbers[tenant]
-            with contextlib.suppress(errors.Unavailable):
-                # Rows that are not deleted now are deleted by the next rebuild or erasure.
-                self._clean_leftovers(tenant)
-        return len(done) == len(answers)
-
-    def _swap_call(self, tenant: str, head: driver.FeedHead) -> RedisCall:
-        words = (
-            self._numbers[tenant], head.position, head.link, head.epoch,
-            self._names.channel, serialization.pack_notification(tenant, head.position, self._names.sender),
-        )  # fmt: skip
-        return RedisCall(self._names.head(tenant), words, load_script("install_rebuild"))
-
-    def _clean_leftovers(self, tenant: str) -> None:
-        found = self._script("list_abandoned_rebuilds", tenant, _ABANDONED_AFTER_S)
-        for number in cast("list[bytes]", found):
-            self._clean(tenant, int(number))
-
-    def _clean(self, tenant: str, number: int) -> None:
+    def _clean(self, number: int) -> None:
         with contextlib.suppress(errors.Unavailable):
-            _clean_rebuild(self._servers, self._names.head(tenant), number)
+            _clean_rebuild(self._servers, self._names.head(self._tenant), number)
 
 
 def clean_all_rebuilds(servers: RedisServers, head: bytes) -> None:
@@ -347,11 +325,10 @@ class RedisDriver:
             self._note_counts.clear()
         self._note_counts[tenant] = count
 
-    def replace_derived(self, before: Mapping[str, driver.FeedHead], derived: Iterable[driver.TenantChange]) -> bool:
-        for tenant in before:
-            # Restores the entry of a tenant that a damaged list has lost.
-            self._servers.command(self._names.tenants, b"SADD", self._names.tenants, tenant, write=True)
-        return RedisRebuild(self._servers, self._names, before).replace(derived)
+    def replace_derived(self, tenant: str, before: driver.FeedHead, derived: Iterable[driver.TenantChange]) -> bool:
+        # Restores the entry of a tenant that a damaged list has lost.
+        self._servers.command(self._names.tenants, b"SADD", self._names.tenants, tenant, write=True)
+        return RedisRebuild(self._servers, self._names, tenant, before).replace(derived)
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         return self._advisory_lock.acquire(tenant, timeout_s)
