@@ -13,7 +13,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Any, Final, cast
 
 import apsw
 import msgspec
@@ -22,16 +22,30 @@ from msgspec import Raw
 from limpet import errors, limits
 from limpet.stores import chain, port, split_statements
 from limpet.stores.chain import is_erased_stream
-from limpet.stores.files import journal_lines
 from limpet.stores.files.folder import StoreFolder
 from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPoint
-from limpet.stores.files.journal_lines import CommitLine, SegmentHead, event_address
+from limpet.stores.files.journal_lines import (
+    JOURNAL_FORMAT,
+    BaseEntry,
+    BlobEntry,
+    CommitLine,
+    ErasedEntry,
+    EventEntry,
+    KeyEntry,
+    NoteEntry,
+    SegmentHead,
+    StreamEntry,
+    TenantEntry,
+    decode_content,
+    encode_content,
+    encode_line,
+    event_address,
+)
 from limpet.stores.sqlite import database, event_erasure, log_writes
 from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, row_checksum
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles, read_regular_file
 
-if TYPE_CHECKING:
-    SQLiteRow = tuple[apsw.SQLiteValue, ...]
+SQLiteRow = tuple[Any, ...]
 
 PRIMARY_KEY_WIDTHS: Final[dict[str, int]] = {
     "tenants": 1, "streams": 1, "events": 1, "bases": 1, "erased": 1, "keys": 2, "blobs": 2,
@@ -76,7 +90,7 @@ class RowChangeRecorder:
 
     def take_commit(
         self, connection: apsw.Connection, n: int, keep: Callable[[bytes, bytes], None]
-    ) -> journal_lines.CommitLine | None:
+    ) -> CommitLine | None:
         """Return the recorded changes as commit n, and drop them; None if there are none.
 
         `keep` gets the hash and content of large blobs.
@@ -84,101 +98,79 @@ class RowChangeRecorder:
         rows, self._rows = self._rows, {}
         if rows.keys() == {"events"}:
             # Most commits only add messages, and skip the work for the other tables.
-            return journal_lines.CommitLine(
-                n=n, events=_event_entries(connection, filter(None, rows["events"].values()))
-            )
+            return CommitLine(n=n, events=_event_entries(connection, filter(None, rows["events"].values())))
         put = {table: [row for row in found.values() if row] for table, found in rows.items()}
-        gone = {table: [k for k, row in found.items() if not row] for table, found in rows.items()}
-        todo = [row for row in put.get("store", ()) if row[:1] == PENDING_KEY]
+        gone = {table: [key for key, row in found.items() if not row] for table, found in rows.items()}
+        pending = [row for row in put.get("store", ()) if row[:1] == PENDING_KEY]
         cleared = PENDING_KEY in gone.get("store", ())
-        if not (todo or cleared or any(rows.keys() - {"store"})):
+        if not (pending or cleared or any(rows.keys() - {"store"})):
             return None
-        return journal_lines.CommitLine(
+        return CommitLine(
             n=n,
-            tenants=tuple(map(_tenant_entry, put.get("tenants", ()))),
-            streams=tuple(map(_stream_entry, put.get("streams", ()))),
-            events=_event_entries(connection, put.get("events", ())),
-            bases=tuple(map(_base_entry, put.get("bases", ()))),
-            keys=tuple(map(_key_entry, put.get("keys", ()))),
-            blobs=tuple(_blob_entry(row, keep) for row in put.get("blobs", ())),
-            notes=tuple(map(_note_entry, put.get("notes", ()))),
-            erased=tuple(map(_erased_entry, put.get("erased", ()))),
-            pending=journal_lines.encode_content(cast("bytes", todo[0][1])) if todo else None,
-            dropped_keys=cast("tuple[tuple[int, str], ...]", tuple(gone.get("keys", ()))),
-            dropped_blobs=tuple(
-                (cast("int", tenant), cast("bytes", hash_).hex()) for tenant, hash_ in gone.get("blobs", ())
+            tenants=tuple(TenantEntry(number=number, name=name) for number, name, _ in put.get("tenants", ())),
+            streams=tuple(
+                StreamEntry(tenant=tenant, number=key & NUMBER_MASK, name=name)
+                for key, tenant, name, _ in put.get("streams", ())
             ),
-            dropped_notes=cast("tuple[tuple[str, str], ...]", tuple(gone.get("notes", ()))),
+            events=_event_entries(connection, put.get("events", ())),
+            bases=tuple(_base_entry(*row) for row in put.get("bases", ())),
+            keys=tuple(
+                KeyEntry(tenant=tenant, key=key, command=command.hex(), first=first, last=last, time_us=time_us)
+                for tenant, key, command, first, last, time_us, _ in put.get("keys", ())
+            ),
+            blobs=tuple(_blob_entry(*row, keep=keep) for row in put.get("blobs", ())),
+            notes=tuple(
+                NoteEntry(tenant=tenant, name=name, version=version, value=encode_content(value))
+                for tenant, name, version, value, _ in put.get("notes", ())
+            ),
+            erased=tuple(_erased_entry(*row) for row in put.get("erased", ())),
+            pending=encode_content(pending[0][1]) if pending else None,
+            dropped_keys=tuple(cast("list[tuple[int, str]]", gone.get("keys", ()))),
+            dropped_blobs=tuple((tenant, hash_.hex()) for tenant, hash_ in gone.get("blobs", ())),
+            dropped_notes=tuple(cast("list[tuple[str, str]]", gone.get("notes", ()))),
             dropped_pending=cleared,
-        )  # fmt: skip
-
-
-def _event_entries(connection: apsw.Connection, rows: Iterable[SQLiteRow]) -> tuple[journal_lines.EventEntry, ...]:
-    query, names = database.statements()["stream_name"], dict[int, str]()
-    made: list[journal_lines.EventEntry] = []
-    for row in rows:
-        key, stream, _, header, payload, salt, digest, link = cast(
-            "tuple[int, int, int, bytes, bytes | None, bytes | None, bytes, bytes]", row
         )
+
+
+def _event_entries(connection: apsw.Connection, rows: Iterable[SQLiteRow]) -> tuple[EventEntry, ...]:
+    query, names = database.statements()["stream_name"], dict[int, str]()
+    made: list[EventEntry] = []
+    for key, stream, _, header, payload, salt, digest, link in rows:
         if stream not in names:
             found = first_row(connection, query, (stream,))
             names[stream] = str(found[0]) if found else ""
         made.append(
-            journal_lines.EventEntry(
+            EventEntry(
                 tenant=key >> TENANT_SHIFT,
                 stream=names[stream],
                 header=Raw(header),
                 salt=None if salt is None else salt.hex(),
                 digest=digest.hex(),
                 link=link.hex(),
-                payload=None if payload is None else journal_lines.encode_content(payload),
+                payload=None if payload is None else encode_content(payload),
             )
         )
     return tuple(made)
 
 
-def _tenant_entry(row: SQLiteRow) -> journal_lines.TenantEntry:
-    number, name, _ = cast("tuple[int, str, bytes]", row)
-    return journal_lines.TenantEntry(number=number, name=name)
+def _blob_entry(tenant: int, hash_: bytes, content: bytes, *, keep: Callable[[bytes, bytes], None]) -> BlobEntry:
+    if len(content) <= limits.BLOB_INLINE_BYTES:
+        return BlobEntry(tenant=tenant, sha256=hash_.hex(), content=encode_content(content))
+    keep(hash_, content)
+    return BlobEntry(tenant=tenant, sha256=hash_.hex())
 
 
-def _stream_entry(row: SQLiteRow) -> journal_lines.StreamEntry:
-    key, tenant, name, _ = cast("tuple[int, int, str, bytes]", row)
-    return journal_lines.StreamEntry(tenant=tenant, number=key & NUMBER_MASK, name=name)
-
-
-def _base_entry(row: SQLiteRow) -> journal_lines.BaseEntry:
-    key, stream, begin, source, version, _ = cast("tuple[int, int, int, int, int, bytes]", row)
-    return journal_lines.BaseEntry(
+def _base_entry(key: int, stream: int, first: int, source: int, version: int, _: bytes) -> BaseEntry:
+    return BaseEntry(
         tenant=key >> TENANT_SHIFT, position=key & NUMBER_MASK, stream=stream & NUMBER_MASK,
-        first=begin, source=source & NUMBER_MASK, version=version,
+        first=first, source=source & NUMBER_MASK, version=version,
     )  # fmt: skip
 
 
-def _key_entry(row: SQLiteRow) -> journal_lines.KeyEntry:
-    tenant, key, command, begin, end, time_us, _ = cast("tuple[int, str, bytes, int, int, int, bytes]", row)
-    return journal_lines.KeyEntry(tenant=tenant, key=key, command=command.hex(), first=begin, last=end, time_us=time_us)
-
-
-def _blob_entry(row: SQLiteRow, keep: Callable[[bytes, bytes], None]) -> journal_lines.BlobEntry:
-    tenant, hash_, content = cast("tuple[int, bytes, bytes]", row)
-    if len(content) > limits.BLOB_INLINE_BYTES:
-        keep(hash_, content)
-        return journal_lines.BlobEntry(tenant=tenant, sha256=hash_.hex())
-    return journal_lines.BlobEntry(tenant=tenant, sha256=hash_.hex(), content=journal_lines.encode_content(content))
-
-
-def _note_entry(row: SQLiteRow) -> journal_lines.NoteEntry:
-    tenant, name, version, value, _ = cast("tuple[str, str, int, bytes, bytes]", row)
-    return journal_lines.NoteEntry(tenant=tenant, name=name, version=version, value=journal_lines.encode_content(value))
-
-
-def _erased_entry(row: SQLiteRow) -> journal_lines.ErasedEntry:
-    event, notice, cause, payload, _ = cast("tuple[int, int, int, bytes | None, bytes]", row)
-    return journal_lines.ErasedEntry(
+def _erased_entry(event: int, notice: int, cause: int, payload: bytes | None, _: bytes) -> ErasedEntry:
+    return ErasedEntry(
         tenant=event >> TENANT_SHIFT, position=event & NUMBER_MASK, notice=notice & NUMBER_MASK,
-        cause=cause & NUMBER_MASK,
-        stand_in=None if payload is None else journal_lines.encode_content(payload),
+        cause=cause & NUMBER_MASK, stand_in=None if payload is None else encode_content(payload),
     )  # fmt: skip
 
 
@@ -193,7 +185,7 @@ def index_statements() -> dict[str, str]:
     return {**database.statements(), **split_statements(text)}
 
 
-def apply_commit(connection: apsw.Connection, change: journal_lines.CommitLine, fetch: BlobFileLoader) -> None:
+def apply_commit(connection: apsw.Connection, change: CommitLine, fetch: BlobFileLoader) -> None:
     """Put and drop the rows of one commit, in an open transaction. Nothing is derived."""
     run, sql = connection.execute, index_statements()
     for tenant, key in change.dropped_keys:
@@ -202,65 +194,50 @@ def apply_commit(connection: apsw.Connection, change: journal_lines.CommitLine, 
         run(sql["drop_blob"], (tenant, bytes.fromhex(hash_)))
     for tenant, name in change.dropped_notes:
         run(sql["drop_note"], (tenant, name))
-    for each in change.tenants:
-        run(sql["put_tenant"], (each.number, each.name, row_checksum(each.number, each.name)))
-    for each in change.streams:
-        row = (each.tenant << TENANT_SHIFT | each.number, each.tenant, each.name)
-        run(sql["put_stream"], (*row, row_checksum(*row)))
     for each in change.blobs:
         content = fetch(each.sha256) if each.content is None else each.content.bytes
         run(sql["add_blob"], (each.tenant, bytes.fromhex(each.sha256), content))
     for each in change.events:
-        run(sql["put_event"], _event_columns(each))
-    _apply_other_rows(connection, change)
-
-
-def _apply_other_rows(connection: apsw.Connection, change: journal_lines.CommitLine) -> None:
-    run, sql = connection.execute, index_statements()
-    for each in change.bases:
-        high = each.tenant << TENANT_SHIFT
-        row = (
-            high | each.position, high | each.stream, each.first, high | each.source, each.version,
-        )  # fmt: skip
-        run(sql["put_base"], (*row, row_checksum(*row)))
-    for each in change.keys:
-        row = (
-            each.tenant, each.key, bytes.fromhex(each.command), each.first, each.last, each.time_us,
-        )  # fmt: skip
-        run(sql["put_key"], (*row, row_checksum(*row)))
-    for each in change.notes:
-        row = (each.tenant, each.name, each.version, each.value.bytes)
-        run(sql["put_note"], (*row, row_checksum(*row)))
-    for each in change.erased:
-        high = each.tenant << TENANT_SHIFT
-        cause = high | each.cause if each.cause else 0
-        row = (high | each.position, high | each.notice, cause, journal_lines.decode_content(each.stand_in))
-        run(sql["put_gone"], (*row, row_checksum(*row)))
+        row, high = event_row(each), each.tenant << TENANT_SHIFT
+        place = (high | row.address.position, high | row.address.stream, row.address.version)
+        run(sql["put_event"], (*place, row.header, row.payload, row.salt, row.digest, row.link))
+    for statement, row in _checksummed_rows(change):
+        run(sql[statement], (*row, row_checksum(*row)))
     if change.pending is not None:
         run(sql["put_todo"], (change.pending.bytes,))
     if change.dropped_pending:
         run(sql["clear_pending"])
 
 
-def event_row(event: journal_lines.EventEntry) -> chain.EventRow:
+def _checksummed_rows(change: CommitLine) -> Iterator[tuple[str, tuple[apsw.SQLiteValue, ...]]]:
+    """Yield the statement and the columns of each row that has a checksum."""
+    for each in change.tenants:
+        yield "put_tenant", (each.number, each.name)
+    for each in change.streams:
+        yield "put_stream", (each.tenant << TENANT_SHIFT | each.number, each.tenant, each.name)
+    for each in change.bases:
+        high = each.tenant << TENANT_SHIFT
+        source = high | each.source
+        yield "put_base", (high | each.position, high | each.stream, each.first, source, each.version)
+    for each in change.keys:
+        command = bytes.fromhex(each.command)
+        yield "put_key", (each.tenant, each.key, command, each.first, each.last, each.time_us)
+    for each in change.notes:
+        yield "put_note", (each.tenant, each.name, each.version, each.value.bytes)
+    for each in change.erased:
+        high = each.tenant << TENANT_SHIFT
+        cause = high | each.cause if each.cause else 0
+        yield "put_gone", (high | each.position, high | each.notice, cause, decode_content(each.stand_in))
+
+
+def event_row(event: EventEntry) -> chain.EventRow:
     salt = None if event.salt is None else bytes.fromhex(event.salt)
-    return chain.EventRow(
-        event_address(event), bytes(event.header), journal_lines.decode_content(event.payload), salt, bytes.fromhex(event.digest),
-        bytes.fromhex(event.link),
-    )  # fmt: skip
-
-
-def _event_columns(event: journal_lines.EventEntry) -> tuple[apsw.SQLiteValue, ...]:
-    row, high = event_row(event), event.tenant << TENANT_SHIFT
-    place = (high | row.address.position, high | row.address.stream, row.address.version)
-    return (*place, row.header, row.payload, row.salt, row.digest, row.link)
+    digest, link = bytes.fromhex(event.digest), bytes.fromhex(event.link)
+    return chain.EventRow(event_address(event), bytes(event.header), decode_content(event.payload), salt, digest, link)
 
 
 def apply_and_derive(
-    connection: apsw.Connection,
-    changes: Sequence[journal_lines.CommitLine],
-    derive: port.StreamDeriver,
-    fetch: BlobFileLoader,
+    connection: apsw.Connection, changes: Sequence[CommitLine], derive: port.StreamDeriver, fetch: BlobFileLoader
 ) -> None:
     """Apply commits to the index, in an open transaction, and derive the touched streams again."""
     keys = sorted(_touched_streams(changes))
@@ -276,7 +253,7 @@ def apply_and_derive(
     connection.execute(index_statements()["count_rebuild"])
 
 
-def _touched_streams(changes: Iterable[journal_lines.CommitLine]) -> set[int]:
+def _touched_streams(changes: Iterable[CommitLine]) -> set[int]:
     found: set[int] = set()
     for change in changes:
         found |= {e.tenant << TENANT_SHIFT | event_address(e).stream for e in change.events}
@@ -419,12 +396,12 @@ class JournalRewriter:
                     yield bytes(content), (before, JournalPoint(segment, len(content), n, check))
                 segment = step.end.segment
                 head = SegmentHead(
-                    limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
+                    limpet="journal", format=JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
                     n=n, after=check,
                 )  # fmt: skip
-                line, check = journal_lines.encode_line(check, head)
+                line, check = encode_line(check, head)
                 content = bytearray(line)
-            line, check = journal_lines.encode_line(check, edit(step.change))
+            line, check = encode_line(check, edit(step.change))
             content += line
             n, before = step.end.n, step.end
         if segment:
@@ -518,29 +495,29 @@ class ErasedContentRemover:
         row = self._row("stream_name", key)
         return str(row[0]) if row else ""
 
-    def _stream(self, stream: journal_lines.StreamEntry) -> journal_lines.StreamEntry:
+    def _stream(self, stream: StreamEntry) -> StreamEntry:
         key = stream.tenant << TENANT_SHIFT | stream.number
         return msgspec.structs.replace(stream, name=self._name(key))
 
-    def _event(self, event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+    def _event(self, event: EventEntry) -> EventEntry:
         place, high = event_address(event), event.tenant << TENANT_SHIFT
         event = msgspec.structs.replace(event, stream=self._name(high | place.stream))
         if event.salt is not None and self._row("is_blank", high | place.position) == (1,):
             return msgspec.structs.replace(event, payload=None, salt=None)
         return event
 
-    def _has_key(self, key: journal_lines.KeyEntry) -> bool:
+    def _has_key(self, key: KeyEntry) -> bool:
         return bool(self._row("key_row", key.tenant, key.key, key.first, key.last, key.time_us))
 
-    def _has_blob(self, blob: journal_lines.BlobEntry) -> bool:
+    def _has_blob(self, blob: BlobEntry) -> bool:
         return bool(self._row("blob_row", blob.tenant, bytes.fromhex(blob.sha256)))
 
-    def _has_note(self, note: journal_lines.NoteEntry) -> bool:
+    def _has_note(self, note: NoteEntry) -> bool:
         row = self._row("note", note.tenant, note.name)
         return row is not None and row[1] == note.version
 
-    def _has_gone(self, gone: journal_lines.ErasedEntry) -> bool:
+    def _has_gone(self, gone: ErasedEntry) -> bool:
         high = gone.tenant << TENANT_SHIFT
         row = self._row("gone_row", high | gone.position)
         cause = high | gone.cause if gone.cause else 0
-        return row == (high | gone.notice, cause, journal_lines.decode_content(gone.stand_in))
+        return row == (high | gone.notice, cause, decode_content(gone.stand_in))
