@@ -110,9 +110,9 @@ def open_store(
             _warn_of_unknown_tenant(lp, common, create=create)
             yield lp
     except exit_codes.CommandFailure as failure:
-        raise exit_codes.CommandFailure(failure.problem._replace(on=on)) from failure
+        raise exit_codes.CommandFailure(failure.problem._replace(store_options=on)) from failure
     except errors.Error as error:
-        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(on=on)) from error
+        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(store_options=on)) from error
 
 
 def _warn_of_unknown_tenant(lp: Limpet, common: CommonOptions, *, create: bool) -> None:
