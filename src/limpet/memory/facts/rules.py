@@ -7,16 +7,76 @@ a wrong one. Work per message is bounded by limits.FACT_SCAN_CHARS_MAX.
 
 from __future__ import annotations
 
+import functools
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, cast
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
 
 from limpet import limits
 from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
 from limpet.core.values.messages import Message
 from limpet.memory.facts import sanitizer
-from limpet.memory.facts.languages import CHINESE, ENGLISH, JAPANESE, TOPIC, Language, Rule
+
+TOPIC: Final = "*"
+"""Begins the subject of a rule: the topic that the sentence names is the subject, or else the rest is."""
+
+
+class Rule(NamedTuple):
+    """Sentences of one form: their kind of fact, and what it is about.
+
+    `about` may name groups of the pattern. `{items}` stands for each thing of a list. A weak rule does not
+    hold for a request, a plan or a doubt.
+    """
+
+    kind: FactKind
+    about: str
+    pattern: re.Pattern[str]
+    weak: bool = False
+
+
+class Evidence(NamedTuple):
+    """Sentences that are facts because of what they contain: a date, an amount, an identifier."""
+
+    kind: FactKind
+    speaker: re.Pattern[str]
+    thing: re.Pattern[str]
+
+
+class Language(NamedTuple):
+    """The patterns of one language: `english.toml`, `japanese.toml`, `chinese.toml`.
+
+    `hint` matches every sentence that a rule may match. `unsure` matches requests, plans and doubts: such a
+    sentence is no evidence.
+    """
+
+    hint: re.Pattern[str]
+    rules: Sequence[Rule]
+    topics: Sequence[tuple[str, re.Pattern[str]]]
+    evidence: Sequence[Evidence]
+    unsure: re.Pattern[str]
+
+
+@functools.cache
+def _language(name: str) -> Language:
+    """Return the patterns of a language. They are compiled at its first sentence, because compiling is slow."""
+    table: dict[str, Any] = tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
+
+    def pattern(text: str) -> re.Pattern[str]:
+        while "(?&" in text:
+            text = re.sub(r"\(\?&(\w+)\)", lambda part: table["parts"][part[1]], text)
+        return re.compile(text, re.IGNORECASE)
+
+    return Language(
+        hint=pattern(table["hint"]),
+        rules=[Rule(FactKind(kind), about, pattern(text), bool(weak)) for kind, about, text, *weak in table["rules"]],
+        topics=[(topic, pattern(words)) for topic, words in table["topics"]],
+        evidence=[Evidence(FactKind(kind), pattern(speaker), pattern(thing)) for kind, speaker, thing in table["evidence"]],
+        unsure=pattern(table["unsure"]),
+    )
+
 
 _QUOTATION_MARK: Final = "\x1a"
 _BLANKS: Final = re.compile(r"[^\S\n]+")
@@ -186,15 +246,13 @@ def _clause_facts(clause: str) -> Iterator[tuple[FactKind, str]]:
 
 
 def _language_of(text: str) -> Language:
-    if _KANA.search(text):
-        return JAPANESE
-    return CHINESE if _HAN.search(text) else ENGLISH
+    return _language("japanese" if _KANA.search(text) else "chinese" if _HAN.search(text) else "english")
 
 
 def _subjects(rule: Rule, match: re.Match[str], language: Language) -> list[str]:
     about = rule.about
     if about.startswith(TOPIC):
-        for words, topic in language.topics:
+        for topic, words in language.topics:
             if words.search(match.string):
                 return [topic]
         about = about.removeprefix(TOPIC)
