@@ -15,8 +15,7 @@ from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.index_tasks import EmbedTask
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors.embedder import embedding_text, passages
-from limpet.memory.vectors.vector_index import VectorFilter
-from limpet.memory.vectors.vector_store import SemanticSearch, VectorStore
+from limpet.memory.vectors.vector_store import SemanticSearch, VectorFilter, VectorStore
 from limpet.runtime import state_cache
 from limpet.stores.port import Store
 from limpet.stores.sqlite.index_store import SQLiteIndexStore

@@ -10,7 +10,7 @@ import pytest
 from limpet import limits
 from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind
 from limpet.core.values.messages import Message, ToolCallResult
-from limpet.memory.facts import rules, sanitizer
+from limpet.memory.facts import rules
 
 SENTENCES = Path(__file__).resolve().parents[3] / "shared" / "data" / "facts.jsonl"
 
@@ -257,8 +257,8 @@ def test_hostile_repetitions_are_read_in_passing(piece: str):
 
 def test_text_is_one_clean_line():
     dirty = "a\x00b\u202ec\u200bd\ue000\U000e0041e\n\r\tf\ud800"
-    assert sanitizer.clean(dirty) == "a b c d\ue000 e f"
-    assert len(sanitizer.clean("x" * 5_000)) == limits.FACT_CHARS_MAX
+    assert rules.clean(dirty) == "a b c d\ue000 e f"
+    assert len(rules.clean("x" * 5_000)) == limits.FACT_CHARS_MAX
 
 
 def test_sentences_end_where_they_end():

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from limpet import errors, limits
-from limpet.llm.client import Backoff
-from limpet.llm.models import AnthropicModel, OpenAIModel
+from limpet.llm.models import AnthropicModel, Backoff, OpenAIModel
 from limpet.llm.port import Reply
 from tests.unit import endpoints
 from tests.unit.endpoints import Endpoint, Step

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from limpet.memory.index import documents, postings
-from limpet.memory.index.documents import FORGOTTEN, DocumentBlock, NewDocument, SessionGeneration
+from limpet.memory.index import postings
+from limpet.memory.index.postings import FORGOTTEN, DocumentBlock, NewDocument, SessionGeneration
 
 numbers = st.sets(st.integers(0, 0xFFFF), max_size=60)
 lists = st.tuples(numbers, numbers).map(lambda both: (both[0], both[1] - both[0]))
@@ -79,12 +79,12 @@ def test_documents_come_back_and_forget_their_places():
     for at in range(5):
         place = SessionGeneration(f"session-{at % 2}", 0, 0)
         held.add(NewDocument(10 + at, 1_000 * at, place, "user", [b"x"] * at, [], at - 1 if at else None), at)  # fmt: skip
-    back = documents.decode_block(held.encode())
+    back = postings.decode_block(held.encode())
     assert (list(back.positions), list(back.times)) == ([10, 11, 12, 13, 14], list(range(0, 5000, 1000)))  # fmt: skip
     assert list(back.answers) == [0, 1, 1, 1, 1]
     back.blank([0, 2, 4])
     row = back.encode()
     assert b"session-0" not in row and b"session-1" in row
-    again = documents.decode_block(row)
+    again = postings.decode_block(row)
     assert [kind == FORGOTTEN for kind in again.kinds] == [True, False, True, False, True]
     assert (again.positions[1], again.positions[3]) == (11, 13)

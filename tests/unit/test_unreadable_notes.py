@@ -10,8 +10,8 @@ from limpet import errors
 from limpet.admin.erasure import hooks
 from limpet.jobs import tasks
 from limpet.memory.builtin import BuiltInMemory
-from limpet.memory.facts import fact_store, ingest_journal
-from limpet.memory.facts.ingest_journal import IngestJournal
+from limpet.memory.facts import fact_store
+from limpet.memory.facts.fact_store import IngestJournal
 from limpet.memory.index_store import PutRow, VolatileIndexStore, encode_key
 from limpet.stores.volatile import VolatileStore
 from limpet.testing.memory_contract import ADA
@@ -40,8 +40,8 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
         lambda: tasks.known_engines(noted(tasks.ENGINES_NOTE), "t"),
         lambda: tasks.drop_notes_of_missing_sessions(noted("x/1"), "t", ["x/"], lambda _: True),
         lambda: list(hooks.decode_hook_calls(JUNK)),
-        lambda: list(IngestJournal(shelved(ingest_journal.INGESTED, MINE)).fallback_ingests(ADA)),
-        lambda: IngestJournal(shelved(ingest_journal.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
+        lambda: list(IngestJournal(shelved(fact_store.INGESTED, MINE)).fallback_ingests(ADA)),
+        lambda: IngestJournal(shelved(fact_store.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
         lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),
         lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ranked_facts(ADA),
     ],

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from limpet import errors, limits
 from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
-from limpet.memory.vectors import vector_index
-from limpet.memory.vectors.vector_index import VectorFilter, VectorIndex
-from limpet.memory.vectors.vector_store import VectorStore
+from limpet.memory.vectors import vector_store
+from limpet.memory.vectors.vector_store import VectorFilter, VectorIndex, VectorStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words, rows, vector
 
@@ -73,10 +72,10 @@ def test_blocks_fill_up_and_what_was_read_grows(shelf: IndexStore):
 def test_crowds_do_not_depend_on_how_a_gallery_came_about(counts: list[int]):
     every = rows(sum(counts), 8)
     made = [vector(n + 1, row) for n, row in enumerate(every)]
-    whole = VectorIndex(vector_index.pack_block(made, 8).vectors())
-    grown, first = VectorIndex(vector_index.pack_block(made[: counts[0]], 8).vectors()), counts[0]
+    whole = VectorIndex(vector_store.pack_block(made, 8).vectors())
+    grown, first = VectorIndex(vector_store.pack_block(made[: counts[0]], 8).vectors()), counts[0]
     for count in counts[1:]:
-        grown = grown.extended(vector_index.pack_block(made[first : first + count], 8).vectors())
+        grown = grown.extended(vector_store.pack_block(made[first : first + count], 8).vectors())
         first += count
     assert np.allclose(grown.densities, whole.densities, atol=1e-5)
 
@@ -155,7 +154,7 @@ def test_what_comes_after_everything_was_forgotten_is_not_mixed_with_what_was(sh
 
 def test_filters_hold():
     made = [vector(n, row, f"s{n % 3}", ("user", "assistant")[n % 2]) for n, row in enumerate(rows(60, SIZE))]
-    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
+    gallery = VectorIndex(vector_store.pack_block(made, SIZE).vectors())
 
     def found(wanted: VectorFilter) -> set[int]:
         return {near.position for near in gallery.nearest(rows(1, SIZE, 9)[0], 100, wanted)}
@@ -170,7 +169,7 @@ def test_filters_hold():
 def test_a_message_of_several_passages_is_found_once():
     same = rows(1, SIZE)[0]
     made = [vector(7, same), vector(7, -same), vector(8, rows(2, SIZE)[1])]
-    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
+    gallery = VectorIndex(vector_store.pack_block(made, SIZE).vectors())
     assert [near.position for near in gallery.nearest(same, 5)] == [7, 8]
     assert set(gallery.likeness([7, 8])) == {(7, 8)}
 
@@ -181,7 +180,7 @@ def test_what_is_said_all_the_time_is_worth_less():
     often = [usual + rng.normal(scale=0.02, size=SIZE) for _ in range(40)]
     once = 0.45 * asked + rng.normal(scale=0.1, size=SIZE)
     made = [vector(n, row) for n, row in enumerate([*often, once])]
-    gallery = VectorIndex(vector_index.pack_block(made, SIZE).vectors())
+    gallery = VectorIndex(vector_store.pack_block(made, SIZE).vectors())
     question = (asked + 1.2 * usual) / np.linalg.norm(asked + 1.2 * usual)
     plain = gallery.vectors.rows @ question
     assert plain.argmax() != 40
@@ -192,8 +191,8 @@ def test_what_is_said_all_the_time_is_worth_less():
 @settings(max_examples=50)
 def test_blocks_are_read_back_as_they_were_packed(count: int, seed: int):
     every = rows(count, 12, seed)
-    block = vector_index.pack_block([vector(n, row, f"sé{n}") for n, row in enumerate(every)], 12)
-    again = vector_index.decode_block(block.encode())
+    block = vector_store.pack_block([vector(n, row, f"sé{n}") for n, row in enumerate(every)], 12)
+    again = vector_store.decode_block(block.encode())
     assert again.encode() == block.encode()
     assert np.all((again.vectors().rows * every).sum(1) > 0.999)
     assert np.allclose(np.linalg.norm(again.vectors().rows, axis=1), 1, atol=1e-5)
@@ -202,13 +201,13 @@ def test_blocks_are_read_back_as_they_were_packed(count: int, seed: int):
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\x96\xa0\xa0\xa0\x90\xa0\xa0", b"\x93\x01\x02\x03"])
 def test_a_damaged_block_is_reported(data: bytes):
     with pytest.raises(errors.Corrupt):
-        vector_index.decode_block(data)
+        vector_store.decode_block(data)
 
 
 @pytest.mark.parametrize("answer", [[[1.0]], [[0.0] * 4], [[float("nan")] * 4], "text", [[1.0] * 4] * 2])
 def test_an_embedder_that_gives_something_else_is_refused(answer: object):
     with pytest.raises(errors.WrongEmbedder):
-        vector_index.unit_vectors(answer, 1, 4)  # pyright: ignore[reportArgumentType]
+        vector_store.unit_vectors(answer, 1, 4)  # pyright: ignore[reportArgumentType]
 
 
 def test_memory_for_vectors_is_bounded(monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from limpet.memory.vectors.vector_index import MessageVector
+from limpet.memory.vectors.vector_store import MessageVector
 
 
 class Words:

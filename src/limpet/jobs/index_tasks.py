@@ -22,8 +22,7 @@ from limpet.memory.index.inverted_index import ROW_FORMAT, ArchiveIndex, IndexBa
 from limpet.memory.index.terms import count_terms
 from limpet.memory.index_store import IndexStore
 from limpet.memory.vectors.embedder import Embedder, embedding_text, is_short, passages
-from limpet.memory.vectors.vector_index import MessageVector, unit_vectors
-from limpet.memory.vectors.vector_store import VectorStore
+from limpet.memory.vectors.vector_store import MessageVector, VectorStore, unit_vectors
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import decode_session_events

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from limpet.llm.client import Backoff
     from limpet.llm.extraction import ModelExtractor
-    from limpet.llm.models import AnthropicModel, OpenAIModel
+    from limpet.llm.models import AnthropicModel, Backoff, OpenAIModel
     from limpet.llm.port import Model, Reply
     from limpet.llm.summarizer import ModelSummarizer
 
@@ -17,11 +16,5 @@ __all__ = ["AnthropicModel", "Backoff", "Model", "ModelExtractor", "ModelSummari
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
-        __name__,
-        __all__,
-        "limpet.llm.port",
-        "limpet.llm.client",
-        "limpet.llm.summarizer",
-        "limpet.llm.extraction",
-        "limpet.llm.models",
+        __name__, __all__, "limpet.llm.port", "limpet.llm.summarizer", "limpet.llm.extraction", "limpet.llm.models"
     )

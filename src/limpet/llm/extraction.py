@@ -17,7 +17,7 @@ from msgspec import Meta
 from limpet import errors, limits
 from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
 from limpet.core.values.validation import checked_text
-from limpet.llm import client, transcript
+from limpet.llm import models, transcript
 from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition
 
@@ -73,8 +73,8 @@ class ModelExtractor:
         calls_max: int = limits.MODEL_CALLS_MAX,
     ) -> None:
         self._model, self._count = model, count
-        self._tokens_max = client.checked_number("tokens_max", tokens_max)
-        self._calls_max = client.checked_number("calls_max", calls_max)
+        self._tokens_max = models.checked_number("tokens_max", tokens_max)
+        self._calls_max = models.checked_number("calls_max", calls_max)
         fixed = count(_SYSTEM_PROMPT) + 2 * count(_CORRECTION) + limits.MODEL_FORMAT_TOKENS
         self._room = model.window - tokens_max - fixed
         if self._room <= 0:

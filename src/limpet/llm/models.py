@@ -1,27 +1,415 @@
-"""Models behind the APIs of OpenAI and Anthropic, and behind endpoints compatible with them."""
+"""Models behind the APIs of OpenAI and Anthropic, and behind endpoints compatible with them.
+
+Requests go through the provider's client library, with time limits, retries and typed errors. A provider's
+error text may repeat the key or the messages. So errors hold only the status, a known error code, and the
+setting to check.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from email.utils import parsedate_to_datetime
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from random import SystemRandom
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
-from limpet import limits
+from limpet import errors, limits
 from limpet.core.values.validation import checked_text
-from limpet.llm import client
 from limpet.llm.port import Reply
 
 if TYPE_CHECKING:
     import anthropic  # noqa: F401 - named in the base below
     import openai  # noqa: F401 - named in the base below
 
+T = TypeVar("T")
+ClientT = TypeVar("ClientT", bound="ClosableClient")
+ClientT_co = TypeVar("ClientT_co", covariant=True)
+
+_NO_ATTEMPT: Final = "Nobody has been asked."
+_RETRIED_STATUSES: Final = frozenset({408, 409, 429})
+_KNOWN_CODES: Final = frozenset({
+    "authentication_error", "billing_error", "content_filter", "context_length_exceeded",
+    "exceed_context_size_error", "insufficient_quota", "invalid_api_key", "invalid_request_error",
+    "model_not_found", "not_found_error", "overloaded_error", "permission_error", "rate_limit_error",
+    "rate_limit_exceeded", "request_too_large", "server_error", "unsupported_parameter", "unsupported_value",
+})  # fmt: skip
+"""Codes that are passed on. Any other text of a provider's may be somebody's words, or a key."""
+
+_CONTEXT_LENGTH_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
+_QUOTA_CODES: Final = frozenset({"billing_error", "insufficient_quota"})
+
+
+class StreamedResponse(Protocol):
+    """An answer that is being read, as the client libraries give it."""
+
+    @property
+    def http_response(self) -> object: ...
+
+    def iter_bytes(self) -> Iterator[bytes]: ...
+
+
+class StatusError(Protocol):
+    """What both client libraries raise for an answer that is an error."""
+
+    @property
+    def status_code(self) -> int: ...
+    @property
+    def response(self) -> object: ...
+    @property
+    def body(self) -> object: ...
+
+
+class ClientLibrary(msgspec.Struct, frozen=True):
+    """The errors of a client library, and which settings of ours to name in errors."""
+
+    timeout: type[Exception]
+    connection: type[Exception]
+    status: type[Exception]
+    base: type[Exception]
+    provider: str
+    variable: str
+    """The environment's variable that may have the key."""
+
+
+class Backoff(msgspec.Struct, frozen=True):
+    """How long to wait between two tries: `first_s`, doubling up to `most_s`, each shortened by up to half.
+
+    `jitter` gives a number from 0 to 1; without it, all who wait would come back at once.
+    """
+
+    first_s: float = limits.MODEL_RETRY_PAUSE_S
+    max_s: float = limits.MODEL_RETRY_PAUSE_S_MAX
+    sleep: Callable[[float], None] = time.sleep
+    jitter: Callable[[], float] = SystemRandom().random
+
+    def after(self, tries: int) -> float:
+        """Return the pause after so many tries."""
+        full = min(self.max_s, self.first_s * 2 ** (tries - 1))
+        return full * (1 - self.jitter() / 2)
+
+
+class FailedAttempt(msgspec.Struct, frozen=True):
+    """Why a try gave nothing, in words of ours."""
+
+    why: str
+    hint: str = ""
+    transient: bool = False  # it may be otherwise later
+    retryable: bool = False  # it may be otherwise in a moment
+    wait_s: float | None = None  # what the endpoint asks for
+    facts: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
+
+
+def transient_failure(
+    why: str, *, wait_s: float | None = None, facts: Mapping[str, object] = errors.NO_FACTS
+) -> FailedAttempt:
+    """A failure that may pass."""
+    return FailedAttempt(why, "", transient=True, retryable=True, wait_s=wait_s, facts=facts)
+
+
+class Endpoint:
+    """One endpoint of one model, asked with patience. Threads may share it."""
+
+    def __init__(self, client: ClientLibrary, *, timeout_s: float, retries: int, pauses: Backoff) -> None:
+        self._client = client
+        self._timeout_s = _checked_seconds("timeout_s", timeout_s)
+        self._retries = checked_number("retries", retries, least=0)
+        self._pauses = pauses
+
+    def ask(
+        self,
+        request: Callable[[], AbstractContextManager[StreamedResponse]],
+        read: Callable[[bytes], Reply | FailedAttempt],
+    ) -> Reply:
+        """Return what an answer to the request says; raise Unavailable or ModelRefused."""
+        tries, failure = 0, FailedAttempt(_NO_ATTEMPT)
+        while tries <= self._retries:
+            tries += 1
+            found = self._attempt(request, read)
+            if isinstance(found, Reply):
+                return found
+            failure = found
+            wait_s = failure.wait_s or 0.0
+            if not failure.retryable or wait_s > limits.MODEL_RETRY_AFTER_S_MAX:
+                break
+            if tries <= self._retries:
+                self._pauses.sleep(max(wait_s, self._pauses.after(tries)))
+        raise _typed_error(failure, tries)
+
+    def _attempt(
+        self,
+        request: Callable[[], AbstractContextManager[StreamedResponse]],
+        read: Callable[[bytes], Reply | FailedAttempt],
+    ) -> Reply | FailedAttempt:
+        late = transient_failure(f"the model has not answered within {self._timeout_s:g} s.")
+        until = time.monotonic() + self._timeout_s
+        try:
+            with request() as response:
+                body = _read_body(response, until)
+        except self._client.timeout:
+            return late
+        except self._client.connection:
+            return transient_failure("the model's endpoint can't be reached, or has broken off.")
+        except self._client.status as error:
+            return self._status_failure(cast("StatusError", error))
+        except self._client.base as error:
+            return FailedAttempt(f"the client library refuses the request ({type(error).__name__}).")
+        if body is None:
+            return late
+        return body if isinstance(body, FailedAttempt) else read(body)
+
+    def _status_failure(self, error: StatusError) -> FailedAttempt:
+        status, code = error.status_code, _known_code(error.body)
+        why = f"the model's endpoint answers with {status}{f', {code}' if code else ''}."
+        facts: dict[str, object] = {"status": status, **({"code": code} if code else {})}
+        if code in _QUOTA_CODES:
+            return FailedAttempt(
+                why, "The account has no credit left: see to that, then retry.", transient=True, facts=facts
+            )
+        if status in _RETRIED_STATUSES or status >= 500:
+            return transient_failure(why, wait_s=_retry_after_s(error.response), facts=facts)
+        if code in _CONTEXT_LENGTH_CODES:
+            hint = "The question is longer than the model takes: set `window` to what it has."
+        elif status in (401, 403):
+            hint = f"Look at `api_key`, or at the environment variable {self._client.variable}: the endpoint does not accept it."
+        elif status in (404, 405) or status < 400:
+            hint = "Look at `model` and `base_url`: one of them is not known there."
+        else:
+            hint = "Look at `model`, `window` and `tokens_field`: the endpoint does not take such a request."
+        return FailedAttempt(why, hint, facts=facts)
+
+
+class ClosableClient(Protocol):
+    """A client of a client library."""
+
+    def close(self) -> None: ...
+
+
+class ClientFactory(Protocol[ClientT_co]):
+    """Makes a client of a client library. Retries are left to us."""
+
+    def __call__(self, *, api_key: str, base_url: str | None, timeout: float, max_retries: int) -> ClientT_co: ...
+
+
+class RemoteModel(Generic[ClientT]):
+    """What models behind an endpoint have in common: their settings, checked, and a client of their library.
+
+    Whoever derives from it asks with `_ask`, and adds `_fixed` to each request.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        library: ClientLibrary,
+        connect: ClientFactory[ClientT],
+        *,
+        base_url: str | None,
+        api_key: str | None,
+        window: int,
+        timeout_s: float,
+        retries: int,
+        temperature: float | None,
+        pauses: Backoff | None,
+    ) -> None:
+        self._name = checked_text(model)
+        self._window = checked_number("window", window)
+        self._endpoint = Endpoint(library, timeout_s=timeout_s, retries=retries, pauses=pauses or Backoff())
+        self._extra_fields: dict[str, object] = {} if temperature is None else {"temperature": temperature}
+        self._client = connect(
+            api_key=_checked_key(library.provider, library.variable, api_key, base_url),
+            base_url=_checked_url(base_url),
+            timeout=timeout_s,
+            max_retries=0,
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self._name
+
+    @property
+    def window(self) -> int:
+        """How many tokens question and answer may have together."""
+        return self._window
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r}, window={self._window})"
+
+    def close(self) -> None:
+        """Close the connections. Closing twice is fine."""
+        self._client.close()
+
+    def _send(self, request: Callable[[], object], read: Callable[[bytes], Reply | FailedAttempt]) -> Reply:
+        """Send a request of the client library's; return what is read from the answer."""
+        return self._endpoint.ask(cast("Callable[[], AbstractContextManager[StreamedResponse]]", request), read)
+
+
+def not_installed(what: str, library: str) -> errors.NotInstalled:
+    """The error for a client library that is not there, with the command that installs it."""
+    return errors.NotInstalled(
+        f"{what} takes the library {library}.", hint=f"Install it with: {errors.pip_install_command(library)}"
+    )
+
+
+def _read_body(response: StreamedResponse, until: float) -> bytes | FailedAttempt | None:
+    """Return what an answer holds; None if it takes too long, though some of it comes all the time."""
+    kept = bytearray()
+    # Which HTTP library a client is built on is its own affair, and has changed before.
+    library = sys.modules[type(response.http_response).__module__.partition(".")[0]]
+    broken = (library.HTTPError, library.StreamError)
+    try:
+        for piece in response.iter_bytes():
+            kept += piece
+            if time.monotonic() > until:
+                return None
+            if len(kept) > limits.MODEL_ANSWER_BYTES_MAX:
+                return FailedAttempt(f"the answer has more than {limits.MODEL_ANSWER_BYTES_MAX:,} bytes.")
+    except library.TimeoutException:
+        return None
+    except broken:
+        return transient_failure("the model's endpoint has broken off in the middle of its answer.")
+    return bytes(kept)
+
+
+def decode_answer(body: bytes, kind: type[T]) -> T | FailedAttempt:
+    """Return an answer's body as a value, or say that it is none."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return transient_failure("what the endpoint answers is not in the format of a model's answer.")
+
+
+def check_not_empty(reply: Reply) -> Reply | FailedAttempt:
+    """Return an answer that has words, or say why it has none."""
+    if reply.text.strip():
+        return reply
+    if reply.cut:
+        return FailedAttempt(
+            "the model has said nothing before its tokens were used up.",
+            "Raise `tokens_max`: models that think first take some for it.",
+        )
+    return transient_failure("the model's answer is empty.")
+
+
+def refusal_failure() -> FailedAttempt:
+    """A model that will not answer this."""
+    return FailedAttempt(
+        "the model declines to answer.",
+        "Ask another one, or go on without: what stood before stands.",
+        facts={"code": "refusal"},
+    )
+
+
+def _typed_error(failure: FailedAttempt, tries: int) -> errors.Error:
+    facts = {**failure.facts, "tries": tries}
+    if not failure.transient:
+        return errors.ModelRefused(failure.why, hint=failure.hint, facts=facts)
+    if failure.wait_s is not None:
+        facts["retry_after_s"] = failure.wait_s
+    hint = failure.hint or f"Tries: {tries}. Retry later."
+    return errors.Unavailable(failure.why, hint=hint, facts=facts)
+
+
+def _known_code(body: object) -> str:
+    """Return the code of an error, if it is one that is known."""
+    for fields in (_error_object(body), body):
+        if isinstance(fields, Mapping):
+            said = cast("Mapping[str, object]", fields)
+            for code in (said.get("code"), said.get("type")):
+                if isinstance(code, str) and code in _KNOWN_CODES:
+                    return code
+    return ""
+
+
+def _error_object(body: object) -> object:
+    return cast("Mapping[str, object]", body).get("error") if isinstance(body, Mapping) else None
+
+
+def _retry_after_s(response: object) -> float | None:
+    """Return the seconds that an endpoint wants nobody to ask it, from its headers."""
+    headers = cast("Mapping[str, str]", getattr(response, "headers", {}))
+    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        seconds = _parse_number(headers.get(name))
+        if seconds is not None:
+            return seconds / unit
+    until, now = _parse_http_date(headers.get("retry-after")), _parse_http_date(headers.get("date"))
+    return max(0.0, until - now) if until is not None and now is not None else None
+
+
+def _parse_number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 <= number < 1e9 else None
+
+
+def _parse_http_date(text: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(text or "").timestamp()
+    except (ValueError, OverflowError, IndexError):
+        return None
+
+
+def _checked_seconds(name: str, value: object) -> float:
+    """Return a time limit; raise InvalidRequest if it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise errors.InvalidRequest(f"{name} is a number of seconds, more than 0.")
+    return float(value)
+
+
+def checked_number(name: str, value: object, *, least: int = 1) -> int:
+    """Return a whole number; raise InvalidRequest if it is none, or too small."""
+    if type(value) is not int or value < least:
+        raise errors.InvalidRequest(f"{name} is a whole number, {least} or more.")
+    return value
+
+
+def _checked_url(url: str | None) -> str | None:
+    """Return where an endpoint is; raise InvalidRequest, without it, if nothing can be there."""
+    try:
+        good = url is None or (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname)
+    except ValueError:
+        good = False
+    if not good:
+        raise errors.InvalidRequest(
+            "base_url is not the address of an endpoint.", hint="For example http://localhost:8080/v1."
+        )
+    return url
+
+
+def _checked_key(provider: str, variable: str, given: str | None, base_url: str | None) -> str:
+    """Return the key for an endpoint: the one given, or the environment's; a server of one's own may need none.
+
+    Raises InvalidRequest, without the key, if there is none or no header can carry it.
+    """
+    key = given if given is not None else os.environ.get(variable, "").strip()
+    if not key and base_url is not None:
+        return "none"
+    if not key:
+        raise errors.InvalidRequest(
+            f"{provider} takes an API key.",
+            hint=f"Give `api_key`, or set the environment variable {variable}; for a server of your own give `base_url`.",
+        )
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise errors.InvalidRequest(
+            "the API key is not one: it must be printable ASCII without spaces.",
+            hint=f"Look at `api_key`, or at the environment variable {variable}.",
+        )
+    return key
+
 
 OPENAI_KEY_VARIABLE: str = "OPENAI_API_KEY"
 TokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
-class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
+class OpenAIModel(RemoteModel["openai.OpenAI"]):
     """A model of an OpenAI-compatible endpoint. See Model.
 
     Without `base_url` it is OpenAI's own. The key is `api_key`, or OPENAI_API_KEY of the environment; with
@@ -42,13 +430,13 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
         retries: int = limits.MODEL_RETRIES,
         temperature: float | None = None,
         tokens_field: TokensField | None = None,
-        pauses: client.Backoff | None = None,
+        pauses: Backoff | None = None,
     ) -> None:
         try:
             import openai  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise client.not_installed("a model of an OpenAI-compatible endpoint", "openai") from error
-        library = client.ClientLibrary(
+            raise not_installed("a model of an OpenAI-compatible endpoint", "openai") from error
+        library = ClientLibrary(
             timeout=openai.APITimeoutError,
             connection=openai.APIConnectionError,
             status=openai.APIStatusError,
@@ -78,21 +466,21 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
             {"role": "user", "content": checked_text(prompt)},
         ]
         create = self._client.chat.completions.with_streaming_response.create
-        limit = {self._field: client.checked_number("tokens_max", tokens_max)}
+        limit = {self._field: checked_number("tokens_max", tokens_max)}
         request = partial(create, model=self._name, messages=messages, **limit, **self._extra_fields)
         return self._send(request, self._parse_answer)
 
-    def _parse_answer(self, body: bytes) -> Reply | client.FailedAttempt:
-        found = client.decode_answer(body, _Completion)
-        if isinstance(found, client.FailedAttempt):
+    def _parse_answer(self, body: bytes) -> Reply | FailedAttempt:
+        found = decode_answer(body, _Completion)
+        if isinstance(found, FailedAttempt):
             return found
         if not found.choices:
-            return client.transient_failure("the endpoint gives no answer at all.")
+            return transient_failure("the endpoint gives no answer at all.")
         choice, usage = found.choices[0], found.usage or _ChatUsage()
         if choice.message.refusal or choice.finish_reason == "content_filter":
-            return client.refusal_failure()
+            return refusal_failure()
         if choice.message.tool_calls and not _content_text(choice.message.content):
-            return client.FailedAttempt("the model has called a tool instead of answering.")
+            return FailedAttempt("the model has called a tool instead of answering.")
         reply = Reply(
             _content_text(choice.message.content),
             found.model or self._name,
@@ -100,7 +488,7 @@ class OpenAIModel(client.RemoteModel["openai.OpenAI"]):
             usage.completion_tokens,
             choice.finish_reason == "length",
         )
-        return client.check_not_empty(reply)
+        return check_not_empty(reply)
 
 
 class _ChoicePart(msgspec.Struct):
@@ -139,7 +527,7 @@ def _content_text(content: str | list[_ChoicePart] | None) -> str:
 ANTHROPIC_KEY_VARIABLE: str = "ANTHROPIC_API_KEY"
 
 
-class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
+class AnthropicModel(RemoteModel["anthropic.Anthropic"]):
     """A model of Anthropic. See Model.
 
     The key is `api_key`, or ANTHROPIC_API_KEY of the environment; with a `base_url` there need be none.
@@ -158,13 +546,13 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
         timeout_s: float = limits.MODEL_TIMEOUT_S,
         retries: int = limits.MODEL_RETRIES,
         temperature: float | None = None,
-        pauses: client.Backoff | None = None,
+        pauses: Backoff | None = None,
     ) -> None:
         try:
             import anthropic  # noqa: PLC0415
         except ModuleNotFoundError as error:
-            raise client.not_installed("a model of Anthropic", "anthropic") from error
-        library = client.ClientLibrary(
+            raise not_installed("a model of Anthropic", "anthropic") from error
+        library = ClientLibrary(
             timeout=anthropic.APITimeoutError,
             connection=anthropic.APIConnectionError,
             status=anthropic.APIStatusError,
@@ -193,25 +581,25 @@ class AnthropicModel(client.RemoteModel["anthropic.Anthropic"]):
             model=self._name,
             system=checked_text(system),
             messages=[{"role": "user", "content": checked_text(prompt)}],
-            max_tokens=client.checked_number("tokens_max", tokens_max),
+            max_tokens=checked_number("tokens_max", tokens_max),
             **self._extra_fields,
         )
         return self._send(request, self._parse_answer)
 
-    def _parse_answer(self, body: bytes) -> Reply | client.FailedAttempt:
-        found = client.decode_answer(body, _MessagesAnswer)
-        if isinstance(found, client.FailedAttempt):
+    def _parse_answer(self, body: bytes) -> Reply | FailedAttempt:
+        found = decode_answer(body, _MessagesAnswer)
+        if isinstance(found, FailedAttempt):
             return found
         if found.stop_reason == "refusal":
-            return client.refusal_failure()
+            return refusal_failure()
         text = "".join(block.text or "" for block in found.content if block.type == "text")
         if not text and any(block.type == "tool_use" for block in found.content):
-            return client.FailedAttempt("the model has called a tool instead of answering.")
+            return FailedAttempt("the model has called a tool instead of answering.")
         usage = found.usage or _MessagesUsage()
         reply = Reply(
             text, found.model or self._name, usage.input_total(), usage.output_tokens, found.stop_reason == "max_tokens"
         )
-        return client.check_not_empty(reply)
+        return check_not_empty(reply)
 
 
 class _AnswerBlock(msgspec.Struct):

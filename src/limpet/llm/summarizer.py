@@ -14,7 +14,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.messages import Message
-from limpet.llm import client, transcript
+from limpet.llm import models, transcript
 from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition
 
@@ -137,8 +137,8 @@ class ModelSummarizer:
             )
         self._model, self._count, self._language = model, count, language
         self._prompt = SUMMARY_PROMPTS[language]
-        self._tokens_max = client.checked_number("tokens_max", tokens_max)
-        self._calls_max = client.checked_number("calls_max", calls_max)
+        self._tokens_max = models.checked_number("tokens_max", tokens_max)
+        self._calls_max = models.checked_number("calls_max", calls_max)
         self._free_tokens = model.window - tokens_max - limits.MODEL_FORMAT_TOKENS - count(self._prompt.system)
         if self._room("") <= 0:
             raise transcript.window_too_small()

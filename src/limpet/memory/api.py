@@ -20,8 +20,8 @@ from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
 from limpet.memory.archive import Archive
 from limpet.memory.facts.fact_store import search_terms
+from limpet.memory.index.search import Ranking
 from limpet.memory.port import MemoryEngine
-from limpet.memory.vectors.fusion import Ranking
 from limpet.runtime.engine import Engine
 
 

@@ -25,11 +25,9 @@ from limpet.jobs.index_tasks import IndexTask
 from limpet.memory.index import inverted_index
 from limpet.memory.index import search as index_search
 from limpet.memory.index.inverted_index import ArchiveIndex
-from limpet.memory.index.search import SearchCache
+from limpet.memory.index.search import Ranking, SearchCache
 from limpet.memory.index.terms import archive_text, query_terms
 from limpet.memory.index_store import IndexStore
-from limpet.memory.vectors import fusion
-from limpet.memory.vectors.fusion import Ranking
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.state_cache import decode_session_events, session_stream
@@ -296,7 +294,7 @@ class _SessionContext:
 _EXTRA_HITS: Final = 5
 """Hits that are read beyond `limit`: how close the words stand in the text decides which of them come first."""
 
-_FUSION_CANDIDATES: Final = fusion.CANDIDATES
+_FUSION_CANDIDATES: Final = index_search.CANDIDATES
 
 MessageReference = Hit | tuple[str, str]
 """A hit, or a session id and a message id."""
@@ -543,12 +541,12 @@ def _fused_order(
     user: TenantUser,
     sought: index_search.ArchiveQuery,
     begun: _WordHits,
-    texts: fusion.LoadTexts,
+    texts: index_search.LoadTexts,
 ) -> list[int]:
     """Return positions of messages in one order; without meaning if the embedder is unavailable."""
     words = [hit.position for hit in begun.hits]
     if recall is not None:
-        from limpet.memory.vectors.vector_index import VectorFilter  # noqa: PLC0415 - needs numpy
+        from limpet.memory.vectors.vector_store import VectorFilter  # noqa: PLC0415 - needs numpy
 
         wanted = VectorFilter(
             roles=sought.roles, session_id=sought.session_id,
@@ -560,7 +558,7 @@ def _fused_order(
                 others=[begun.known],
             )  # fmt: skip
     said = texts([*words, *begun.known.positions])
-    return [at for at in fusion.fuse([Ranking(words), begun.known]) if at in said]
+    return [at for at in index_search.fuse([Ranking(words), begun.known]) if at in said]
 
 
 def _checked_query(query: str) -> str:

@@ -20,9 +20,8 @@ from limpet.core.values.memory_records import (
     Source,
     TenantUser,
 )
-from limpet.memory.facts import fact_store, rules, sanitizer
-from limpet.memory.facts.fact_store import FactSlot, FactStore, Mention
-from limpet.memory.facts.ingest_journal import IngestAttempt, IngestJournal
+from limpet.memory.facts import fact_store, rules
+from limpet.memory.facts.fact_store import FactSlot, FactStore, IngestAttempt, IngestJournal, Mention
 from limpet.memory.index_store import IndexStore, retry_write
 from limpet.memory.port import MemoryEngine
 
@@ -230,14 +229,14 @@ def _mentions_by_slot(session_id: str, chunk: Sequence[ArchivedMessage], facts: 
     found, counts = MentionsBySlot(), dict[int, int]()
     for fact in facts:
         message = users.get(fact.source.position)
-        text = sanitizer.clean(fact.text)
+        text = rules.clean(fact.text)
         index = counts.get(fact.source.position, 0)
         if message is None or not text or index >= limits.FACTS_PER_MESSAGE_MAX:
             continue
-        if sanitizer.reads_as_instruction(text) or sanitizer.is_secret(text):
+        if rules.reads_as_instruction(text) or rules.is_secret(text):
             continue
         counts[message.position] = index + 1
-        about = sanitizer.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
+        about = rules.clean(fact.about, limits.FACT_ABOUT_CHARS_MAX)
         mention = Mention(message.time_us, message.position, index, session_id, message.message.id, fact.kind, text)
         found.setdefault(fact_store.slot_name(about, text), (about, []))[1].append(mention)
     return found

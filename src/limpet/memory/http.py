@@ -34,7 +34,7 @@ from limpet.core.values.memory_records import (
 )
 from limpet.core.values.messages import Message
 from limpet.core.values.validation import Json
-from limpet.memory.facts import sanitizer
+from limpet.memory.facts import rules
 from limpet.memory.port import MemoryEngine
 
 IdText = Annotated[str, Meta(min_length=1, max_length=limits.ID_BYTES_MAX)]
@@ -198,12 +198,12 @@ def decode_body(body: bytes, kind: type[T]) -> T:
 def fact_from_json(given: FactJson) -> Fact:
     """Return a fact, its texts clean."""
     return Fact(
-        id=sanitizer.clean(given.id),
+        id=rules.clean(given.id),
         kind=given.kind,
-        text=sanitizer.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
+        text=rules.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
         source=_source_from_json(given.source),
         since_us=given.since_us,
-        about=sanitizer.clean(given.about, limits.FACT_ABOUT_CHARS_MAX),
+        about=rules.clean(given.about, limits.FACT_ABOUT_CHARS_MAX),
         until_us=given.until_us,
     )
 
@@ -211,7 +211,7 @@ def fact_from_json(given: FactJson) -> Fact:
 def recalled_from_json(given: ResultJson) -> MemoryResult:
     """Return something found, its text clean."""
     return MemoryResult(
-        text=sanitizer.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
+        text=rules.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
         score=given.score,
         time_us=given.time_us,
         kind=given.kind,
@@ -222,14 +222,14 @@ def recalled_from_json(given: ResultJson) -> MemoryResult:
 
 def profile_from_json(given: ProfileAnswer) -> Profile:
     """Return a profile, line by line clean, without lines that tell a model what to do."""
-    lines = (sanitizer.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines())
-    text = "\n".join(line for line in lines if line and not sanitizer.reads_as_instruction(line))
+    lines = (rules.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines())
+    text = "\n".join(line for line in lines if line and not rules.reads_as_instruction(line))
     facts = (fact_from_json(each) for each in given.facts[: limits.PROFILE_FACTS_MAX])
     return Profile(text, given.tokens, tuple(each for each in facts if each.until_us is None))
 
 
 def _source_from_json(given: SourceJson) -> Source:
-    return Source(sanitizer.clean(given.session_id), sanitizer.clean(given.message_id), given.position)
+    return Source(rules.clean(given.session_id), rules.clean(given.message_id), given.position)
 
 
 _RETRIED_STATUSES: Final = (408, 409, 425, 429)

@@ -13,8 +13,7 @@ import pytest
 import limpet
 from limpet import Message, WindowPolicy, errors
 from limpet.core.values.memory_records import ArchivedMessage
-from limpet.llm.client import FailedAttempt, decode_answer
-from limpet.llm.models import _Completion
+from limpet.llm.models import FailedAttempt, _Completion, decode_answer
 from limpet.memory.facts import rules
 from limpet.memory.index import terms
 from limpet.testing.memory_fakes import Scribe

@@ -18,8 +18,8 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import TenantUser
-from limpet.memory.index import documents, postings
-from limpet.memory.index.documents import (
+from limpet.memory.index import postings
+from limpet.memory.index.postings import (
     FORGOTTEN,
     HIDDEN,
     DocumentBlock,
@@ -140,7 +140,7 @@ class ArchiveIndex:
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
         """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
-        return [(at, documents.decode_block(row)) for at, row in self._documents(owner, first, last)]
+        return [(at, postings.decode_block(row)) for at, row in self._documents(owner, first, last)]
 
     def views(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlockView]]:
         """Return the same for reading only."""
@@ -378,7 +378,7 @@ class _OwnerUpdate:
             return
         held, before, before_often = DocumentBlock(), list[bytes](), list[bytes]()
         for _, row in self._index.pending(self._owner):
-            held.extend(documents.decode_block(row.documents))
+            held.extend(postings.decode_block(row.documents))
             before += row.once
             before_often += row.often
         held.extend(fresh)
@@ -446,7 +446,7 @@ class _OwnerUpdate:
                 row = PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode())
                 self._changes.append(row)
         for named, row in self._index.pending(self._owner):
-            held = documents.decode_block(row.documents)
+            held = postings.decode_block(row.documents)
             if found := _hide_sessions(held, sessions):
                 marked += found
                 row.documents = held.encode()
@@ -613,7 +613,7 @@ class _DocumentRemoval:
 
     def _remove_pending(self) -> None:
         for named, row in self._index.pending(self._owner):
-            held = documents.decode_block(row.documents)
+            held = postings.decode_block(row.documents)
             if found := self._blank(held):
                 for at in found:
                     row.once[at] = row.often[at] = b""

@@ -1,18 +1,26 @@
-"""Posting lists: which documents have a term, encoded in few bytes, and rows of many lists.
+"""The encoded rows of the archive index: posting lists, and blocks of documents.
 
-A list holds the low 16 bits of document numbers in two parts: documents with the term once, and
-documents with it more than once. A row never spans a multiple of 65,536 documents.
+A posting list says which documents have a term. It holds the low 16 bits of document numbers in two parts:
+documents with the term once, and documents with it more than once. A row never spans a multiple of 65,536
+documents. A block of documents holds their positions, times, roles and sessions, and the distance to the
+document that each answers. `DocumentBlock` is its mutable form, `DocumentBlockView` the read-only form for searches.
 """
 
 from __future__ import annotations
 
 import bisect
+import functools
+import math
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import sub
 from typing import Final
 
+import msgspec
+
+from limpet import errors
+from limpet.core.values.messages import ROLES
 from limpet.memory.index.terms import Term
 
 ROW_BYTES: Final = 4_900
@@ -154,3 +162,209 @@ def _list_sizes(row: bytes, start: int, count: int) -> array[int]:
     sizes = array("H")
     sizes.frombytes(row[start : start + 2 * count])
     return sizes
+
+
+HIDDEN: Final = 0xFE
+"""The kind of a document whose session was deleted: found no more, its terms still listed."""
+
+FORGOTTEN: Final = 0xFF
+"""The kind of a document that was forgotten, with everything that was known of it."""
+
+_LENGTH_CLASSES: Final = 62
+_ANSWER_DISTANCE_MAX: Final = 0xFFFF
+
+
+class SessionGeneration(msgspec.Struct, frozen=True, array_like=True):
+    """A session's generation, as it was when something was said in it; `began` is the ordinal before its first message."""
+
+    session_id: str
+    generation: int
+    began: int
+
+
+class NewDocument(msgspec.Struct, frozen=True):
+    """A message to be found: its terms, those that occur once in it and those that do more often."""
+
+    position: int
+    time_us: int
+    generation: SessionGeneration
+    role: str
+    once: Sequence[Term]
+    often: Sequence[Term]
+    answers: int | None = None
+
+
+class _DocumentRow(msgspec.Struct, array_like=True):
+    position: int
+    time_us: int
+    positions: bytes
+    times: bytes
+    answers: bytes
+    places: bytes
+    kinds: bytes
+    named: list[SessionGeneration]
+
+
+class DocumentBlock:
+    """Consecutive documents of one owner, from a number on."""
+
+    def __init__(self) -> None:
+        self.positions = array("q")
+        self.times = array("q")
+        self.answers = array("H")
+        """How many numbers before its own the document has that it answers; 0: none."""
+        self.generation_numbers = array("H")
+        self.kinds = bytearray()
+        self.generations: list[SessionGeneration] = []
+        self._numbers: dict[SessionGeneration, int] = {}
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def add(self, entry: NewDocument, number: int) -> None:
+        """Take a document as the one with a number."""
+        distance = 0 if entry.answers is None else number - entry.answers
+        length = len(entry.once) + 2 * len(entry.often)
+        self.positions.append(entry.position)
+        self.times.append(entry.time_us)
+        self.answers.append(distance if 0 < distance <= _ANSWER_DISTANCE_MAX else 0)
+        self.generation_numbers.append(self._generation_number(entry.generation))
+        self.kinds.append(document_kind(entry.role, length))
+
+    def set_generations(self, places: list[SessionGeneration]) -> None:
+        """Have places by their numbers, in the stead of any before."""
+        self.generations = places
+        self._numbers = {place: at for at, place in enumerate(places)}
+
+    def _generation_number(self, place: SessionGeneration) -> int:
+        known = self._numbers.get(place)
+        if known is None:
+            known = self._numbers[place] = len(self.generations)
+            self.generations.append(place)
+        return known
+
+    def extend(self, other: DocumentBlock) -> None:
+        """Take the documents that follow."""
+        self._add_generation_numbers(other.generations, other.generation_numbers, other.kinds)
+        self.positions += other.positions
+        self.times += other.times
+        self.answers += other.answers
+        self.kinds += other.kinds
+
+    def section(self, start: int, stop: int) -> DocumentBlock:
+        """Return some of the documents."""
+        if start == 0 and stop >= len(self):
+            return self
+        made = DocumentBlock()
+        made.positions, made.times = self.positions[start:stop], self.times[start:stop]
+        made.answers, made.kinds = self.answers[start:stop], self.kinds[start:stop]
+        made._add_generation_numbers(self.generations, self.generation_numbers[start:stop], made.kinds)
+        return made
+
+    def _add_generation_numbers(
+        self, named: Sequence[SessionGeneration], places: Sequence[int], kinds: bytearray
+    ) -> None:
+        """Take documents' places, which have numbers elsewhere; those of forgotten documents name nothing."""
+        self.generation_numbers.extend(
+            0 if of == FORGOTTEN else self._generation_number(named[at]) for at, of in zip(places, kinds, strict=True)
+        )
+
+    def blank(self, indexes: Iterable[int]) -> None:
+        """Let nothing be known of some documents but that they were there."""
+        for at in indexes:
+            self.positions[at] = self.times[at] = self.answers[at] = self.generation_numbers[at] = 0
+            self.kinds[at] = FORGOTTEN
+        whole, self.generations, self._numbers = self.generations, [], {}
+        for at, of in enumerate(self.kinds):
+            if of != FORGOTTEN:
+                self.generation_numbers[at] = self._generation_number(whole[self.generation_numbers[at]])
+
+    def encode(self) -> bytes:
+        """Return the row."""
+        known = [at for at, of in enumerate(self.kinds) if of != FORGOTTEN]
+        position = min((self.positions[at] for at in known), default=0)
+        time_us = min((self.times[at] for at in known), default=0)
+        return msgspec.msgpack.encode(
+            _DocumentRow(
+                position,
+                time_us,
+                array("I", (max(0, one - position) for one in self.positions)).tobytes(),
+                array("Q", (max(0, one - time_us) for one in self.times)).tobytes(),
+                self.answers.tobytes(),
+                self.generation_numbers.tobytes(),
+                bytes(self.kinds),
+                self.generations,
+            )
+        )
+
+
+_row_decoder: Final = msgspec.msgpack.Decoder(_DocumentRow)
+
+
+class DocumentBlockView:
+    """The documents of a row, for reading: what a search needs of all of them, the rest when it is asked for."""
+
+    def __init__(self, row: bytes) -> None:
+        self._stored = _decode_row(row)
+        self.kinds = self._stored.kinds
+        self.answers = array("H", self._stored.answers)
+        self._offsets = array("I", self._stored.positions)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def position(self, at: int) -> int:
+        """Return where in the log a document stands."""
+        return self._stored.position + self._offsets[at]
+
+    def positions(self) -> list[int]:
+        """Return where in the log each stands."""
+        return [self._stored.position + offset for offset in self._offsets]
+
+    def time(self, at: int) -> int:
+        """Return when a document was said."""
+        return self._stored.time_us + memoryview(self._stored.times).cast("Q")[at]
+
+    def generation(self, at: int) -> SessionGeneration:
+        """Return where a document was said."""
+        return self._stored.named[memoryview(self._stored.places).cast("H")[at]]
+
+
+def _decode_row(row: bytes) -> _DocumentRow:
+    try:
+        return _row_decoder.decode(row)
+    except msgspec.MsgspecError as error:
+        raise errors.Corrupt("a row of the archive can't be read.") from error
+
+
+def decode_block(row: bytes) -> DocumentBlock:
+    """Return the documents of a row; raise Corrupt if it is none."""
+    stored = _decode_row(row)
+    try:
+        made = DocumentBlock()
+        positions, times = array("I", stored.positions), array("Q", stored.times)
+        made.positions = array("q", [stored.position + offset for offset in positions])
+        made.times = array("q", [stored.time_us + offset for offset in times])
+        made.answers, made.generation_numbers = (array("H", stored.answers), array("H", stored.places))
+    except (ValueError, OverflowError) as error:
+        raise errors.Corrupt("a row of the archive can't be read.") from error
+    made.kinds = bytearray(stored.kinds)
+    made.set_generations(stored.named)
+    return made
+
+
+def document_kind(role: str, length: int) -> int:
+    """Return role and length of a document as one byte."""
+    step = min(_LENGTH_CLASSES - 1, int(8 * math.log2(1 + length / 4)))
+    return ROLES.index(role) << 6 | step
+
+
+def role_of_kind(of: int) -> str:
+    """Return the role that a kind stands for."""
+    return ROLES[of >> 6]
+
+
+@functools.cache
+def length_of_kind(of: int) -> float:
+    """Return about how many terms a document of a kind has."""
+    return 4 * (2 ** (((of & 0x3F) + 0.5) / 8) - 1)

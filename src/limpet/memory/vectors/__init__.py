@@ -1,5 +1,1 @@
-"""Semantic search: embedders, stored vectors, and fusion with the results of text search.
-
-Only `vector_index`, `vector_store`, `semantic_search` and `minilm` need numpy. They are imported
-only when an embedder is configured.
-"""
+"""Semantic search: embedders and stored vectors. Only `vector_store` and `minilm` need numpy."""
