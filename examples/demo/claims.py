@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import limpet
 from demo import keeper, logbook, script
-from limpet.cli import formatting
+from limpet.cli import output
+from limpet.cli.subcommands import context_command
 from limpet.stores.port import Report
 
 
@@ -98,7 +99,7 @@ def asked(code: int, found: Found) -> Claim:
     waiting = [one for one in found.suspensions if one.status == "waiting"]
     text = (
         f"the process has ended with code {code} and rung {found.strokes} strokes:"
-        f" {formatting.quantity(len(waiting), 'question')} in the file, for whoever may say yes"
+        f" {output.quantity(len(waiting), 'question')} in the file, for whoever may say yes"
     )
     held = code == keeper.WAITS and found.strokes == 0 and len(waiting) == 1
     return Claim("asked", text, held and waiting[0].purpose.startswith("ring_bell@"))
@@ -121,7 +122,7 @@ def accounts(found: Found) -> Claim:
     used = sum(frame.budget.used for frame in roots)
     total = sum(frame.budget.total for frame in roots)
     text = (
-        f"{formatting.quantity(len(found.frames), 'frame')} closed: of {total:,} tokens {used:,} are spent,"
+        f"{output.quantity(len(found.frames), 'frame')} closed: of {total:,} tokens {used:,} are spent,"
         f" {lent:,} of them by the store room, {total - used:,} are left"
     )
     closed = all(frame.status == "completed" for frame in found.frames)
@@ -158,7 +159,7 @@ def pending(acknowledged: Sequence[Acknowledged], found: Found) -> Claim:
     known = [(call.call_id, call.name, call.args) for call in found.pending]
     began = [tool.call_id for frame in found.frames for tool in frame.tools if tool.status == "started"]
     text = (
-        f"{formatting.quantity(len(known), 'call')} without a result, known by id, name and arguments;"
+        f"{output.quantity(len(known), 'call')} without a result, known by id, name and arguments;"
         " its frame knows that it had begun"
     )
     held = known == wanted != [] and began == [call_id for call_id, _, _ in known]
@@ -184,7 +185,7 @@ def accounted(page: Page | None) -> Claim:
     """Every message that there was then has its place in the account, and is still in the file."""
     if page is None:
         return Claim("accounted", "there is no account", held=False)
-    counted, number = formatting.window_coverage(page.window), page.row.number
+    counted, number = context_command.window_coverage(page.window), page.row.number
     before = page.messages[: number - 1]
     there = page.messages[number - 1].id == page.row.message_id
     shown = {message.id for message in page.window}
@@ -210,7 +211,7 @@ def seen(shown: logbook.Sent | None, page: Page | None) -> Claim:
 def once(found: Found) -> Claim:
     """Effects in the world happened as often as they should."""
     text = (
-        f"{formatting.quantity(found.telegrams, 'telegram')} sent and {found.strokes} strokes rung:"
+        f"{output.quantity(found.telegrams, 'telegram')} sent and {found.strokes} strokes rung:"
         " nothing twice, nothing left out"
     )
     return Claim("once", text, found.telegrams == 1 and found.strokes == script.STROKES)
@@ -228,7 +229,7 @@ def answered(found: Found) -> Claim:
         waiting = [call for call in waiting if call not in results]
         waiting += [call["id"] for call in message["tool_calls"]]
         calls += len(message["tool_calls"])
-    text = f"{formatting.quantity(calls, 'tool call')}, each with one result: a history that any provider takes"
+    text = f"{output.quantity(calls, 'tool call')}, each with one result: a history that any provider takes"
     return Claim("answered", text, not wrong and not waiting and calls > 0)
 
 
@@ -243,5 +244,5 @@ def finished(code: int, found: Found) -> Claim:
 
 def whole(report: Report) -> Claim:
     """Every event and page is as it was written."""
-    text = f"verify read {formatting.quantity(report.events, 'event')} and every page: {formatting.quantity(len(report.faults), 'fault')}"
+    text = f"verify read {output.quantity(report.events, 'event')} and every page: {output.quantity(len(report.faults), 'fault')}"
     return Claim("whole", text, report.ok and report.events > 0)

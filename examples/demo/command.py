@@ -31,7 +31,7 @@ def run(
     relief: Sequence[str] = seasons.RELIEF,
 ) -> int:
     """Play the demo; return 0 only if every claim was checked and held."""
-    surface = Output(as_json=printing.json, quiet=printing.quiet)
+    surface = Output(printing)
     watched = surface.mode is OutputMode.TERMINAL and sys.stdout.isatty() and not fast
     pace_s = PACE_S if watched else 0.0
     stage = Stage(surface, pace_s=pace_s)
@@ -52,14 +52,12 @@ def _folder(keep: str | None) -> Iterator[Path]:
         return
     folder = Path(keep).expanduser()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.UNSAFE,
-                "target_exists",
-                f"{folder} is not a new or empty folder.",
-                "The demo writes a store and the keeper's files, and overwrites nothing.",
-                hints.command_line("demo", *hints.option_words("--keep", _beside(folder))),
-            )
+        raise exit_codes.failure(
+            exit_codes.UNSAFE,
+            "target_exists",
+            f"{folder} is not a new or empty folder.",
+            "The demo writes a store and the keeper's files, and overwrites nothing.",
+            hints.command_line("demo", *hints.option_words("--keep", _beside(folder))),
         )
     folder.mkdir(parents=True, exist_ok=True)
     yield folder

@@ -8,8 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from limpet.cli import formatting, output
+from limpet.cli import output
 from limpet.cli.output import Output, OutputMode
+from limpet.cli.subcommands import context_command
 
 if TYPE_CHECKING:
     from limpet.core.values.frame_state import Frame
@@ -115,9 +116,9 @@ class Stage:
         """Draw what a model sees, as `limpet context` does."""
         watched = self._surface.mode is OutputMode.TERMINAL
         width = min(self._surface.console.width, _WIDTH_MAX) if watched else _PIPE_WIDTH
-        for text, style in formatting.window_bar(window, plain=self._surface.ascii, width=width):
+        for text, style in context_command.window_bar(window, plain=self._surface.ascii, width=width):
             self.line((text, style))
-        self.line((formatting.coverage_statement(window, self._glyphs), ""))
+        self.line((context_command.coverage_statement(window, self._glyphs), ""))
 
     def _hanging(self, lead: Sequence[Span], text: str, style: str, *, at: int = _TEXT_AT) -> None:
         first, *rest = self._wrapped(output.escape_line(text), at)

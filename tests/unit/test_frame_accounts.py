@@ -90,15 +90,21 @@ def test_a_tree_whose_books_are_wrong_ends_with_damage(capsys: pytest.CaptureFix
     root, *children = family()
     wrong = replace(root, settled=0)
     drawn = frame_tree_commands.FrameTreeView([wrong, *children], complete=True, waiting=[])
-    assert frame_tree_commands.print_trees(Output(as_json=True), [drawn], "r", CommonOptions()) == exit_codes.DAMAGE
+    assert (
+        frame_tree_commands.print_trees(Output(CommonOptions(json=True)), [drawn], "r", CommonOptions())
+        == exit_codes.DAMAGE
+    )
     (told,) = json.loads(capsys.readouterr().out)["trees"]
     assert not told["conserved"]
     assert told["faults"][0]["frame"] == "r"
-    shown = [line for line, _ in frame_tree_commands.tree_lines(drawn, Output())]
+    shown = [line for line, _ in frame_tree_commands.tree_lines(drawn, Output(CommonOptions()))]
     assert any(line.endswith("not conserved ✗") for line in shown)
     assert (
         frame_tree_commands.print_trees(
-            Output(), [frame_tree_commands.FrameTreeView(family(), complete=True, waiting=[])], "r", CommonOptions()
+            Output(CommonOptions()),
+            [frame_tree_commands.FrameTreeView(family(), complete=True, waiting=[])],
+            "r",
+            CommonOptions(),
         )
         == 0
     )

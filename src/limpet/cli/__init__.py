@@ -1,4 +1,4 @@
-"""The `limpet` command.
+"""The `limpet` command: runs a command line, and turns whatever ends it into an exit code.
 
 `program` registers the commands, `subcommands` implements them, and `output` prints their results.
 cyclopts and rich are imported only where they are needed, because the command must start quickly.
@@ -6,11 +6,15 @@ cyclopts and rich are imported only where they are needed, because the command m
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from limpet.cli import hints
+from limpet import errors
+from limpet.cli import exit_codes, hints
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -21,11 +25,69 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. `limpet help exit-codes` lists the codes."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    from limpet.cli import exit_codes  # noqa: PLC0415 - costs nothing but keeps this module light
-
     if given in ([], ["--help"], ["-h"], ["help"]):
-        return exit_codes.run_guarded(lambda: print(hints.FIRST_SCREEN), as_json=False)
-    return exit_codes.run_command_line(given)
+        return run_guarded(lambda: print(hints.FIRST_SCREEN), as_json=False)
+    return run_guarded(lambda: _dispatch(given), as_json="--json" in given)
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    from limpet.cli import program  # noqa: PLC0415 - cyclopts is slow to import
+
+    return program.dispatch(arguments)
+
+
+def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
+    """Run the body; return its exit code, or that of the error it ended with."""
+    _escape_unencodable_output()
+    try:
+        code = body() or exit_codes.DONE
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _end_interrupted()
+    except BrokenPipeError:
+        _redirect_stdout_to_null()
+        return exit_codes.PIPE_CLOSED
+    except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
+        if isinstance(error, OSError):
+            _redirect_stdout_to_null()
+        elif not isinstance(error, exit_codes.CommandFailure | errors.Error):
+            if _caused_by_interrupt(error):
+                return _end_interrupted()
+            if os.environ.get("LIMPET_DEBUG"):
+                traceback.print_exception(error)
+        problem = exit_codes.problem_of(error)
+        _print_to_stderr(problem.problem_json() if as_json else problem.text())
+        return problem.exit
+    return code
+
+
+def _end_interrupted() -> int:
+    _print_to_stderr("interrupted.")
+    return exit_codes.INTERRUPTED
+
+
+def _caused_by_interrupt(error: BaseException) -> bool:
+    """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
+    before = error.__context__
+    return isinstance(before, KeyboardInterrupt) or (before is not None and _caused_by_interrupt(before))
+
+
+def _escape_unencodable_output() -> None:
+    """Let no character of a stored text stop the output where the terminal's encoding is poor."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def _redirect_stdout_to_null() -> None:
+    """Let the interpreter's last flush go nowhere: it would fail once more, and loudly."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print_to_stderr(text: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr)
 
 
 def __getattr__(name: str) -> App:

@@ -1,4 +1,4 @@
-"""Exit codes, the text of error messages, and the boundary that turns exceptions into both.
+"""Exit codes, and the text of error messages.
 
 An error prints three lines: what happened, why, and what to type next. With --json it prints one
 line of problem+json. The codes are part of the API: they do not change.
@@ -6,12 +6,9 @@ line of problem+json. The codes are part of the API: they do not change.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -42,10 +39,10 @@ _VERIFY_COMMAND: Final = "`limpet verify`"
 
 
 class CommandProblem(NamedTuple):
-    """What an error says and how the command ends for it.
+    """What an error says, and the exit code.
 
-    `command` is what to type next, its words and its options; `named` is what it is about, and `on`
-    leads it to the same store.
+    `command` is the command to type next: its words, then its options. `subject` is its argument, and
+    `store_options` name the same store.
     """
 
     exit: int
@@ -97,11 +94,33 @@ class CommandProblem(NamedTuple):
 
 
 class CommandFailure(Exception):
-    """The command can't go on, for a reason of the command line's own."""
+    """A command cannot go on, for a reason that the command line has found itself."""
 
     def __init__(self, problem: CommandProblem) -> None:
         super().__init__(problem.what)
         self.problem = problem
+
+
+def failure(
+    exit_code: int,
+    code: str,
+    what: str,
+    why: str,
+    next_step: str,
+    *,
+    facts: Mapping[str, object] = errors.NO_FACTS,
+    command: Sequence[str] = (),
+    subject: str = "",
+) -> CommandFailure:
+    """Return the exception that ends a command with a problem. The parameters are the fields of `CommandProblem`."""
+    return CommandFailure(
+        CommandProblem(exit_code, code, what, why, next_step, facts, command=command, subject=subject)
+    )
+
+
+def usage_failure(what: str, next_step: str, why: str = "Nothing was done.", code: str = "usage") -> CommandFailure:
+    """Return the exception for arguments that a command cannot take."""
+    return failure(USAGE, code, what, why, next_step)
 
 
 class _ErrorRule(NamedTuple):
@@ -145,8 +164,16 @@ ERROR_RULES: Final[Mapping[type[errors.Error], _ErrorRule]] = {
 """The nearest ancestor of an error's class decides."""
 
 
-def problem_of(error: errors.Error) -> CommandProblem:
-    """Return how the command ends for one of the engine's errors."""
+def problem_of(error: Exception) -> CommandProblem:
+    """Return how a command ends for an exception."""
+    if isinstance(error, CommandFailure):
+        return error.problem
+    if isinstance(error, errors.Error):
+        return _engine_problem(error)
+    return _system_problem(error) if isinstance(error, OSError) else _defect_problem(error)
+
+
+def _engine_problem(error: errors.Error) -> CommandProblem:
     rule = next(ERROR_RULES[kind] for kind in type(error).__mro__ if kind in ERROR_RULES)
     code = UNSAFE if "exists" in error.facts else rule.exit
     why = _partial_effect(error) or rule.why
@@ -157,6 +184,28 @@ def problem_of(error: errors.Error) -> CommandProblem:
     if then.startswith("limpet "):
         then = hints.program_name() + then.removeprefix("limpet")
     return CommandProblem(code, error.code, error.message, why, then, error.facts, rule.command)
+
+
+def _system_problem(error: OSError) -> CommandProblem:
+    about = f" ({error.filename})" if error.filename else ""
+    return CommandProblem(
+        FAILED,
+        "system",
+        f"the system refused: {error.strerror or error}{about}.",
+        f"It is error {error.errno} of the operating system.",
+        "Free or mend what it names, then repeat the command.",
+    )
+
+
+def _defect_problem(error: Exception) -> CommandProblem:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return CommandProblem(
+        FAILED,
+        "defect",
+        f"this should not happen: {type(error).__name__}: {error}",
+        f"It is a defect of Limpet, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
+        "LIMPET_DEBUG=1 shows the whole trace; please report it.",
+    )
 
 
 def _partial_effect(error: errors.Error) -> str:
@@ -176,94 +225,3 @@ def _json_safe(value: object) -> object:
     if isinstance(value, str):
         return output.escape_line(value)
     return value if isinstance(value, int | float | bool | None) else output.escape_line(str(value))
-
-
-def run_command_line(arguments: Sequence[str]) -> int:
-    """Parse the arguments and run the command they name."""
-
-    def body() -> int:
-        from limpet.cli import program  # noqa: PLC0415 - cyclopts is slow to import
-
-        return program.dispatch(arguments)
-
-    return run_guarded(body, as_json="--json" in arguments)
-
-
-def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
-    """Run the body; return its exit code, or that of the error it ended with."""
-    _escape_unencodable_output()
-    try:
-        code = body() or DONE
-        sys.stdout.flush()
-    except CommandFailure as failure:
-        return _print_problem(failure.problem, as_json=as_json)
-    except errors.Error as error:
-        return _print_problem(problem_of(error), as_json=as_json)
-    except KeyboardInterrupt:
-        _print_to_stderr("interrupted.")
-        return INTERRUPTED
-    except BrokenPipeError:
-        _redirect_stdout_to_null()
-        return PIPE_CLOSED
-    except OSError as error:
-        _redirect_stdout_to_null()
-        return _print_problem(_system_problem(error), as_json=as_json)
-    except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
-        if _caused_by_interrupt(error):
-            _print_to_stderr("interrupted.")
-            return INTERRUPTED
-        return _print_problem(_defect_problem(error), as_json=as_json)
-    return code
-
-
-def _caused_by_interrupt(error: BaseException) -> bool:
-    """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
-    before = error.__context__
-    return isinstance(before, KeyboardInterrupt) or (before is not None and _caused_by_interrupt(before))
-
-
-def _escape_unencodable_output() -> None:
-    """Let no character of a stored text stop the output where the terminal's encoding is poor."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
-
-
-def _redirect_stdout_to_null() -> None:
-    """Let the interpreter's last flush go nowhere: it would fail once more, and loudly."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _system_problem(error: OSError) -> CommandProblem:
-    about = f" ({error.filename})" if error.filename else ""
-    return CommandProblem(
-        FAILED,
-        "system",
-        f"the system refused: {error.strerror or error}{about}.",
-        f"It is error {error.errno} of the operating system.",
-        "Free or mend what it names, then repeat the command.",
-    )
-
-
-def _print_problem(problem: CommandProblem, *, as_json: bool) -> int:
-    _print_to_stderr(problem.problem_json() if as_json else problem.text())
-    return problem.exit
-
-
-def _print_to_stderr(text: str) -> None:
-    with contextlib.suppress(BrokenPipeError):
-        print(text, file=sys.stderr)
-
-
-def _defect_problem(error: Exception) -> CommandProblem:
-    if os.environ.get("LIMPET_DEBUG"):
-        traceback.print_exception(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return CommandProblem(
-        FAILED,
-        "defect",
-        f"this should not happen: {type(error).__name__}: {error}",
-        f"It is a defect of Limpet, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
-        "LIMPET_DEBUG=1 shows the whole trace; please report it.",
-    )

@@ -1,7 +1,7 @@
-"""Commands to type next, the first screen, and the topics of `limpet help`.
+"""Suggested commands, the first screen, and the topics of `limpet help`.
 
 A suggested command is complete and quoted for a shell, and names the same store and tenant.
-Loads without cyclopts and rich.
+Imports neither cyclopts nor rich.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 
 def store_options(url: str | None, tenant: str) -> tuple[str, ...]:
-    """Return the options that lead to the same store and tenant, as far as they were given."""
+    """Return the options that name the same store and tenant, as far as they were given."""
     named: list[str] = []
     if url:
         named += option_words("--url", url)
@@ -27,8 +27,13 @@ def option_words(name: str, value: object) -> tuple[str, ...]:
     return (f"{name}={text}",) if text.startswith("-") else (name, text)
 
 
+def given_options(given: Sequence[tuple[str, object]]) -> list[str]:
+    """Return those options that have a value, as words."""
+    return [word for name, value in given if value is not None for word in option_words(name, value)]
+
+
 def command_line(words: str, *options: str, named: str = "", on: Sequence[str] = ()) -> str:
-    """Return a command that can be typed as it is, but for a password: its words, what it is about, its options."""
+    """Return a command that can be typed as it is, but for a password: its words, its argument `named`, its options."""
     import shlex  # noqa: PLC0415 - the first screen does not need it
 
     from limpet.stores import urls  # noqa: PLC0415 - as above
@@ -40,7 +45,7 @@ def command_line(words: str, *options: str, named: str = "", on: Sequence[str] =
 
 
 def program_name() -> str:
-    """Return how the command can be typed here: by its name where that is found, else as it was started."""
+    """Return how the command can be typed here: `limpet` if that is on the PATH, else as it was started."""
     import shutil  # noqa: PLC0415 - slow to import, and the first screen does not need it
 
     if shutil.which("limpet") or not sys.argv[0].endswith("limpet"):
@@ -49,46 +54,46 @@ def program_name() -> str:
 
 
 FIRST_SCREEN: Final = """\
-limpet: durable conversations for LLM agents. Begin here: limpet demo
-  demo         watch what survives kill -9: offline, no key, about 20 seconds
-  status       where the store is, how durable, what it holds     limpet status state.db
-  sessions     list, show: a page at a time; one session          limpet sessions show @last
+limpet: durable conversations for LLM agents. Start here: limpet demo
+  demo         an agent is killed and resumed: offline, no key, about 20 seconds
+  status       where the store is, its durability, what it holds  limpet status state.db
+  sessions     list, show                                         limpet sessions show @last
   context      what a model sees of a session, what not, and why  limpet context @last
-  search       what a user ever said or was told                  limpet search Oslo --user ada
+  search       find messages of a user                            limpet search Oslo --user ada
   memory       profile, list, why, search, forget, queue          limpet memory profile ada
-  worker       indexes, learns, summarises, times out, erases     limpet worker --once
-  frames       list, tree, show, pack, pending, resolve, cancel: work in progress, its tokens
-  suspensions  list, show, approve, edit, reject, revoke: what waits for your word
+  worker       index, memory, summaries, time-outs, erasure       limpet worker --once
+  frames       list, tree, show, pack, pending, resolve, cancel: units of work, their tokens
+  suspensions  list, show, approve, edit, reject, revoke: what waits for a person
   events       tail: the log, a line for each event               limpet events tail --follow
-  verify       is everything as it was written?                   limpet verify state.db
+  verify       check that the data is as it was written           limpet verify state.db
   backup       a consistent copy, while others write              limpet backup monday.db
   restore      a backup into a new store, on any backend          limpet restore monday.db new.db
   migrate      a store into another, on any backend, checked      limpet migrate state.db URL
-  rebuild      make all that is derived from the log again
-  export       sessions as one file, verbatim: a conversation, a user's, or all
-  import       sessions from such a file, from Penguin's files, from OpenAI chats
-  retention    what ended long ago goes, and why the rest stays   limpet retention --keep 90d
-  erase        a session, a message, or what was deleted: out of every file, for good
+  rebuild      build again what is derived from the log
+  export       sessions to one file, verbatim: a conversation, a user's, or all
+  import       sessions from such a file, from OpenAI chats, from other programs
+  retention    erase sessions that ended long ago                 limpet retention --keep 90d
+  erase        erase a session, a message, or what was deleted, from every file
   version      versions of Limpet, Python and SQLite
   help         help on a command or a topic: exit-codes, environment, json, ids
 
-Store: STORE, --url, LIMPET_URL or ./state.db; looking makes none. Each takes --help, most --json."""
+Store: STORE, --url, LIMPET_URL or ./state.db. Reading creates none. Each takes --help, most --json."""
 
 ENVIRONMENT_HELP: Final = """\
 LIMPET_URL     the store, if neither STORE nor --url is given: a path or a URL
 LIMPET_ASCII   set: symbols and tables in ASCII
 LIMPET_DEBUG   set: a defect of Limpet shows its whole trace
-NO_COLOR         set: no colour
-FORCE_COLOR      set: a pipe gets what a terminal gets
-TERM=dumb        no colour, no moving bars
-COLUMNS          the width of tables"""
+NO_COLOR       set: no colour
+FORCE_COLOR    set: a pipe gets what a terminal gets
+TERM=dumb      no colour, no moving bars
+COLUMNS        the width of tables"""
 
 JSON_HELP: Final = """\
 With --json a command prints one valid document on stdout: whole values, moments as ISO 8601 UTC,
 everything that the table shows and more. Fields are added, never renamed or removed, within a
 major version. An error leaves stdout empty and prints one line of problem+json on stderr: type,
 title, detail, next, code, exit_code, facts. The answers of `verify` and `frames tree` are their
-documents, damage included. `events tail` prints one object a line. Nobody is asked: see --yes.
+documents, damage included. `events tail` prints one object a line. No command asks: see --yes.
 
 Without --json a pipe gets TSV without a header; control characters in stored text become symbols
 (a newline is ␊). Its columns:

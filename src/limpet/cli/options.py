@@ -1,20 +1,53 @@
 """Option types and option groups that several commands share.
 
-Every option that occurs more than once is declared here, with its help text. Imports cyclopts.
+Every option that occurs more than once is declared here, with its help text. Also parses the times that
+people type. Imports cyclopts.
+
+The annotations are evaluated here, not kept as text: cyclopts would evaluate those of an inherited option in the module
+of the subclass.
 """
 
-from __future__ import annotations
-
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Final, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from limpet.cli import hints
+from limpet.cli import exit_codes, hints
 
-Flag = Parameter(negative="", show_default=False)
+FLAG: Final = Parameter(negative="", show_default=False)
+
+Switch = Annotated[bool, FLAG]
+Confirmed = Annotated[
+    bool, FLAG, Parameter(help="Do not ask. A pipe and --json are never asked: without this they end with exit 2.")
+]
+"""The option --yes."""
+WithMemory = Annotated[bool, Parameter(negative="--no-memory", show_default=False)]
+NoVerify = Annotated[bool, FLAG, Parameter(name="--no-verify")]
+
+NonNegative = Annotated[int, Parameter(validator=Number(gte=0))]
 Positive = Annotated[int, Parameter(validator=Number(gte=1))]
+Limit = Annotated[Positive, Parameter(help="How many at most.")]
+
+_STORE_AND_OUTPUT: Final = Group("Store and output", sort_key=1)
+SHARED: Final = Parameter(group=_STORE_AND_OUTPUT)
+"""Puts an option into the last part of the help text."""
+
+StoreUrl = Annotated[
+    str | None,
+    SHARED,
+    Parameter(help="The store: a path, files:folder, postgresql://… or redis://…. Else LIMPET_URL, else ./state.db."),
+]
+StoreArgument = Annotated[str | None, Parameter(help="A path, files:folder, postgresql://… or redis://….")]
+Reference = Annotated[str, Parameter(help="Its id, the beginning of it, @last, or @last~2.")]
+"""A session, a frame or a suspension; `target` finds it."""
+ProviderFormat = Annotated[
+    Literal["openai", "responses", "anthropic", "gemini"] | None,
+    Parameter(name="--as", help="The request that a provider takes, as JSON."),
+]
 
 
 @Parameter(name="*")
@@ -22,43 +55,56 @@ Positive = Annotated[int, Parameter(validator=Number(gte=1))]
 class OutputOptions:
     """How to print."""
 
-    json: Annotated[bool, Flag] = False
+    json: Annotated[Switch, SHARED] = False
     """One JSON document with everything the table shows."""
-
-    quiet: Annotated[bool, Parameter(name=["--quiet", "-q"], negative="", show_default=False)] = False
+    quiet: Annotated[Switch, SHARED, Parameter(name=["--quiet", "-q"])] = False
     """Nothing on stderr but errors."""
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions(OutputOptions):
-    """Which store, and how to print."""
+    """Which store, and how to print. The options of a command that opens a store derive from these."""
 
-    url: str | None = None
-    """The store: a path, files:folder, postgresql://… or redis://…. Else LIMPET_URL, else ./state.db."""
-
-    tenant: str = "default"
+    url: StoreUrl = None
+    tenant: Annotated[str, SHARED] = "default"
     """Whose data."""
 
     @property
     def store_options(self) -> tuple[str, ...]:
-        """The options that lead to the same data again."""
+        """The options that name the same store and tenant again."""
         return hints.store_options(self.url, self.tenant)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class AllTenantsOptions(OutputOptions):
-    """Which store, and how to print, for what is done for all tenants unless one is named."""
+_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION_PATTERN: Final = re.compile(r"(\d{1,9})([smhdw])")
+DURATION_EXAMPLES: Final = ("7d", "90d", "52w")
+"""What a length of days or more may look like."""
 
-    url: str | None = None
-    """The store: a path, files:folder, postgresql://… or redis://…. Else LIMPET_URL, else ./state.db."""
 
-    tenant: str | None = None
-    """Only for this tenant; else for all."""
+def parse_moment(option: str, text: str) -> datetime:
+    """Return the moment that a person typed: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
+    back = _DURATION_PATTERN.fullmatch(text)
+    try:
+        if back:
+            return datetime.now(UTC) - timedelta(seconds=int(back[1]) * _UNIT_SECONDS[back[2]])
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise exit_codes.usage_failure(
+            f"{option} {text!r} is not a moment.",
+            f"{option} 2026-01-31, {option} 2026-01-31T12:00:00+01:00, or {option} 2h",
+            "A moment is ISO 8601 (UTC unless it says otherwise) or a time back from now.",
+            "bad_moment",
+        ) from error
 
-    @property
-    def for_one_tenant(self) -> CommonOptions:
-        """The same for what takes one tenant."""
-        tenant = "default" if self.tenant is None else self.tenant
-        return CommonOptions(json=self.json, quiet=self.quiet, url=self.url, tenant=tenant)
+
+def parse_duration(option: str, text: str, examples: Sequence[str] = DURATION_EXAMPLES) -> float:
+    """Return the length of time that a person typed, in seconds: 30s, 30m, 24h, 7d, 1w."""
+    found = _DURATION_PATTERN.fullmatch(text)
+    if found is None or not int(found[1]):
+        *first, last = (f"{option} {example}" for example in examples)
+        raise exit_codes.usage_failure(
+            f"{option} {text!r} is not a length of time.", f"{', '.join(first)}, or {last}", code="bad_length"
+        )
+    return float(int(found[1]) * _UNIT_SECONDS[found[2]])

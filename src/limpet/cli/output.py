@@ -1,7 +1,7 @@
 """Where a command prints: tables on a terminal, TSV in a pipe, one document with --json.
 
-Data goes to stdout, notes go to stderr. Control characters in stored text are escaped, because a
-terminal would obey them. Colour, width and symbols are decided here.
+Data goes to stdout; notes and questions go to stderr. Control characters in stored text are escaped, because a
+terminal would obey them. Colour, width and symbols are decided here. Also formats counts, sizes and times.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
+    from limpet.cli.options import OutputOptions
     from limpet.core.values.validation import Json
+
+
+Cell = str | tuple[str, str]
+"""A cell of a table: its text, or its text and style."""
 
 
 # Controls (C0, DEL, C1), line and paragraph separators, everything that turns the direction of
@@ -66,7 +72,7 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 class OutputMode(Enum):
-    """To whom a command speaks."""
+    """In which form a command prints."""
 
     TERMINAL = "terminal"
     PIPE = "pipe"
@@ -92,12 +98,12 @@ ASCII_SYMBOLS = Symbols("ok", "FAILED", "!", "-", "->", "<-", "...")
 class Output:
     """Where a command prints. Made once per command."""
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
-        self.quiet = quiet
+    def __init__(self, options: OutputOptions) -> None:
+        self.quiet = options.quiet
         self.ascii = bool(os.environ.get("LIMPET_ASCII")) or not _supports_unicode(sys.stdout)
         self.symbols = ASCII_SYMBOLS if self.ascii else UNICODE_SYMBOLS
         terminal = sys.stdout.isatty() or _colour_forced()
-        self.mode = OutputMode.JSON if as_json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
+        self.mode = OutputMode.JSON if options.json else OutputMode.TERMINAL if terminal else OutputMode.PIPE
         self._console: Console | None = None
 
     @property
@@ -130,11 +136,60 @@ class Output:
             self.note("Repeat the same command: it goes on.")
             raise
 
-    def print_sentence(self, text: str) -> None:
-        """Print a sentence on a terminal."""
+    def confirm(self, question: str, lines: Sequence[str] = (), *, yes: bool) -> None:
+        """Return if a person says yes, or `yes` is given; raise CommandFailure if nobody can be asked, or the answer is no."""
+        if yes:
+            return
+        from limpet.cli import exit_codes  # noqa: PLC0415 - it prints with this module
+
+        if self.mode is OutputMode.JSON or not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise exit_codes.usage_failure(
+                f"this would ask: {question}",
+                "To do it without being asked, add --yes.",
+                "There is no terminal to ask on, or --json was given. Nothing was done.",
+                "would_ask",
+            )
+        for line in lines:
+            print(escape_line(line), file=sys.stderr)
+        print(f"{escape_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise exit_codes.failure(
+                exit_codes.FAILED, "declined", "it was not confirmed.", "Nothing was done.", "To go on, answer y."
+            )
+
+    def print_line(self, text: str, style: str = "") -> None:
+        """Print a line on a terminal. The terminal wraps it, so that it can be copied whole."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
-        self.console.print(Text(escape_line(text)), soft_wrap=True)
+        self.console.print(Text(escape_line(text), style=style), soft_wrap=True)
+
+    def print_head(self, *parts: Cell) -> None:
+        """Print parts in their styles as one line on a terminal."""
+        from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+        cells = ((part, "") if isinstance(part, str) else part for part in parts)
+        self.console.print(Text.assemble(*((escape_line(text), style) for text, style in cells)), soft_wrap=True)
+
+    def print_block(self, text: str, style: str = "", indent: int = 0) -> None:
+        """Print a text, wrapped to the width of the terminal; its newlines are kept."""
+        from rich.padding import Padding  # noqa: PLC0415 - only a terminal pays for rich
+        from rich.text import Text  # noqa: PLC0415
+
+        shown = Text(escape_text(text), style=style)
+        self.console.print(Padding(shown, (0, 0, 0, indent)) if indent else shown)
+
+    def print_truncated(self, text: str) -> None:
+        """Print a line cut to the width of the terminal."""
+        from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+        shown = Text(escape_line(text))
+        shown.truncate(self.console.width, overflow="crop" if self.ascii else "ellipsis")
+        self.console.print(shown, soft_wrap=True)
+
+    def print_outcome(self, head: str, rest: str, style: str = "bold green") -> None:
+        """Print what came of a command: a mark with a few words, then the figures."""
+        self.console.print(head, style=style, end="")
+        self.console.print(f"   {rest}")
 
     def new_table(self, *headings: str) -> Table:
         """Return an empty table; a heading that begins with > makes a right-aligned column."""
@@ -142,23 +197,25 @@ class Output:
 
         made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
         for heading in headings:
-            right = heading.startswith(">")
-            made.add_column(
-                heading.removeprefix(">"), justify="right" if right else "left", no_wrap=True, overflow="ellipsis"
-            )
+            side = "right" if heading.startswith(">") else "left"
+            made.add_column(heading.removeprefix(">"), justify=side, no_wrap=True, overflow="ellipsis")
         return made
 
-    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
+    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
         """Print a table. What is copied stays whole; only the last column gives way."""
+        from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
+
+        cells = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
+        lines = [[Text(escape_line(text), style=style) for text, style in row] for row in cells]
         taken = sum(
-            max(len(heading), *(cell.cell_len for cell in cells)) + 2
-            for heading, *cells in list(zip(headings, *rows, strict=True))[:-1]
+            max(len(heading), *(cell.cell_len for cell in column)) + 2
+            for heading, *column in list(zip(headings, *lines, strict=True))[:-1]
         )
         table = self.new_table(*headings)
-        for row in rows:
+        for line in lines:
             room = max(self.console.width - taken - 1, 8)
-            row[-1].truncate(room, overflow="crop" if self.ascii else "ellipsis")
-            table.add_row(*row)
+            line[-1].truncate(room, overflow="crop" if self.ascii else "ellipsis")
+            table.add_row(*line)
         self.console.print(table, soft_wrap=True)
 
     def print_facts(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -210,3 +267,73 @@ def _supports_unicode(stream: TextIO) -> bool:
 
 def _colour_forced() -> bool:
     return os.environ.get("FORCE_COLOR", "") not in ("", "0") and "NO_COLOR" not in os.environ
+
+
+def quantity(number: int, noun: str) -> str:
+    """Return "1 event", "2,000 events"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def byte_size(number: float) -> str:
+    """Return bytes in the unit that fits."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
+        number /= 1000
+    return f"{number:,.1f} TB"
+
+
+def relative_time(moment: str) -> str:
+    """Return how long ago an ISO 8601 moment was."""
+    from limpet.core.values import ids  # noqa: PLC0415 - an error message does not need it
+
+    seconds = time.time() - ids.microseconds(moment) / 1_000_000
+    if seconds < 60:
+        return "just now"
+    for bound, unit, name in ((3600, 60, "min"), (86_400, 3600, "h"), (8_640_000, 86_400, "d")):
+        if seconds < bound:
+            return f"{seconds // unit:.0f} {name} ago"
+    return moment[:10]
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in the unit that fits, rounded down."""
+    for bound, unit, name in ((60, 1, "s"), (3600, 60, "min"), (172_800, 3600, "h")):
+        if seconds < bound:
+            return f"{max(seconds, 0) // unit:.0f} {name}"
+    return f"{seconds // 86_400:,.0f} d"
+
+
+def local_time(time_us: int) -> str:
+    """Return the time of day here, with its zone; with the date if that is not today."""
+    then = datetime.fromtimestamp(time_us / 1_000_000, UTC).astimezone()
+    today = then.date() == datetime.now().astimezone().date()
+    return f"{then:%H:%M %Z}" if today else f"{then:%Y-%m-%d %H:%M %Z}"
+
+
+def share_cells(sizes: Mapping[str, int], width: int) -> dict[str, int]:
+    """Share a bar among parts by largest remainder; each part that is there has a cell at least."""
+    whole = sum(sizes.values())
+    there = [name for name, size in sizes.items() if size]
+    exact = {name: sizes[name] * (width - len(there)) / max(1, whole) for name in there}
+    shared = {name: 1 + int(exact[name]) for name in there}
+    by_remainder = sorted(there, key=lambda name: (int(exact[name]) - exact[name], name))
+    for name in by_remainder[: width - sum(shared.values())]:
+        shared[name] += 1
+    return shared
+
+
+def text_width(text: str) -> int:
+    """Return how many cells of a terminal a text takes."""
+    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal pays for rich
+
+    return cell_len(text)
+
+
+def fit_width(text: str, room: int, cut: str) -> str:
+    """Return a text in exactly so many cells of a terminal: filled with spaces, or cut with a mark."""
+    from rich.cells import set_cell_size  # noqa: PLC0415 - only a terminal pays for rich
+
+    if text_width(text) <= room:
+        return set_cell_size(text, room)
+    return set_cell_size(text, room - len(cut)) + cut

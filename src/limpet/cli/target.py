@@ -11,18 +11,19 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limpet import errors, limits
-from limpet.cli import exit_codes, formatting, hints, output
+from limpet.cli import exit_codes, hints, output
 from limpet.core.values.messages import checked_id
 from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.cli.options import CommonOptions
     from limpet.core.values.frame_state import Frame, Suspension, ToolRun
+    from limpet.core.values.validation import Json
     from limpet.sessions.manager import Session
     from limpet.wiring import Limpet
 
@@ -35,44 +36,33 @@ NO_STORE_CODE = "no_store"
 def resolve_store(given: str | None) -> str:
     """Return the store's path or URL: as given, else LIMPET_URL, else ./state.db if it is there."""
     if given is not None and not given:
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "no_target",
-                "the store that was named has an empty name.",
-                "A variable may be unset where it is used. Nothing was opened.",
-                "Name one: --url path/to/state.db",
-            )
+        raise exit_codes.usage_failure(
+            "the store that was named has an empty name.",
+            "Name one: --url path/to/state.db",
+            "A variable may be unset where it is used. Nothing was opened.",
+            "no_target",
         )
     chosen = given or os.environ.get("LIMPET_URL")
     if chosen:
         return chosen
     if Path(DEFAULT_STORE).exists():
         return DEFAULT_STORE
-    raise exit_codes.CommandFailure(
-        exit_codes.CommandProblem(
-            exit_codes.USAGE,
-            "no_target",
-            "no store was named.",
-            f"LIMPET_URL is not set, and there is no {DEFAULT_STORE} in {Path.cwd()}.",
-            f"Name one (--url path/to/state.db), or make one to look at: {_demo_command()}",
-        )
+    raise exit_codes.usage_failure(
+        "no store was named.",
+        f"Name one (--url path/to/state.db), or make one to look at: {_demo_command()}",
+        f"LIMPET_URL is not set, and there is no {DEFAULT_STORE} in {Path.cwd()}.",
+        "no_target",
     )
 
 
 def given_store(store: str | None, common: CommonOptions) -> str | None:
-    """Return the store that a command was given, before its options or among them; raise Failure for two."""
+    """Return the store that a command was given, before its options or among them; raise CommandFailure for two."""
     if store is not None and common.url is not None and store != common.url:
         for each in (store, common.url):
             urls.check_path(each)
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "two_targets",
-                f"two stores are named: {urls.without_password(store)}, and --url {urls.without_password(common.url)}.",
-                "Nothing was opened.",
-                "Name one of them.",
-            )
+        named = f"{urls.without_password(store)}, and --url {urls.without_password(common.url)}"
+        raise exit_codes.usage_failure(
+            f"two stores are named: {named}.", "Name one of them.", "Nothing was opened.", "two_targets"
         )
     return common.url if store is None else store
 
@@ -91,14 +81,13 @@ def open_store(
     writes: bool = False,
     opener: Callable[[str], Limpet] | None = None,
 ) -> Iterator[Limpet]:
-    """Yield the store that a command names; errors then know how to lead back to it.
+    """Yield the store that a command names. An error in the body suggests commands that name the same store.
 
-    `create`: one that was named and is not there is made. `writes`: sessions may change, so their files are written.
-    `opener`: whoever opens it otherwise than all others do.
+    `create`: the store is created if it was named and does not exist. `writes`: sessions may change, so their files
+    are written. `opener` replaces `connect`.
     """
     name = given_store(store, common)
-    on = hints.store_options(name, common.tenant)
-    # What it says of a connection that was lost we say ourselves.
+    # The driver would log a lost connection, which the command reports itself.
     logging.getLogger("psycopg").addHandler(logging.NullHandler())
     try:
         checked_id("a tenant's name", common.tenant)
@@ -109,25 +98,20 @@ def open_store(
         with opener(url) if opener else connect(url, tenant=tenant, create=create, writes=writes) as lp:
             _warn_of_unknown_tenant(lp, common, create=create)
             yield lp
-    except exit_codes.CommandFailure as failure:
-        raise exit_codes.CommandFailure(failure.problem._replace(store_options=on)) from failure
-    except errors.Error as error:
-        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(store_options=on)) from error
+    except (exit_codes.CommandFailure, errors.Error) as error:
+        same = hints.store_options(name, common.tenant)
+        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(store_options=same)) from error
 
 
 def _warn_of_unknown_tenant(lp: Limpet, common: CommonOptions, *, create: bool) -> None:
     """Say on stderr that a tenant that was named is not there: a slip looks like an empty store otherwise."""
     if common.tenant == "default" or common.quiet or create:
         return
-    known = sorted(tenant_names(lp))
+    heads: Mapping[str, Json] = lp.admin.status().get("heads") or {}
+    known = sorted(heads)
     if common.tenant not in known:
         there = f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}" if known else "there is none yet"
         print(output.escape_line(f"There is no tenant {common.tenant} in this store; {there}."), file=sys.stderr)
-
-
-def tenant_names(lp: Limpet) -> Sequence[str]:
-    """Return the tenants of a store that have events."""
-    return list(lp.admin.status().get("heads") or ())
 
 
 def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Limpet:
@@ -143,28 +127,25 @@ def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False
 
 
 def require_store(url: str) -> None:
-    """Raise Failure if there is no store where a path or a URL says. Looking makes none."""
+    """Raise CommandFailure if there is no store where a path or a URL says. Looking makes none."""
     urls.check_path(url)
     if urls.scheme_of(url) == "volatile":
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "no_target",
-                "volatile: names a store in the memory of one process; there is nothing to look at.",
-                "Another process can't reach it, and a new one would be empty.",
-                "Name a file: --url path/to/state.db",
-            )
+        raise exit_codes.usage_failure(
+            "volatile: names a store in the memory of one process; there is nothing to look at.",
+            "Name a file: --url path/to/state.db",
+            "Another process can't reach it, and a new one would be empty.",
+            "no_target",
         )
     from limpet.wiring import store_opener  # noqa: PLC0415 - only who opens a store pays for it
 
     path = store_opener.files_folder(url) or store_file(url)
     if path is None:
         if store_opener.exists_on_server(url) is False:
-            raise exit_codes.CommandFailure(_missing_server_store(url))
+            raise _missing_server_store(url)
         return
     if (path.is_file() and path.stat().st_size) or store_opener.is_files_store(path):
         return
-    raise exit_codes.CommandFailure(_missing_store(path))
+    raise _missing_store(path)
 
 
 def on_server(given: str | None) -> bool:
@@ -182,7 +163,7 @@ def store_file(url: str) -> Path | None:
     return None if scheme else urls.local_path(url)
 
 
-def _missing_store(path: Path) -> exit_codes.CommandProblem:
+def _missing_store(path: Path) -> exit_codes.CommandFailure:
     folder = path.parent
     if path.is_dir():
         why = f"It is a folder without a journal. Stores in it: {_stores_in_folder(path)}."
@@ -196,7 +177,7 @@ def _missing_store(path: Path) -> exit_codes.CommandProblem:
         why = f"{files[0]} is a file, and no folder."
     else:
         why = f"There is no folder {folder}."
-    return exit_codes.CommandProblem(
+    return exit_codes.failure(
         exit_codes.NOT_FOUND,
         NO_STORE_CODE,
         f"there is no store at {path}.",
@@ -205,8 +186,8 @@ def _missing_store(path: Path) -> exit_codes.CommandProblem:
     )
 
 
-def _missing_server_store(url: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
+def _missing_server_store(url: str) -> exit_codes.CommandFailure:
+    return exit_codes.failure(
         exit_codes.NOT_FOUND,
         NO_STORE_CODE,
         f"there is no store at {urls.without_password(url)}.",
@@ -258,8 +239,7 @@ def find_session_by_exact_id(lp: Limpet, session_id: str) -> Session:
     try:
         return lp.sessions.get_session(session_id)
     except errors.SessionNotFound as error:
-        problem = _unknown_session(session_id, "With --yes only a whole id names one.")
-        raise exit_codes.CommandFailure(problem) from error
+        raise _unknown_session(session_id, "With --yes only a whole id names one.") from error
 
 
 def _nth_last_session(lp: Limpet, back: int, reference: str) -> Session:
@@ -267,59 +247,59 @@ def _nth_last_session(lp: Limpet, back: int, reference: str) -> Session:
     if rows:
         return lp.sessions.get_session(rows[0]["id"])
     held = lp.admin.status().get("holds", {}).get("session", {})
-    raise exit_codes.CommandFailure(
-        exit_codes.CommandProblem(
-            exit_codes.NOT_FOUND,
-            errors.SessionNotFound.code,
-            f"{reference} names no session.",
-            f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
-            "",
-            command=("sessions list",),
-        )
+    raise exit_codes.failure(
+        exit_codes.NOT_FOUND,
+        errors.SessionNotFound.code,
+        f"{reference} names no session.",
+        f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
+        "",
+        command=("sessions list",),
     )
 
 
 def _session_id_by_prefix(lp: Limpet, beginning: str) -> str:
     found: list[str] = []
-    cursor: str | None = None
     seen = 0
-    while True:
-        page = lp.sessions.list_sessions(limit=limits.PAGE_SIZE_MAX, cursor=cursor)
-        seen += len(page)
-        found += [row["id"] for row in page if str(row["id"]).startswith(beginning)]
-        cursor = page.next_cursor
-        if cursor is None or len(found) > _CANDIDATES_SHOWN:
-            break
+    for row in session_rows(lp):
+        seen += 1
+        if str(row["id"]).startswith(beginning):
+            found.append(row["id"])
+            if len(found) > _CANDIDATES_SHOWN:
+                break
     if len(found) == 1:
         return found[0]
-    if found:
-        raise exit_codes.CommandFailure(_ambiguous_session(beginning, found))
-    among = formatting.quantity(seen, "session")
-    raise exit_codes.CommandFailure(_unknown_session(beginning, f"Of {among}, none has an id that begins like that."))
+    if not found:
+        among = output.quantity(seen, "session")
+        raise _unknown_session(beginning, f"Of {among}, none has an id that begins like that.")
+    raise _ambiguous_id(f"{beginning!r} is the beginning of more than one id.", found, ("sessions list",))
 
 
-def _ambiguous_session(beginning: str, found: list[str]) -> exit_codes.CommandProblem:
-    more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
-    return exit_codes.CommandProblem(
-        exit_codes.USAGE,
-        "ambiguous_id",
-        f"{beginning!r} is the beginning of more than one id.",
-        f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}.",
-        "Give more of the id, or list them:",
-        command=("sessions list",),
-    )
+def session_rows(lp: Limpet, user_id: str | None = None) -> Iterator[dict[str, Json]]:
+    """Yield every session of the tenant as it is listed, page by page."""
+    page = lp.sessions.list_sessions(limits.PAGE_SIZE_MAX, user_id=user_id)
+    while True:
+        yield from page
+        if page.next_cursor is None:
+            return
+        page = lp.sessions.list_sessions(limits.PAGE_SIZE_MAX, user_id=user_id, cursor=page.next_cursor)
 
 
-def _unknown_session(reference: str, why: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
+def _unknown_session(reference: str, why: str) -> exit_codes.CommandFailure:
+    return exit_codes.failure(
         exit_codes.NOT_FOUND,
         errors.SessionNotFound.code,
         f"there is no session {reference!r}.",
         why,
         "",
-        {"session": reference},
-        ("sessions list",),
+        facts={"session": reference},
+        command=("sessions list",),
     )
+
+
+def head_position(lp: Limpet, tenant: str) -> int:
+    """Return the position of a tenant's last event."""
+    heads: Mapping[str, Mapping[str, int]] = lp.admin.status().get("heads", {})
+    return heads.get(tenant, {}).get("position", 0)
 
 
 ALL_ROWS = sys.maxsize
@@ -395,21 +375,22 @@ def session_id_or_reference(lp: Limpet, reference: str | None) -> str | None:
 
 
 def match_id(reference: str, ids: Sequence[str], noun: str, within: str = "") -> str:
-    """Return the one id that a reference names, among ids with the newest first; raise Failure if it names none."""
+    """Return the one id that a reference names, among ids with the newest first; raise CommandFailure if it names none."""
     last = _LAST_REFERENCE.fullmatch(reference)
     if last:
         back = int(last[1] or 0)
         if back < len(ids):
             return ids[back]
-        raise exit_codes.CommandFailure(_unknown_id(reference, len(ids), noun, within))
+        raise _unknown_id(reference, len(ids), noun, within)
     found = [id_ for id_ in ids if _matches_reference(reference, id_)]
     if reference in found:
         return reference
     if len(found) == 1:
         return found[0]
-    raise exit_codes.CommandFailure(
-        _ambiguous_id(reference, found, noun, within) if found else _unknown_id(reference, len(ids), noun, within)
-    )  # fmt: skip
+    if not found:
+        raise _unknown_id(reference, len(ids), noun, within)
+    command = _LIST_COMMANDS.get(noun, ("frames show",))
+    raise _ambiguous_id(f"{reference!r} names more than one {noun}.", found, command, within)
 
 
 def _matches_reference(reference: str, id_: str) -> bool:
@@ -421,29 +402,25 @@ def _matches_reference(reference: str, id_: str) -> bool:
 _LIST_COMMANDS = {"frame": ("frames list", "--all"), "suspension": ("suspensions list", "--all")}
 
 
-def _ambiguous_id(reference: str, found: Sequence[str], noun: str, within: str) -> exit_codes.CommandProblem:
+def _ambiguous_id(
+    what: str, found: Sequence[str], command: Sequence[str], subject: str = ""
+) -> exit_codes.CommandFailure:
     more = " and more" if len(found) > _CANDIDATES_SHOWN else ""
-    return exit_codes.CommandProblem(
-        exit_codes.USAGE,
-        "ambiguous_id",
-        f"{reference!r} names more than one {noun}.",
-        f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}.",
-        "Give more of the id, or list them:",
-        command=_LIST_COMMANDS.get(noun, ("frames show",)),
-        subject=within,
-    )
+    why = f"It could be {', '.join(found[:_CANDIDATES_SHOWN])}{more}."
+    then = "Give more of the id, or list them:"
+    return exit_codes.failure(exit_codes.USAGE, "ambiguous_id", what, why, then, command=command, subject=subject)
 
 
-def _unknown_id(reference: str, seen: int, noun: str, within: str) -> exit_codes.CommandProblem:
+def _unknown_id(reference: str, seen: int, noun: str, within: str) -> exit_codes.CommandFailure:
     kind = {"suspension": errors.SuspensionNotFound, "tool": errors.ToolNotFound}
     where = f" in progress of {within}" if within else ""
-    return exit_codes.CommandProblem(
+    return exit_codes.failure(
         exit_codes.NOT_FOUND,
         kind.get(noun, errors.FrameNotFound).code,
         f"there is no {noun} {reference!r}{where}.",
-        f"Of {formatting.quantity(seen, noun)}, none has an id that it names.",
+        f"Of {output.quantity(seen, noun)}, none has an id that it names.",
         "",
-        {noun: reference},
-        _LIST_COMMANDS.get(noun, ("frames show",)),
+        facts={noun: reference},
+        command=_LIST_COMMANDS.get(noun, ("frames show",)),
         subject=within,
     )

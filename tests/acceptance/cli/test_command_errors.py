@@ -19,7 +19,7 @@ import pytest
 
 import limpet
 from limpet import errors
-from limpet.cli import exit_codes
+from limpet.cli import exit_codes, run_guarded
 from limpet.stores.sqlite import database
 from tests.acceptance.cli import command_runs
 from tests.acceptance.cli.command_runs import run
@@ -61,7 +61,7 @@ def raising(error: BaseException) -> Any:
 def test_every_error_has_its_exit_code_and_three_lines(kind: type[errors.Error], capsys: pytest.CaptureFixture[str]):
     expected = next((code for base, code in CODES.items() if issubclass(kind, base)), 1)
     error = kind("it is so.", facts={"count": 12_345})
-    assert exit_codes.run_guarded(raising(error), as_json=False) == expected
+    assert run_guarded(raising(error), as_json=False) == expected
     out, err = capsys.readouterr()
     assert out == ""
     assert len(err.splitlines()) == 3
@@ -72,7 +72,7 @@ def test_every_error_has_its_exit_code_and_three_lines(kind: type[errors.Error],
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_is_one_problem(kind: type[errors.Error], capsys: pytest.CaptureFixture[str]):
-    expected = exit_codes.run_guarded(raising(kind(facts={"count": 1})), as_json=True)
+    expected = run_guarded(raising(kind(facts={"count": 1})), as_json=True)
     out, err = capsys.readouterr()
     assert out == ""
     (line,) = err.splitlines()
@@ -84,18 +84,18 @@ def test_every_error_is_one_problem(kind: type[errors.Error], capsys: pytest.Cap
 
 
 def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    assert exit_codes.run_guarded(raising(KeyboardInterrupt()), as_json=False) == 130
-    assert exit_codes.run_guarded(raising(KeyError("odd")), as_json=False) == 1
+    assert run_guarded(raising(KeyboardInterrupt()), as_json=False) == 130
+    assert run_guarded(raising(KeyError("odd")), as_json=False) == 1
     told = capsys.readouterr().err
     assert "defect" in told and "KeyError" in told and "Traceback" not in told
     monkeypatch.setenv("LIMPET_DEBUG", "1")
-    exit_codes.run_guarded(raising(KeyError("odd")), as_json=False)
+    run_guarded(raising(KeyError("odd")), as_json=False)
     assert "Traceback" in capsys.readouterr().err
 
 
 def test_what_is_not_installed_was_not_forbidden(capsys: pytest.CaptureFixture[str]):
     error = errors.NotInstalled("a store at redis:// needs redis.", hint="Install it with: pip")
-    assert exit_codes.run_guarded(raising(error), as_json=False) == 2
+    assert run_guarded(raising(error), as_json=False) == 2
     assert capsys.readouterr().err.splitlines()[1].strip() == "Nothing was opened."
 
 
@@ -292,7 +292,7 @@ def test_an_interrupt_that_broke_something_is_one(capsys: pytest.CaptureFixture[
         finally:
             raise RuntimeError("cannot release un-acquired lock")
 
-    assert exit_codes.run_guarded(body, as_json=False) == 130
+    assert run_guarded(body, as_json=False) == 130
     assert capsys.readouterr().err == "interrupted.\n"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import limpet
 from limpet import Message, MessageCategory
-from limpet.cli.formatting import share_cells
+from limpet.cli.output import share_cells
 from tests.acceptance.cli.command_runs import on_terminal, run
 from tests.acceptance.windows.test_window_fits import talk
 

@@ -75,11 +75,11 @@ def test_a_copy_that_is_cut_short_says_what_it_leaves_and_how_to_go_on(store: Pa
 
 UNPRIVILEGED = """
 import os, sys
-from limpet.cli import boundary
+from limpet.cli import main
 codes = []
 def both(folder):
     for words in (["backup", f"{folder}/r.db", "--url", "a.db"], ["restore", "a.db", f"{folder}/s.db"]):
-        codes.append(boundary.run([*words, "--quiet"]))
+        codes.append(main([*words, "--quiet"]))
 both("own")  # loads all that another user could not
 os.setgid(65534)
 os.setuid(65534)

@@ -5,18 +5,22 @@ Also compares two recorded windows, and finds the budget that a message needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from cyclopts import Parameter
 
 from limpet import errors, limits
-from limpet.cli import exit_codes, formatting, hints, output, target
-from limpet.cli.options import CommonOptions
+from limpet.cli import exit_codes, hints, output, target
+from limpet.cli.options import CommonOptions, Positive, ProviderFormat, Reference, Switch
 from limpet.cli.output import Output, OutputMode, Symbols
 from limpet.core.values.context import Fate
+from limpet.core.values.messages import MessageCategory
 
 if TYPE_CHECKING:
-    from limpet.core.values.context import LedgerEntry
+    from limpet.core.values.context import Ledger, LedgerEntry
     from limpet.core.values.messages import Message
     from limpet.core.values.validation import Json
     from limpet.core.windows.pack import ContextPack
@@ -42,13 +46,6 @@ class RecordedWindowView(NamedTuple):
         return f"rebuilt byte for byte: its hash {short}{glyphs.cut} is the recorded one  {glyphs.good}"
 
 
-class RecordingPage(NamedTuple):
-    """Which of the recorded windows."""
-
-    limit: int | None
-    before: int | None
-
-
 class WindowDiffRow(NamedTuple):
     """Messages that follow on each other and are in one of two windows alone."""
 
@@ -67,36 +64,29 @@ def rebuild_window(session: Session, version: int) -> RecordedWindowView:
     try:
         row = session.recorded_window(version)
     except errors.WindowNotFound as error:
-        raise exit_codes.CommandFailure(_nearest_windows_problem(error, session)) from error
+        raise _no_recorded_window(error, version, session) from error
     window = session.window_of(row.message_id)
     if window.digest != row.digest:
         raise errors.Corrupt("a recorded window can't be made again as it was.", facts={"event": row.version})
     return RecordedWindowView(row, window)
 
 
-def _nearest_windows_problem(error: errors.WindowNotFound, session: Session) -> exit_codes.CommandProblem:
-    before, after = error.facts["before"], error.facts["after"]
-    near = [event for event in (before, after) if isinstance(event, int)]
+def _no_recorded_window(error: errors.WindowNotFound, asked: int, session: Session) -> exit_codes.CommandFailure:
+    near = {side: event for side in ("before", "after") if isinstance(event := error.facts[side], int)}
     if not near:
-        why, then = "No window is recorded in this session.", error.hint
-        return exit_codes.CommandProblem(exit_codes.NOT_FOUND, error.code, error.message, why, then, error.facts)
-    sides = [
-        f"the nearest {side} is event {event:,}"
-        for side, event in (("before", before), ("after", after))
-        if event is not None
-    ]
-    told = ", ".join(sides)
-    asked = error.facts["version"]
-    assert isinstance(asked, int), "as it was asked for"
-    nearest = min(near, key=lambda event: abs(event - asked))
-    return exit_codes.CommandProblem(
+        why, then, command = "No window is recorded in this session.", error.hint, ()
+    else:
+        told = ", ".join(f"the nearest {side} is event {event:,}" for side, event in near.items())
+        nearest = min(near.values(), key=lambda event: abs(event - asked))
+        why, then, command = f"{told[0].upper()}{told[1:]}.", "", ("context", "--at", str(nearest))
+    return exit_codes.failure(
         exit_codes.NOT_FOUND,
         error.code,
         error.message,
-        f"{told[0].upper()}{told[1:]}.",
-        "",
-        error.facts,
-        ("context", "--at", str(nearest)),
+        why,
+        then,
+        facts=error.facts,
+        command=command,
         subject=session.id,
     )
 
@@ -111,10 +101,10 @@ def recording_document(row: RecordedWindow) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def print_recordings(surface: Output, session: Session, part: RecordingPage, common: CommonOptions) -> None:
+def print_recordings(surface: Output, session: Session, wanted: ContextOptions) -> None:
     """Print recorded windows, newest first, and how to get the next page."""
-    limit = limits.RECORDED_PAGE if part.limit is None else part.limit
-    rows = session.recorded_windows(limit, before=part.before)
+    limit = limits.RECORDED_PAGE if wanted.limit is None else wanted.limit
+    rows = session.recorded_windows(limit, before=wanted.before)
     last = rows[-1].version if rows else 1
     more = last > 1 and bool(session.recorded_windows(1, before=last))
     if surface.mode is OutputMode.JSON:
@@ -135,7 +125,7 @@ def print_recordings(surface: Output, session: Session, part: RecordingPage, com
         surface.note("No window is recorded: add_message(reply, window=window) records one.")
     if more:
         options = ("--recorded", "--limit", str(limit), "--before", str(last))
-        then = hints.command_line("context", *options, named=session.id, on=common.store_options)
+        then = hints.command_line("context", *options, named=session.id, on=wanted.store_options)
         surface.note(f"There are more: {then}")
 
 
@@ -179,7 +169,7 @@ def print_difference(surface: Output, session: Session, first: int, second: int)
 
 
 def _diff_rows(sign: str, window: Window, places: Sequence[int]) -> list[WindowDiffRow]:
-    numbers = formatting.message_numbers(window)
+    numbers = message_numbers(window)
     runs: list[list[int]] = []
     for at_, before in zip(places, (None, *places), strict=False):
         follows = before is not None and at_ == before + 1
@@ -218,7 +208,7 @@ def _message_excerpt(message: Message) -> str:
         return " ".join(content.split())
     if message.tool_calls:
         return "calls " + ", ".join(call.name for call in message.tool_calls)
-    results = formatting.quantity(len(message.tool_results), "result")
+    results = output.quantity(len(message.tool_results), "result")
     return results if message.tool_results else "content in parts"
 
 
@@ -227,7 +217,7 @@ def _first_change_label(a: Window, b: Window, difference: WindowDifference) -> s
     at_ = difference.same
     for window in (b, a):
         if at_ < len(window):
-            number = formatting.message_numbers(window)[at_]
+            number = message_numbers(window)[at_]
             return "the summary" if number is None else f"#{number:,}"
     return None
 
@@ -252,7 +242,7 @@ def difference_cause(a: Window, b: Window, difference: WindowDifference) -> str:
     reasons: list[str] = []
     if a.level is not b.level:
         reasons.append(f"level: {a.level.name.lower()}, then {b.level.name.lower()}")
-    before, after = formatting.cut_number(a.ledger), formatting.cut_number(b.ledger)
+    before, after = cut_number(a.ledger), cut_number(b.ledger)
     if before != after:
         reasons.append(f"cut: at {_cut_label(before)}, then at {_cut_label(after)}")
     return "; ".join(reasons) or "the choice of messages"
@@ -265,9 +255,7 @@ def _cut_label(cut: int | None) -> str:
 def _prefix_statement(difference: WindowDifference, start: str | None, why: str) -> str:
     share = f"{difference.share * 100:.0f} %"
     where = f"; first change: {start}" if start is not None else ""
-    return (
-        f"prefix identical for {formatting.quantity(difference.same_tokens, 'token')} ({share}){where}. Cause: {why}."
-    )
+    return f"prefix identical for {output.quantity(difference.same_tokens, 'token')} ({share}){where}. Cause: {why}."
 
 
 def _print_diff_rows(
@@ -281,15 +269,14 @@ def _print_diff_rows(
         row = past.row
         of = f"{row.tokens:,} of {row.budget:,} tokens"
         say(f"{name} event {row.version:,}, answer #{row.number:,}   {of}", style="bold")
-    rows = [("=", f"{formatting.quantity(difference.common, 'message')} in both", difference.common_tokens)]
+    rows = [("=", f"{output.quantity(difference.common, 'message')} in both", difference.common_tokens)]
     rows += [(change.sign, _diff_label(change, surface), change.tokens) for change in changes]
     styles = {"=": "", "-": "red", "+": "green"}
     for sign, text, tokens in rows:
         figure = f"{tokens:,}"
         room = max(width - 6 - len(figure), 12)
-        shown = output.escape_line(text)
-        shown = _truncated(shown, room, surface.symbols.cut)
-        say(f"  {sign}  {shown}{' ' * (room - _text_width(shown))} {figure}", style=styles[sign], soft_wrap=True)
+        shown = output.fit_width(output.escape_line(text), room, surface.symbols.cut)
+        say(f"  {sign}  {shown} {figure}", style=styles[sign], soft_wrap=True)
 
 
 def _diff_label(change: WindowDiffRow, surface: Output) -> str:
@@ -302,51 +289,201 @@ def _diff_label(change: WindowDiffRow, surface: Output) -> str:
     return "  ".join(part for part in (where, change.role, change.text) if part)
 
 
-def _text_width(text: str) -> int:
-    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal pays for rich
+WINDOW_BAR_CELLS = 52
+_WINDOW_BAR_CELLS_MIN = 12
+_WINDOW_WIDTH_MAX = 78
+_WINDOW_PARTS: tuple[str, ...] = ("system", "summary", "context", "dialog", "output", "besides", "free")
+_UNICODE_FILL: Mapping[str, str] = dict(zip(_WINDOW_PARTS, "█▓▒▚░▪·", strict=True))
+_ASCII_FILL: Mapping[str, str] = dict(zip(_WINDOW_PARTS, "SUCDOb.", strict=True))
+_PART_OF_CATEGORY: Mapping[MessageCategory, str] = {
+    MessageCategory.SYSTEM: "system",
+    MessageCategory.CONTEXT: "context",
+    MessageCategory.DIALOG: "dialog",
+    MessageCategory.SYSTEM_OUTPUT: "output",
+}
+FATES_IN_WINDOW = (Fate.KEPT, Fate.SHORTENED)
 
-    return cell_len(text)
+StyledLine = tuple[str, str]
+"""A line and its style."""
 
 
-def _truncated(text: str, room: int, mark: str) -> str:
-    from rich.cells import cell_len, set_cell_size  # noqa: PLC0415 - only a terminal pays for rich
+class WindowCoverage(NamedTuple):
+    """How many messages there are, and where they went: each is counted once.
 
-    if cell_len(text) <= room:
-        return text
-    return set_cell_size(text, room - len(mark)) + mark
+    `under` and `out` are None for a recorded window with a summary: which of the rest it stood for is not recorded.
+    """
+
+    messages: int
+    inside: int
+    shortened: int
+    not_in: int
+    under: int | None
+    out: int | None
+
+
+def tokens_by_part(window: Window) -> dict[str, int]:
+    """Return the tokens of a window by what they are for; together they are its budget."""
+    found: dict[str, int] = dict.fromkeys(_WINDOW_PARTS, 0)
+    for at, (message, size) in enumerate(zip(window.messages, window.sizes, strict=True)):
+        found["summary" if at == window.summary_at else _PART_OF_CATEGORY[message.category]] += size
+    found["besides"] = window.overhead
+    found["free"] = window.budget - window.tokens
+    return found
+
+
+def window_coverage(window: Window) -> WindowCoverage:
+    """Count the messages of the conversation by where they are."""
+    ledger = window.ledger
+    shortened, under = ledger.messages(Fate.SHORTENED), ledger.messages(Fate.SUMMARISED)
+    inside, out = ledger.messages(Fate.KEPT) + shortened, ledger.messages(Fate.LEFT_OUT)
+    told = under > 0 or window.summary_at < 0
+    return WindowCoverage(
+        ledger.messages(), inside, shortened, under + out, under if told else None, out if told else None
+    )  # fmt: skip
+
+
+def message_numbers(window: Window) -> list[int | None]:
+    """Return the number that each message of the window has in the conversation; a summary has none."""
+    inside = (n for e in window.ledger if e.fate in FATES_IN_WINDOW for n in range(e.first, e.last + 1))
+    return [None if at == window.summary_at else next(inside, None) for at in range(len(window.messages))]
+
+
+def cut_number(ledger: Ledger) -> int | None:
+    """Return the number from which on everything is in the window; None if all of it is."""
+    first = ledger.messages() + 1
+    for entry in reversed(ledger.entries):
+        if entry.fate not in FATES_IN_WINDOW:
+            return first
+        first = entry.first
+    return None
+
+
+def window_lines(window: Window, glyphs: Symbols, *, plain: bool, width: int) -> Iterator[StyledLine]:
+    """Yield the whole picture, for a terminal of this width; plain is ASCII alone."""
+    yield from window_bar(window, plain=plain, width=width)
+    yield "", ""
+    yield from _account_lines(window, min(width, _WINDOW_WIDTH_MAX))
+    yield coverage_statement(window, glyphs), ""
+    yield "", ""
+    for line in textwrap.wrap(_level_text(window, glyphs), max(width - 2, 20)):
+        yield f"  {line}", "dim"
+
+
+def window_bar(window: Window, *, plain: bool, width: int) -> Iterator[StyledLine]:
+    """Yield the bar of the tokens, and what its parts are."""
+    glyphs, sizes = _ASCII_FILL if plain else _UNICODE_FILL, tokens_by_part(window)
+    share = window.tokens * 100 // window.budget
+    figures = f"{window.tokens:,} / {window.budget:,}  {share}%"
+    room = width - len(figures) - 4
+    beside = room >= _WINDOW_BAR_CELLS_MIN
+    room = min(WINDOW_BAR_CELLS, max(_WINDOW_BAR_CELLS_MIN, room if beside else width - 2))
+    drawn = "".join(glyphs[name] * count for name, count in output.share_cells(sizes, room).items())
+    yield f"  {drawn}" + (f"  {figures}" if beside else ""), ""
+    if not beside:
+        yield f"  {figures}", ""
+    line = ""
+    for name, size in sizes.items():
+        if not size:
+            continue
+        item = f"  {glyphs[name]} {name} {size:,}"
+        if line and len(line) + len(item) > width:
+            yield line, "dim"
+            line = ""
+        line += item
+    yield line, "dim"
+
+
+def _account_lines(window: Window, width: int) -> Iterator[StyledLine]:
+    ledger, counted = window.ledger, window_coverage(window)
+    short = f" ({counted.shortened:,} shortened)" if counted.shortened else ""
+    inside = sum(entry.used for entry in ledger if entry.fate in FATES_IN_WINDOW)
+    yield from _item_lines("in", f"{output.quantity(counted.inside, 'message')}{short}", inside, width)
+    if window.summary_at >= 0:
+        size = window.sizes[window.summary_at]
+        told = "1 summary"
+        if counted.under:
+            under = ledger.tokens(Fate.SUMMARISED)
+            told += f" stands for {output.quantity(counted.under, 'message')} ({under:,} tokens)"
+        yield from _item_lines("under", told, size, width)
+    if counted.out is None:
+        rest = f"{output.quantity(counted.not_in, 'message')}, under the summary or left out"
+        yield from _item_lines("not in", rest, 0, width)
+        return
+    for rule, (count, size) in ledger.left_out().items():
+        yield from _item_lines("out", f"{output.quantity(count, 'message')}: {rule}", size, width)
+
+
+def _item_lines(name: str, text: str, tokens: int, width: int) -> Iterator[StyledLine]:
+    # What a recorded window left out has no size any more.
+    figure = f"{tokens:,}" if tokens else ""
+    room = max(width - 10 - len(figure) - 1, 16)
+    first, *rest = textwrap.wrap(output.escape_line(text), room) or [""]
+    yield f"  {name:<8}{first:<{room}} {figure}".rstrip(), ""
+    for more in rest:
+        yield f"  {'':<8}{more}", ""
+
+
+def coverage_statement(window: Window, glyphs: Symbols) -> str:
+    """Return the sum that shows that no message is forgotten."""
+    counted = window_coverage(window)
+    rest = f"{counted.not_in:,} not in"
+    if counted.under is not None and counted.out is not None:
+        rest = f"{counted.under:,} under + {counted.out:,} out"
+    good = counted.inside + counted.not_in == counted.messages
+    mark = glyphs.good if good else glyphs.bad
+    whole = output.quantity(counted.messages, "message")
+    return f"  {whole} = {counted.inside:,} in + {rest}  {mark}"
+
+
+def _level_text(window: Window, glyphs: Symbols) -> str:
+    level, first = window.level.name.lower(), cut_number(window.ledger)
+    where = "nothing cut" if first is None else f"cut at #{first:,}: all from there on is in"
+    if first is not None and first > window.ledger.messages():
+        where = "the newest message is not in"
+    return f"level {level} {glyphs.dot} {where}"
 
 
 DEFAULT_BUDGET = 8_000
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ContextCommandOptions:
+class ContextOptions(CommonOptions):
     """Which window, and what is asked about it."""
 
-    budget: int | None = None
+    budget: Positive | None = None
+    """Tokens that the window may have; else as the session's policy has it, or 8000."""
     model: str | None = None
+    """Count as this model does, for example gpt-4o."""
     counter: str | None = None
-    why: int | None = None
-    what_if: int | None = None
-    provider: str | None = None
-    at: int | None = None
-    diff: tuple[int, int] | None = None
-    recorded: bool = False
-    limit: int | None = None
-    before: int | None = None
+    """Count with the counter of this name, for example estimate."""
+    why: Positive | None = None
+    """Why the message with this number is in or not, and the budget that it needs."""
+    what_if: Positive | None = None
+    """Compare with the window of another budget."""
+    provider: ProviderFormat = None
+    at: Positive | None = None
+    """The window recorded with this event: its own number, or that of the answer after it."""
+    diff: Annotated[tuple[Positive, Positive] | None, Parameter(negative_iterable="")] = None
+    """Compare the windows recorded with two events."""
+    recorded: Switch = False
+    """List the recorded windows, newest first."""
+    limit: Positive | None = None
+    """How many of them at most; 20 unless given."""
+    before: Positive | None = None
+    """Only those before this event."""
 
     @property
-    def counting_options(self) -> tuple[str, ...]:
+    def counting_options(self) -> list[str]:
         """The options that decide who counts, as they were given."""
-        model = hints.option_words("--model", self.model) if self.model is not None else ()
-        return (*model, *hints.option_words("--counter", self.counter)) if self.counter is not None else model
+        return hints.given_options([("--model", self.model), ("--counter", self.counter)])
 
 
 class _WindowView:
     """A window to show: made now, or recorded and made again."""
 
-    def __init__(self, session: Session, wanted: ContextCommandOptions, common: CommonOptions) -> None:
-        self.session, self.wanted, self.common = session, wanted, common
+    def __init__(self, session: Session, wanted: ContextOptions) -> None:
+        self.session, self.wanted = session, wanted
         self.recording = None if wanted.at is None else rebuild_window(session, wanted.at)
         budget = wanted.budget if wanted.budget or session.policy else DEFAULT_BUDGET
         self.window = self.recording.window if self.recording else self.window_now(budget)
@@ -358,25 +495,30 @@ class _WindowView:
     def command_line(self, *options: str) -> str:
         """Return the command that makes this window now, with something asked about it."""
         which = ("--budget", str(self.window.budget), *self.wanted.counting_options)
-        return hints.command_line("context", *which, *options, named=self.session.id, on=self.common.store_options)
+        return hints.command_line("context", *which, *options, named=self.session.id, on=self.wanted.store_options)
 
 
-def show_context(reference: str, wanted: ContextCommandOptions, common: CommonOptions) -> int:
-    """Print a window of a session, or what became of one message in it."""
+def show_context(session: Reference, /, *, wanted: ContextOptions = ContextOptions()) -> None:
+    """Show what a model would see of a session within a token budget, what is left out, and why. Changes nothing.
+
+    Or show what a model has seen: windows that were recorded with answers, rebuilt byte for byte, named by their events.
+    Events are numbered from 1 in each session; a session's version is the number of its last event.
+
+    Example: limpet context @last --budget 8000
+    """
     _check_options(wanted)
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    with target.open_store(common) as lp:
-        session = target.find_session(lp, reference)
+    surface = Output(wanted)
+    with target.open_store(wanted) as lp:
+        found = target.find_session(lp, session)
         if wanted.recorded:
-            print_recordings(surface, session, RecordingPage(wanted.limit, wanted.before), common)
+            print_recordings(surface, found, wanted)
         elif wanted.diff is not None:
-            print_difference(surface, session, *wanted.diff)
+            print_difference(surface, found, *wanted.diff)
         else:
-            _print_view(surface, _WindowView(session, wanted, common))
-    return exit_codes.DONE
+            _print_view(surface, _WindowView(found, wanted))
 
 
-def _check_options(wanted: ContextCommandOptions) -> None:
+def _check_options(wanted: ContextOptions) -> None:
     """Refuse options that mean nothing together."""
     chosen = [
         ("--at", wanted.at), ("--diff", wanted.diff), ("--recorded", wanted.recorded or None),
@@ -390,9 +532,8 @@ def _check_options(wanted: ContextCommandOptions) -> None:
     past, view, now, paged = (
         [name for name, value in options if value is not None] for options in (chosen, asked, made, page)
     )
-    together = [*past, *now]
     if past and now:
-        raise _usage_failure(together, "A recorded window has its own budget and counter.")
+        raise _usage_failure([*past, *now], "A recorded window has its own budget and counter.")
     if len(past) > 1 or len(view) > 1:
         raise _usage_failure(past if len(past) > 1 else view, "Each asks for something else.")
     if view and past and past != ["--at"]:
@@ -404,7 +545,7 @@ def _check_options(wanted: ContextCommandOptions) -> None:
 def _usage_failure(names: list[str], why: str, then: str = "Give one of them.") -> exit_codes.CommandFailure:
     told = " and ".join(names)
     what = f"{told} can't be given together." if len(names) > 1 else f"{told} needs --recorded."
-    return exit_codes.CommandFailure(exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, why, then))
+    return exit_codes.usage_failure(what, then, why)
 
 
 def _print_view(surface: Output, view: _WindowView) -> None:
@@ -450,7 +591,7 @@ def _recording_fields(view: _WindowView) -> dict[str, Json]:
 
 def window_document(session: Session, window: Window) -> dict[str, Json]:
     """Return all that there is to say of a window, as JSON."""
-    counted = formatting.window_coverage(window)
+    counted = window_coverage(window)
     return {
         "session": session.id,
         "version": session.version,
@@ -459,9 +600,9 @@ def window_document(session: Session, window: Window) -> dict[str, Json]:
         "counter": window.counter,
         "exact": window.exact,
         "level": window.level.name.lower(),
-        "cut": formatting.cut_number(window.ledger),
+        "cut": cut_number(window.ledger),
         "hash": window.digest,
-        "by_part": formatting.tokens_by_part(window),
+        "by_part": tokens_by_part(window),
         "coverage": {
             "messages": counted.messages,
             "in": counted.inside,
@@ -494,7 +635,7 @@ def _print_window(surface: Output, view: _WindowView) -> None:
     say(output.escape_line(heading), style="bold")
     say()
     width = surface.console.width
-    for line, style in formatting.window_lines(window, surface.symbols, plain=surface.ascii, width=width):
+    for line, style in window_lines(window, surface.symbols, plain=surface.ascii, width=width):
         say(line, style=style, soft_wrap=True)
     if past is not None:
         say(f"  {past.hash_statement(surface.symbols)}", style="green")
@@ -512,8 +653,7 @@ def _print_previous_window_hint(surface: Output, view: _WindowView, past: Record
     earlier = view.session.recorded_windows(1, before=past.row.version)
     if earlier:
         options = ("--diff", str(earlier[0].version), str(past.row.version))
-        on = view.common.store_options
-        then = hints.command_line("context", *options, named=view.session.id, on=on)
+        then = hints.command_line("context", *options, named=view.session.id, on=view.wanted.store_options)
         told = f"  what changed since the one before?   {output.escape_line(then)}"
         surface.console.print(told, style="dim", soft_wrap=True)
 
@@ -566,6 +706,6 @@ def _print_what_if(surface: Output, now: Window, then: Window) -> None:
             "new": [message.id for message in difference.new],
         })  # fmt: skip
         return
-    print(f"{now.budget:,} tokens: {formatting.quantity(len(now), 'message')}, {now.tokens:,} tokens")
-    print(f"{then.budget:,} tokens: {formatting.quantity(len(then), 'message')}, {then.tokens:,} tokens")
+    print(f"{now.budget:,} tokens: {output.quantity(len(now), 'message')}, {now.tokens:,} tokens")
+    print(f"{then.budget:,} tokens: {output.quantity(len(then), 'message')}, {then.tokens:,} tokens")
     print(f"{len(difference.new):,} come in, {len(difference.gone):,} go")

@@ -6,16 +6,17 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
+from cyclopts import Parameter
 
 from limpet import errors, limits
 from limpet.cli import exit_codes, hints, output, target
-from limpet.cli.options import CommonOptions
+from limpet.cli.options import FLAG, CommonOptions, NonNegative, Positive
 from limpet.cli.output import Output, OutputMode
 from limpet.cli.subcommands.session_commands import message_text
 from limpet.core.values import events, ids
@@ -29,16 +30,12 @@ if TYPE_CHECKING:
     from limpet.wiring import Limpet
 
 
-IdFormat = Callable[[str], str]
-"""How an id is shown."""
-
-
-def event_text(fact: LogEvent, dot: str, named: IdFormat = str) -> str:
+def event_text(fact: LogEvent, dot: str, named: Callable[[str], str] = str) -> str:
     """Return what happened, without its kind and whom it happened to."""
     return f" {dot} ".join(part for part in _event_parts(fact, named) if part)
 
 
-def _event_parts(fact: LogEvent, named: IdFormat) -> Iterator[str]:
+def _event_parts(fact: LogEvent, named: Callable[[str], str]) -> Iterator[str]:
     match fact.event:
         case events.SessionCreatedEvent(user_id=user, title=title):
             yield user or ""
@@ -73,7 +70,7 @@ def _event_parts(fact: LogEvent, named: IdFormat) -> Iterator[str]:
             yield from _frame_event_parts(fact.event, named)
 
 
-def _frame_event_parts(event: events.FrameEvent, named: IdFormat) -> Iterator[str]:
+def _frame_event_parts(event: events.FrameEvent, named: Callable[[str], str]) -> Iterator[str]:
     match event:
         case events.FramePushedEvent():
             yield event.goal
@@ -104,7 +101,7 @@ def _frame_event_parts(event: events.FrameEvent, named: IdFormat) -> Iterator[st
             yield f"{event.events:,} events"
 
 
-def _frame_update_parts(event: events.FrameUpdatedEvent, named: IdFormat) -> Iterator[str]:
+def _frame_update_parts(event: events.FrameUpdatedEvent, named: Callable[[str], str]) -> Iterator[str]:
     if isinstance(event.goal, str):
         yield f"goal {event.goal}"
     if event.status is not None:
@@ -131,28 +128,33 @@ EVENTS_SHOWN: Final = 20
 """How many of the last events are shown if nobody says from where on."""
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TailCommandOptions:
+class TailOptions(CommonOptions):
     """Which events: of a session, of a frame, after a position, how many; and whether to wait for more."""
 
     session: str | None = None
+    """Only events about this session, frames included: its id, the beginning of it, or @last."""
     frame: str | None = None
-    since: int | None = None
-    limit: int | None = None
-    follow: bool = False
+    """Only events about this frame."""
+    since: NonNegative | None = None
+    """Only events after this position of the log; else the last ones."""
+    limit: Positive | None = None
+    """How many at most; else 20, or with --since all."""
+    follow: Annotated[bool, FLAG, Parameter(name=["--follow", "-f"])] = False
+    """Wait for more, until interrupted; then print where to continue."""
 
 
 class EventTail:
     """Finds events of one tenant, and prints them."""
 
-    def __init__(self, lp: Limpet, wanted: TailCommandOptions, surface: Output, common: CommonOptions) -> None:
+    def __init__(self, lp: Limpet, wanted: TailOptions, surface: Output) -> None:
         self._lp = lp
         self._surface = surface
         self._session = target.session_id_or_reference(lp, wanted.session)
         self._frame = target.find_frame(lp, wanted.frame).frame_id if wanted.frame else None
         self._frames: dict[str, Frame | None] = {}
-        heads: Mapping[str, Mapping[str, int]] = lp.admin.status().get("heads", {})
-        self._head = heads.get(common.tenant, {}).get("position", 0)
+        self._head = target.head_position(lp, wanted.tenant)
         self.position = self._head if wanted.since is None else wanted.since
 
     def last_events(self, count: int) -> list[LogEvent]:
@@ -191,41 +193,31 @@ class EventTail:
 
     def print_event(self, fact: LogEvent) -> None:
         """Print one event."""
-        surface, of_frame = self._surface, isinstance(fact, TreeEvent)
+        surface = self._surface
         about = fact.event.frame_id if isinstance(fact, TreeEvent) else fact.session_id
         if surface.mode is OutputMode.JSON:
             print(output.escape_json(json.dumps(_event_document(fact), ensure_ascii=surface.ascii)))
-            return
-        frame = self._frame_of(about) if of_frame else None
-        if surface.mode is OutputMode.PIPE:
+        elif surface.mode is OutputMode.PIPE:
             what = event_text(fact, surface.symbols.dot)
             surface.print_row(fact.position, ids.iso(fact.time_us), fact.kind, about, what)
-            return
-        self._print_for_terminal(fact, about, frame)
+        else:
+            self._print_for_terminal(fact, about, self._frame_of(about) if isinstance(fact, TreeEvent) else None)
 
     def _print_for_terminal(self, fact: LogEvent, about: str, frame: Frame | None) -> None:
         glyphs, width = self._surface.symbols, self._surface.console.width
+
+        def short(id_: str) -> str:
+            return target.short_ids([id_], glyphs.cut)[id_]
+
         moment = datetime.fromtimestamp(fact.time_us / 1e6, UTC).astimezone()
-        head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {_short_event_id(about, glyphs.cut)}"
+        head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {short(about)}"
         goal = frame.goal if frame and not isinstance(fact.event, FramePushedEvent) else ""
-        # What happened says more than what it is all for.
+        # The event says more than the goal of its frame.
         room = max((width - len(head)) // 3, 8)
         goal = goal if len(goal) <= room else f"{goal[: room - 1]}{glyphs.cut}"
-        what = event_text(fact, glyphs.dot, lambda id_: _short_event_id(id_, glyphs.cut))
+        what = event_text(fact, glyphs.dot, short)
         between = f" {glyphs.dot} " if goal and what else " "
-        _print_line(self._surface, f"{head}{' ' if goal else ''}{goal}{between}{what}")
-
-
-def _short_event_id(id_: str, cut: str) -> str:
-    return target.short_ids([id_], cut)[id_]
-
-
-def _print_line(surface: Output, text: str) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    shown = Text(output.escape_line(text))
-    shown.truncate(surface.console.width, overflow="crop" if surface.ascii else "ellipsis")
-    surface.console.print(shown, soft_wrap=True)
+        self._surface.print_truncated(f"{head}{' ' if goal else ''}{goal}{between}{what}")
 
 
 def _event_document(fact: LogEvent) -> dict[str, Json]:
@@ -246,50 +238,55 @@ def _event_document(fact: LogEvent) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def tail_events(wanted: TailCommandOptions, common: CommonOptions) -> int:
-    """Print events; with follow until interrupted, which ends with how to go on."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    with target.open_store(common) as lp:
-        tail = EventTail(lp, wanted, surface, common)
+def tail_events(wanted: TailOptions = TailOptions()) -> int:
+    """Show the log, a line for each event of a session or a frame. With --json each line is one object.
+
+    Example: limpet events tail --session @last --follow
+    """
+    surface = Output(wanted)
+    with target.open_store(wanted) as lp:
+        tail = EventTail(lp, wanted, surface)
         if not wanted.follow:
-            return _print_recorded_events(tail, wanted, surface, common)
+            _print_recorded_events(tail, wanted, surface)
+            return exit_codes.DONE
         try:
-            _follow_log(tail, wanted, surface, patient=target.on_server(common.url))
+            _follow_log(tail, wanted, surface)
         except KeyboardInterrupt:
             print(f"resumable: --since {tail.position}", file=sys.stderr)
             return exit_codes.INTERRUPTED
     return exit_codes.DONE
 
 
-def _print_recorded_events(tail: EventTail, wanted: TailCommandOptions, surface: Output, common: CommonOptions) -> int:
+def _print_recorded_events(tail: EventTail, wanted: TailOptions, surface: Output) -> None:
     if wanted.since is None:
         for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
             tail.print_event(fact)
-        return exit_codes.DONE
-    last: int | None = None
+        return
+    last = 0
     for number, fact in enumerate(tail.new_events(), 1):
         if wanted.limit is not None and number > wanted.limit:
-            surface.note(f"There are more: {_next_page_command(wanted, last or 0, common)}")
-            break
+            surface.note(f"There are more: {_next_page_command(wanted, last)}")
+            return
         tail.print_event(fact)
         last = fact.position
-    return exit_codes.DONE
 
 
-def _next_page_command(wanted: TailCommandOptions, since: int, common: CommonOptions) -> str:
+def _next_page_command(wanted: TailOptions, since: int) -> str:
     given = [
         ("--session", wanted.session), ("--frame", wanted.frame), ("--since", since), ("--limit", wanted.limit),
     ]  # fmt: skip
-    words = [word for name, value in given if value is not None for word in hints.option_words(name, value)]
-    return hints.command_line("events tail", *words, on=common.store_options)
+    return hints.command_line("events tail", *hints.given_options(given), on=wanted.store_options)
 
 
-def _follow_log(tail: EventTail, wanted: TailCommandOptions, surface: Output, *, patient: bool) -> None:
-    left = itertools.count() if wanted.limit is None else iter(range(wanted.limit))
+def _follow_log(tail: EventTail, wanted: TailOptions, surface: Output) -> None:
+    # A server may be unavailable for a while; a file that cannot be read ends the command.
+    patient = target.on_server(wanted.url)
+    left = itertools.count()
     if wanted.since is None:
         for fact in tail.last_events(wanted.limit or EVENTS_SHOWN):
             tail.print_event(fact)
-        left = itertools.count()
+    elif wanted.limit is not None:
+        left = iter(range(wanted.limit))
     away = False
     while True:
         try:

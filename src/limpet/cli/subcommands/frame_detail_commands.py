@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from limpet.cli import exit_codes, formatting, output, target
-from limpet.cli.options import CommonOptions
-from limpet.cli.output import Output, OutputMode
+from limpet.cli import output, target
+from limpet.cli.options import CommonOptions, Positive, ProviderFormat, Reference
+from limpet.cli.output import Cell, Output, OutputMode
 from limpet.cli.subcommands import frame_tree_commands
 from limpet.cli.subcommands.context_command import provider_request
 from limpet.cli.subcommands.session_commands import compact_json
@@ -26,23 +25,24 @@ if TYPE_CHECKING:
     from limpet.wiring import Limpet
 
 
-def show_frame(reference: str, common: CommonOptions) -> int:
-    """Print a frame."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_frame(frame: Reference, /, *, common: CommonOptions = CommonOptions()) -> None:
+    """Show a frame: goal, tokens, limits in force, handles, tools in progress, results, suspension.
+
+    Example: limpet frames show @last
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        frame = target.find_frame(lp, reference)
-        tree = lp.index.get_tree(frame.frame_id)
-    frame = tree.frames.get(frame.frame_id, frame)
+        found = target.find_frame(lp, frame)
+        tree = lp.index.get_tree(found.frame_id)
+    found = tree.frames.get(found.frame_id, found)
     if surface.mode is OutputMode.JSON:
-        surface.print_json(_frame_document(frame, tree))
+        surface.print_json(_frame_document(found, tree))
     elif surface.mode is OutputMode.PIPE:
-        for name, value in _flat_rows(_frame_document(frame, tree)):
+        for name, value in _flat_rows(_frame_document(found, tree)):
             surface.print_row(name, value)
     else:
-        surface.print_facts(
-            [(name, output.escape_line(value)) for name, value in _frame_facts(frame, tree, surface) if value]
-        )
-    return exit_codes.DONE
+        facts = _frame_facts(found, tree, surface)
+        surface.print_facts([(name, output.escape_line(value)) for name, value in facts if value])
 
 
 def _limits_in_force(frame: Frame, tree: TreeState) -> dict[str, int | None]:
@@ -110,7 +110,7 @@ def _handle_document(handle: ContextHandle) -> dict[str, Json]:
 
 
 def tool_document(tool: ToolRun) -> dict[str, Json]:
-    """Return what every document says of a tool."""
+    """Return the fields of a tool that every document has."""
     return {
         "id": tool.tool_id,
         "name": tool.name,
@@ -143,16 +143,14 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
     of = frame_tree_commands.frame_account(frame, _used_below(frame, tree))
     yield "frame", frame.frame_id
     yield "goal", frame.goal
-    yield ("status", f"{frame.status} {dot} begun {formatting.relative_time(frame.created_at)}{_end_text(frame, tree)}")
+    yield ("status", f"{frame.status} {dot} begun {output.relative_time(frame.created_at)}{_end_text(frame, tree)}")
     where = (f"{scope.actor_id}", f"session {scope.session_id}" if scope.session_id else "",
              f"thread {scope.thread_id}" if scope.thread_id else "")  # fmt: skip
     yield "of", f" {dot} ".join(part for part in where if part)
     if frame.parent_frame_id:
         yield "under", f"{frame.parent_frame_id} {dot} depth {frame.depth}, root {frame.root_id}"
-    yield (
-        "budget",
-        f"{frame_tree_commands.account_bar(of, plain=surface.ascii)}  {frame_tree_commands.account_equation(of)}",
-    )
+    bar = frame_tree_commands.account_bar(of, plain=surface.ascii)
+    yield "budget", f"{bar}  {frame_tree_commands.account_equation(of)}"
     if of.with_descendants != of.own:
         yield ("", f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with everything below it")
     for purpose, amount in frame.reservations.items():
@@ -161,14 +159,9 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
     if frame.inputs is not None:
         yield "inputs", compact_json(thaw(frame.inputs))
     for handle in _ordered_handles(frame):
-        pinned = ", pinned" if handle.pinned else ""
-        yield (
-            "handle",
-            (
-                f"{handle.handle_id} {dot} {handle.handle_type}, {handle.priority.name.lower()}{pinned},"
-                f" {formatting.quantity(handle.size, 'token')} {dot} {handle.description}"
-            ),
-        )
+        kind = f"{handle.handle_type}, {handle.priority.name.lower()}{', pinned' if handle.pinned else ''}"
+        size = output.quantity(handle.size, "token")
+        yield "handle", f"{handle.handle_id} {dot} {kind}, {size} {dot} {handle.description}"
     yield from _work_facts(frame, dot)
     yield "summary", frame.result_summary
     yield "reason", frame.reason
@@ -199,12 +192,12 @@ def _work_facts(frame: Frame, dot: str) -> Iterator[tuple[str, str]]:
 
 def _end_text(frame: Frame, tree: TreeState) -> str:
     if frame.completed_at is not None:
-        return f", closed {formatting.relative_time(frame.completed_at)}"
+        return f", closed {output.relative_time(frame.completed_at)}"
     deadline = tree.deadline_of(frame.frame_id)
     if deadline is None:
         return ""
     left = deadline / 1e6 - time.time()
-    return f", {formatting.duration(left)} left" if left > 0 else f", overdue since {formatting.duration(-left)}"
+    return f", {output.duration(left)} left" if left > 0 else f", overdue since {output.duration(-left)}"
 
 
 def _limit_texts(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str]:
@@ -214,27 +207,31 @@ def _limit_texts(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str
         f"{context:,} tokens of context" if context is not None else "",
         f"{frame.tool_calls:,} of {calls:,} tool calls" if calls is not None else "",
         f"frames down to depth {depth:,}" if depth is not None else "",
-        f"{formatting.duration(timeout / 1000)} of time" if timeout is not None else "",
+        f"{output.duration(timeout / 1000)} of time" if timeout is not None else "",
     ]
     return [part for part in told if part] or ["none"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackCommandOptions:
-    """Which pack, and how it is shown."""
+def show_pack(
+    frame: Reference,
+    /,
+    *,
+    at: Positive | None = None,
+    provider: ProviderFormat = None,
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """Show what a model saw for a frame: the pack recorded last, or with an event, byte for byte.
 
-    at: int | None = None
-    provider: str | None = None
+    Example: limpet frames pack @last --as openai
 
-
-def show_pack(reference: str, wanted: PackCommandOptions, common: CommonOptions) -> int:
-    """Print a recorded pack."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+    Args:
+        at: The pack recorded with this event of the frame's tree, by its version.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        frame = target.find_frame(lp, reference)
-        pack = lp.index.pack_of(frame.frame_id, version=wanted.at)
-    if wanted.provider is not None:
-        surface.print_json(provider_request(pack, wanted.provider))
+        pack = lp.index.pack_of(target.find_frame(lp, frame).frame_id, version=at)
+    if provider is not None:
+        surface.print_json(provider_request(pack, provider))
     elif surface.mode is OutputMode.JSON:
         surface.print_json(pack.to_dict())
     elif surface.mode is OutputMode.PIPE:
@@ -243,25 +240,27 @@ def show_pack(reference: str, wanted: PackCommandOptions, common: CommonOptions)
             surface.print_row(*cells, entry.priority.label, entry.rule)
     else:
         for line in (*pack.explain().splitlines(), f"hash {pack.context_hash}"):
-            surface.console.print(output.escape_line(line), markup=False, highlight=False)
-    return exit_codes.DONE
+            surface.console.print(output.escape_line(line))
 
 
-def show_pending_work(actor: str, session: str | None, common: CommonOptions) -> int:
-    """Print the work of an actor that waits."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_pending_work(actor: str, /, *, session: str | None = None, common: CommonOptions = CommonOptions()) -> None:
+    """Show what an actor would find if it resumed now. Nothing is resumed or changed.
+
+    Example: limpet frames pending planner
+
+    Args:
+        actor: The actor's id.
+        session: Only work about this session: its id, the beginning of it, or @last.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         stack, others = _stack_and_other_frames(lp, Scope(actor, target.session_id_or_reference(lp, session)))
     work = pending_work((*stack, *others))
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {
-                "actor": actor,
-                "stack": [frame.frame_id for frame in stack],
-                "others": [frame.frame_id for frame in others],
-                "pending": [_pending_document(one) for one in work],
-            }
-        )
+        surface.print_json({
+            "actor": actor, "stack": [frame.frame_id for frame in stack],
+            "others": [frame.frame_id for frame in others], "pending": [_pending_document(one) for one in work],
+        })  # fmt: skip
     elif surface.mode is OutputMode.PIPE:
         for one in work:
             surface.print_row(one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description)
@@ -269,7 +268,6 @@ def show_pending_work(actor: str, session: str | None, common: CommonOptions) ->
         _print_pending(surface, work)
     if not work and surface.mode is not OutputMode.JSON:
         surface.note(f"Nothing of {actor} waits." if stack else f"{actor} has no open frame.")
-    return exit_codes.DONE
 
 
 def _stack_and_other_frames(lp: Limpet, scope: Scope) -> tuple[list[Frame], list[Frame]]:
@@ -305,16 +303,14 @@ def _pending_document(work: PendingWork) -> dict[str, Json]:
 
 
 def _print_pending(surface: Output, work: tuple[PendingWork, ...]) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
     ids = target.short_ids([one.frame_id for one in work] + [one.ref_id for one in work], surface.symbols.cut)
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            Text(ids[one.frame_id], style="cyan"),
-            Text(_WORK_TYPE_LABELS[one.work_type]),
-            Text(ids[one.ref_id]),
-            Text(_tool_state(one) or ""),
-            Text(output.escape_line(one.description)),
+            (ids[one.frame_id], "cyan"),
+            _WORK_TYPE_LABELS[one.work_type],
+            ids[one.ref_id],
+            _tool_state(one) or "",
+            one.description,
         ]
         for one in work
     ]

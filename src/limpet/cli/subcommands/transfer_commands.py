@@ -1,4 +1,4 @@
-"""`limpet export` and `limpet import`: sessions to one file, and from files.
+"""`limpet export`, `import`, `backup`, `restore` and `migrate`: sessions in files, and copies of a store.
 
 Of several files, one that cannot be imported is skipped and reported. A single file that cannot
 be imported ends the command with its error.
@@ -6,123 +6,116 @@ be imported ends the command with its error.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
+from cyclopts import Parameter
 
 from limpet import errors
 from limpet.admin.export import Exported
-from limpet.cli import exit_codes, formatting, hints, target
-from limpet.cli.options import CommonOptions
+from limpet.cli import exit_codes, hints, output, target
+from limpet.cli.options import CommonOptions, NoVerify, OutputOptions, Switch
 from limpet.cli.output import Output, OutputMode
 from limpet.core.values.messages import checked_id
+from limpet.stores import urls
 
 if TYPE_CHECKING:
-    from limpet.admin.import_ import Format, Imported
+    from limpet.admin.import_ import Imported
+    from limpet.admin.migrate import Migrated
     from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 
-STDOUT = "-"
+STDOUT: Final = "-"
+CopyTarget = Annotated[str, Parameter(name="TARGET")]
 
 
-def export_sessions(session: str | None, user: str | None, output: str, common: CommonOptions) -> int:
-    """Write a conversation, all sessions of a user, or all of the tenant."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
-    if session is not None and user is not None:
-        raise exit_codes.CommandFailure(_session_and_user_problem())
-    _check_output(session, user, output, common)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(CommonOptions):
+    """Whose sessions, and where to."""
+
+    output: Annotated[str, Parameter(name=["--output", "-o"], allow_leading_hyphen=True)]
+    """The new file. Nothing is ever overwritten. - is stdout."""
+    user: str | None = None
+    """All sessions of this user."""
+
+
+def export_sessions(session: str | None = None, /, *, wanted: ExportOptions) -> None:
+    """Write sessions to one file (JSON Lines), verbatim: a conversation, all of a user, or all.
+
+    `limpet import` restores them as they were: ids, times, tool calls, images, forks, summaries.
+
+    Example: limpet export --user ada -o ada.jsonl
+
+    Args:
+        session: Its id, the beginning of it, @last, or @last~2; with all that it is continued in.
+    """
+    surface, file, user = Output(wanted), wanted.output, wanted.user
+    _check_export(session, wanted)
     started = time.monotonic()
-    with target.open_store(common) as lp:
+    with target.open_store(wanted) as lp:
         chosen = target.find_session(lp, session).id if session is not None else None
         if user is not None and not lp.sessions.list_sessions(1, user_id=user):
-            return _print_no_session_of_user(surface, user, common)
+            # It may be a slip in the name, so no file is made.
+            if surface.mode is OutputMode.JSON:
+                _print_export(surface, None, Exported(0, 0, 0, 0, ""), 0)
+            known = hints.command_line("sessions list", on=wanted.store_options)
+            surface.note(f"Nothing was written: no session here is of {user!r}. Whose there are: {known}")
+            return
         with surface.progress("writing events") as bar:
-            place = sys.stdout.buffer if output == STDOUT else output
+            place = sys.stdout.buffer if file == STDOUT else file
             made = lp.admin.export(place, session_id=chosen, user_id=user, progress=bar)
-    if output != STDOUT:
-        _print_export(surface, output, made, time.monotonic() - started)
+    if file != STDOUT:
+        _print_export(surface, file, made, time.monotonic() - started)
     surface.note(
-        f"{formatting.quantity(made.sessions, 'session')}, {formatting.quantity(made.messages, 'message')}."
+        f"{output.quantity(made.sessions, 'session')}, {output.quantity(made.messages, 'message')}."
         " Frames and their suspensions are not in it."
     )
-    return exit_codes.DONE
 
 
-def _print_no_session_of_user(surface: Output, user: str, common: CommonOptions) -> int:
-    """Say that a user has no session, which may be a slip in the name; no file is made."""
+def _print_export(surface: Output, file: str | None, made: Exported, seconds: float) -> None:
     if surface.mode is OutputMode.JSON:
-        _print_export(surface, None, Exported(0, 0, 0, 0, ""), 0)
-    surface.note(
-        f"Nothing was written: no session here is of {user!r}."
-        f" Whose there are: {hints.command_line('sessions list', on=common.store_options)}"
-    )
-    return exit_codes.DONE
-
-
-def _print_export(surface: Output, output: str | None, made: Exported, seconds: float) -> None:
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {
-                "file": output,
-                "sessions": made.sessions,
-                "events": made.events,
-                "messages": made.messages,
-                "bytes": made.bytes,
-                "sha256": made.sha256 or None,
-                "seconds": round(seconds, 3),
-            }
-        )
+        surface.print_json({
+            "file": file, "sessions": made.sessions, "events": made.events, "messages": made.messages,
+            "bytes": made.bytes, "sha256": made.sha256 or None, "seconds": round(seconds, 3),
+        })  # fmt: skip
     elif surface.mode is OutputMode.PIPE:
-        surface.print_row(output, made.sessions, made.events, made.messages, made.bytes)
+        surface.print_row(file, made.sessions, made.events, made.messages, made.bytes)
     else:
-        surface.console.print(f"{surface.symbols.good} {output}", style="bold green", end="")
-        surface.console.print(
-            f"   {formatting.byte_size(made.bytes)}, {formatting.quantity(made.events, 'event')} in {seconds:.1f} s"
-        )
+        told = f"{output.byte_size(made.bytes)}, {output.quantity(made.events, 'event')} in {seconds:.1f} s"
+        surface.print_outcome(f"{surface.symbols.good} {file}", told)
 
 
-def _check_output(session: str | None, user: str | None, output: str, common: CommonOptions) -> None:
-    if output == STDOUT:
-        if common.json:
-            raise exit_codes.CommandFailure(
-                _export_usage_problem("--json and -o - would both write to stdout.", "Leave one out.")
-            )
+def _check_export(session: str | None, wanted: ExportOptions) -> None:
+    file, nothing = wanted.output, "Nothing was written."
+    if session is not None and wanted.user is not None:
+        what, then = "a session and --user are both given.", "Export a session, or all of a user."
+        raise exit_codes.usage_failure(what, then, nothing)
+    to_file = "-o trip.jsonl, or a pipe: -o - | gzip"
+    if not file:
+        raise exit_codes.usage_failure("-o names no file.", to_file, nothing)
+    if file == STDOUT:
+        if wanted.json:
+            raise exit_codes.usage_failure("--json and -o - would both write to stdout.", "Leave one out.", nothing)
         if sys.stdout.isatty():
             told = "The file would go to a terminal, which obeys what is in stored text."
-            raise exit_codes.CommandFailure(_export_usage_problem(told, "-o trip.jsonl, or a pipe: -o - | gzip"))
-    elif not output:
-        raise exit_codes.CommandFailure(
-            _export_usage_problem("-o names no file.", "-o trip.jsonl, or a pipe: -o - | gzip")
+            raise exit_codes.usage_failure(told, to_file, nothing)
+    elif Path(file).exists():
+        given = [("--user", wanted.user), ("-o", target.free_path_beside(Path(file)))]
+        raise exit_codes.failure(
+            exit_codes.UNSAFE,
+            "target_exists",
+            f"{file} exists already.",
+            "An export never overwrites. Nothing was written.",
+            hints.command_line("export", *hints.given_options(given), named=session or "", on=wanted.store_options),
         )
-    elif Path(output).exists():
-        raise exit_codes.CommandFailure(_output_exists_problem(session, user, output, common))
-
-
-def _export_usage_problem(what: str, then: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, "Nothing was written.", then)
-
-
-def _session_and_user_problem() -> exit_codes.CommandProblem:
-    return _export_usage_problem("a session and --user are both given.", "Export a session, or all of a user.")
-
-
-def _output_exists_problem(
-    session: str | None, user: str | None, output: str, common: CommonOptions
-) -> exit_codes.CommandProblem:
-    of = hints.option_words("--user", user) if user is not None else ()
-    free = hints.option_words("-o", target.free_path_beside(Path(output)))
-    return exit_codes.CommandProblem(
-        exit_codes.UNSAFE,
-        "target_exists",
-        f"{output} exists already.",
-        "An export never overwrites. Nothing was written.",
-        hints.command_line("export", *of, *free, named=session or "", on=common.store_options),
-    )
 
 
 NOTES_SHOWN = 10
@@ -135,46 +128,62 @@ _FILE_ERRORS: Final = (
 """What is wrong with a file; whatever else is refused would be so with the next one too."""
 
 
-class ImportCommandOptions(NamedTuple):
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(CommonOptions):
     """How files are imported."""
 
-    format: Format
-    user: str | None
-    rename: str
-    dry_run: bool
+    format: Literal["auto", "limpet", "penguin", "openai"] = "auto"
+    """What the files are."""
+    user: str | None = None
+    """The user whom the sessions will belong to; else as the file says."""
+    rename: Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)] = ""
+    """Append this to each session's id, for example -copy."""
+    dry_run: Switch = False
+    """Only check, and say what would be done."""
 
 
-def import_files(files: Sequence[str], wanted: ImportCommandOptions, common: CommonOptions) -> int:
-    """Take in the sessions of each file; those that are here already stay as they are."""
-    surface = Output(as_json=common.json, quiet=common.quiet)
+def import_files(*files: str, wanted: ImportOptions = ImportOptions()) -> int:
+    """Import sessions from files. Sessions that are in the store already stay as they are. Repeat it after an interruption.
+
+    Files of `limpet export` are checked whole before anything is written. Also reads OpenAI chats (JSON, or JSONL with
+    a chat or a message a line), and session files of Penguin or folders of them.
+    A store that is named and does not exist is created.
+
+    Example: limpet import ada.jsonl --url state.db --dry-run
+
+    Args:
+        files: The files; of Penguin also folders.
+    """
+    if not files:
+        raise exit_codes.usage_failure("no file was named.", "limpet import --help")
+    surface = Output(wanted)
     for name in files:
         _check_file(name, alone=len(files) == 1)
     if wanted.user is not None:
         # Here, or it would be said of each file.
         checked_id("a user's id", wanted.user)
     started = time.monotonic()
-    made = _trial_import(surface, files, wanted, common)
+    made = _trial_import(surface, files, wanted)
     if made:
         for name, report in made if surface.mode is not OutputMode.JSON else ():
             _print_import(surface, name, report)
     else:
-        made = _import_all(surface, files, wanted, common)
+        made = _import_all(surface, files, wanted)
     if surface.mode is OutputMode.JSON:
         seconds = round(time.monotonic() - started, 3)
-        surface.print_json(_import_document(target.store_name(common.url), made, wanted, seconds))
+        surface.print_json(_import_document(target.store_name(wanted.url), made, wanted, seconds))
     if wanted.dry_run:
         surface.note("Nothing was written (--dry-run).")
     left_out = sum(_is_skipped(report) for _, report in made)
     if left_out:
-        surface.note(f"{left_out:,} of {formatting.quantity(len(made), 'file')} left out.")
+        surface.note(f"{left_out:,} of {output.quantity(len(made), 'file')} left out.")
     return exit_codes.FAILED if left_out else exit_codes.DONE
 
 
-def _import_all(
-    surface: Output, files: Sequence[str], wanted: ImportCommandOptions, common: CommonOptions
-) -> list[tuple[str, Imported]]:
+def _import_all(surface: Output, files: Sequence[str], wanted: ImportOptions) -> list[tuple[str, Imported]]:
     made: list[tuple[str, Imported]] = []
-    with target.open_store(common, create=not wanted.dry_run, writes=not wanted.dry_run) as lp:
+    with target.open_store(wanted, create=not wanted.dry_run, writes=not wanted.dry_run) as lp:
         for name, report in _import_each(surface, lp, files, wanted):
             made.append((name, report))
             if surface.mode is not OutputMode.JSON:
@@ -183,7 +192,7 @@ def _import_all(
 
 
 def _import_each(
-    surface: Output, lp: Limpet, files: Sequence[str], wanted: ImportCommandOptions
+    surface: Output, lp: Limpet, files: Sequence[str], wanted: ImportOptions
 ) -> Iterator[tuple[str, Imported]]:
     for name in files:
         with surface.progress(f"reading {Path(name).name}") as bar:
@@ -192,7 +201,7 @@ def _import_each(
 
 
 def _import_file(
-    lp: Limpet, name: str, wanted: ImportCommandOptions, progress: Callable[[int, int], None], *, alone: bool
+    lp: Limpet, name: str, wanted: ImportOptions, progress: Callable[[int, int], None], *, alone: bool
 ) -> Imported:
     """Import a file. If it can't be, it is left out with its reason; one that is alone raises Failure."""
     try:
@@ -219,7 +228,7 @@ def _import_file(
         return _skipped_file(name, f"it can't be read: {error.strerror}.", wanted)
 
 
-def _skipped_file(name: str, reason: str, wanted: ImportCommandOptions) -> Imported:
+def _skipped_file(name: str, reason: str, wanted: ImportOptions) -> Imported:
     from limpet.admin.foreign_files import SkippedSource  # noqa: PLC0415 - as below
     from limpet.admin.import_ import Imported  # noqa: PLC0415 - as below
 
@@ -227,9 +236,7 @@ def _skipped_file(name: str, reason: str, wanted: ImportCommandOptions) -> Impor
     return Imported(kind, 0, 0, 0, (SkippedSource(name, reason),), dry_run=wanted.dry_run)
 
 
-def _import_document(
-    store: str, made: Sequence[tuple[str, Imported]], wanted: ImportCommandOptions, seconds: float
-) -> Json:
+def _import_document(store: str, made: Sequence[tuple[str, Imported]], wanted: ImportOptions, seconds: float) -> Json:
     return {
         "store": store,
         "dry_run": wanted.dry_run,
@@ -264,10 +271,8 @@ def _print_import(surface: Output, name: str, report: Imported) -> None:
             surface.print_row("note", note)
         return
     glyphs = surface.symbols
-    whole = not report.skipped
-    mark = f"{glyphs.good if whole else glyphs.warn} {name}"
-    surface.console.print(mark, style="bold green" if whole else "bold yellow", end="")
-    surface.console.print(f"   {_import_counts(report)}", soft_wrap=True)
+    mark, style = (glyphs.warn, "bold yellow") if report.skipped else (glyphs.good, "bold green")
+    surface.print_head((f"{mark} {name}", style), f"   {_import_counts(report)}")
     for one in report.skipped[:NOTES_SHOWN]:
         why = one.reason if one.source in one.reason else f"{one.source}: {one.reason}"
         surface.print_facts([(f"  {glyphs.dot} left out", why)])
@@ -280,7 +285,7 @@ def _print_import(surface: Output, name: str, report: Imported) -> None:
 
 def _import_counts(report: Imported) -> str:
     told = [
-        f"{formatting.quantity(report.sessions, 'session')} with {formatting.quantity(report.messages, 'message')}"
+        f"{output.quantity(report.sessions, 'session')} with {output.quantity(report.messages, 'message')}"
         + (" would be imported" if report.dry_run else " imported")
     ]
     if report.already:
@@ -292,32 +297,32 @@ def _import_counts(report: Imported) -> str:
 
 def _check_file(name: str, *, alone: bool) -> None:
     """Refuse what is no file before anything is read, or a store is made; of several, one may be missing."""
-    path = Path(name)
+    path, nothing = Path(name), "Nothing was written."
     if not name:
-        raise exit_codes.CommandFailure(_import_usage_problem("a file's name is empty.", "Name a file."))
+        raise exit_codes.usage_failure("a file's name is empty.", "Name a file.", nothing)
     if (name == "-" and not path.exists()) or (path.exists() and not path.is_file() and not path.is_dir()):
         told = f"{name} is not a file on a disk, and an import reads more than once."
-        raise exit_codes.CommandFailure(_import_usage_problem(told, "Save the pipe to a file first, and name that."))
+        raise exit_codes.usage_failure(told, "Save the pipe to a file first, and name that.", nothing)
     if alone and not path.exists():
-        raise exit_codes.CommandFailure(_missing_file(name))
+        raise exit_codes.failure(
+            exit_codes.NOT_FOUND, "no_file", f"there is no file {name}.", nothing, "Check the path."
+        )
 
 
-def _trial_import(
-    surface: Output, files: Sequence[str], wanted: ImportCommandOptions, common: CommonOptions
-) -> list[tuple[str, Imported]]:
+def _trial_import(surface: Output, files: Sequence[str], wanted: ImportOptions) -> list[tuple[str, Imported]]:
     """Read the files through before a store is made for them; return what came of it if that is all that there is to do.
 
     It is so of a dry run, and if none of them can be imported: those that are damaged leave nothing behind.
     """
     try:
-        target.require_store(target.resolve_store(common.url))
+        target.require_store(target.resolve_store(wanted.url))
     except exit_codes.CommandFailure as failure:
         if failure.problem.code != target.NO_STORE_CODE:
             raise
         from limpet import wiring  # noqa: PLC0415 - only who makes a store so pays for it
 
         with wiring.connect("volatile:") as nowhere:
-            found = list(_import_each(surface, nowhere, files, wanted._replace(dry_run=True)))
+            found = list(_import_each(surface, nowhere, files, replace(wanted, dry_run=True)))
         if wanted.dry_run:
             return found
         if all(_is_skipped(report) for _, report in found):
@@ -330,11 +335,144 @@ def _is_skipped(report: Imported) -> bool:
     return bool(report.skipped) and not report.sessions + report.already
 
 
-def _import_usage_problem(what: str, then: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(exit_codes.USAGE, "usage", what, "Nothing was written.", then)
+def backup_store(copy: CopyTarget, /, *, common: CommonOptions = CommonOptions()) -> None:
+    """Copy the store to a new file. The copy is consistent while other processes write.
+
+    Example: limpet backup monday.db --url state.db
+
+    Args:
+        copy: The new file. Nothing is ever overwritten.
+    """
+    surface = Output(common)
+    url = target.store_name(common.url)
+    if not copy:
+        raise exit_codes.usage_failure("the name of the backup is empty.", "Name a new file.")
+    if (there := urls.local_path(copy)).exists():
+        raise _backup_exists(there, common)
+    started = time.monotonic()
+    with surface.hint_on_interrupt(), target.open_store(common) as lp, surface.progress("copying pages") as bar:
+        made = lp.admin.backup(copy, bar)
+    seconds, size = time.monotonic() - started, made.stat().st_size
+    if surface.mode is OutputMode.JSON:
+        surface.print_json({"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)})
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(copy, size)
+    else:
+        told = f"{output.byte_size(size)}, copied from {url} in {seconds:.1f} s"
+        surface.print_outcome(f"{surface.symbols.good} {copy}", told)
+    surface.note(f"Check it with: {hints.command_line('verify', named=copy)}")
 
 
-def _missing_file(name: str) -> exit_codes.CommandProblem:
-    return exit_codes.CommandProblem(
-        exit_codes.NOT_FOUND, "no_file", f"there is no file {name}.", "Nothing was written.", "Check the path."
+def _backup_exists(path: Path, common: CommonOptions) -> exit_codes.CommandFailure:
+    kind = "folder" if path.is_dir() else "file"
+    held = "" if path.is_dir() else f" of {output.byte_size(path.stat().st_size)}"
+    return exit_codes.failure(
+        exit_codes.UNSAFE,
+        "target_exists",
+        f"{path} exists already.",
+        f"It is a {kind}{held}, and a backup never overwrites.",
+        hints.command_line("backup", named=str(target.free_path_beside(path)), on=common.store_options),
     )
+
+
+def migrate_store(
+    source: str, goal: CopyTarget, /, *, no_verify: NoVerify = False, printing: OutputOptions = OutputOptions()
+) -> int:
+    """Copy a store with all its tenants into another, on any backend, and check the copy. Repeat it after an interruption.
+
+    The target is created if it does not exist; what it holds must be a part of the same log. Other processes may
+    write to the source meanwhile: exit 5 if it has more by the end, and then repeat it.
+
+    Example: limpet migrate state.db postgresql://user@host/database
+
+    Args:
+        source: The store to copy: a path or a URL.
+        goal: The store to copy to: a path or a URL.
+        no_verify: Only compare the ends of the logs.
+    """
+    surface = Output(printing)
+    common = CommonOptions(json=printing.json, quiet=printing.quiet, url=source)
+    started = time.monotonic()
+    with (
+        surface.hint_on_interrupt(),
+        target.open_store(common) as lp,
+        surface.progress("copying and checking events") as bar,
+        _explain_interrupted_copy("migrate", source, goal),
+    ):
+        moved = lp.admin.migrate(_checked_target(goal), verify=not no_verify, progress=bar)
+    _print_copy_result(surface, ("moved", source, goal), moved, time.monotonic() - started)
+    if not moved.behind:
+        surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
+        return exit_codes.DONE
+    late = output.quantity(sum(moved.behind.values()), "event")
+    surface.note(f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(f"{hints.command_line('migrate', goal, named=source)}  (exit {exit_codes.CONFLICT})")
+    return exit_codes.CONFLICT
+
+
+def restore_backup(
+    backup: str, goal: CopyTarget, /, *, no_verify: NoVerify = False, printing: OutputOptions = OutputOptions()
+) -> None:
+    """Copy a backup into a new or empty store, on any backend, and check it. Repeat it after an interruption.
+
+    Into a file: what the list of erasures beside it (TARGET-erased) names is erased again. A server and a folder have
+    no such list: erase there what was erased since the backup was made.
+
+    Example: limpet restore monday.db state.db
+
+    Args:
+        backup: A file that limpet backup made.
+        goal: The new store: a path or a URL. Nothing is ever overwritten.
+        no_verify: Do not check the copy.
+    """
+    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever restores pays for it
+
+    surface = Output(printing)
+    started = time.monotonic()
+    target.require_store(backup)
+    with (
+        surface.hint_on_interrupt(),
+        _explain_interrupted_copy("restore", backup, goal),
+        surface.progress("copying and checking") as bar,
+    ):
+        moved = backup_restore.restore(backup, _checked_target(goal), bar, verify=not no_verify)
+    _print_copy_result(surface, ("restored", backup, goal), moved, time.monotonic() - started)
+    surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
+
+
+@contextlib.contextmanager
+def _explain_interrupted_copy(command: str, source: str, goal: str) -> Iterator[None]:
+    """Let an error that ends a copy say what it leaves, and how to go on."""
+    try:
+        yield
+    except errors.Unavailable as error:
+        problem = exit_codes.problem_of(error)
+        why = "What has come so far is kept; nobody can open the target until all of it is there."
+        before = problem.next.replace("Repeat the command.", "").strip()
+        then = f"{before} Run the same again, it goes on: {hints.command_line(command, goal, named=source)}"
+        raise exit_codes.CommandFailure(problem._replace(why=why, next=then.lstrip(), command=())) from error
+    except errors.Conflict as error:
+        why = "The target is not empty: it has a log of its own. Nothing was changed."
+        raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(why=why)) from error
+    except errors.Error as error:
+        raise exit_codes.CommandFailure(exit_codes.problem_of(error)) from error
+
+
+def _checked_target(goal: str) -> str:
+    if urls.scheme_of(goal) == "volatile":
+        told = "volatile: names a store in the memory of one process; nothing put there would last."
+        raise exit_codes.usage_failure(told, "Name a file, or a server.", code="no_target")
+    return goal
+
+
+def _print_copy_result(surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
+    did, source, goal = (urls.without_password(each) for each in what)
+    if surface.mode is OutputMode.JSON:
+        document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
+        surface.print_json({**document, "seconds": round(seconds, 3)})
+    elif surface.mode is OutputMode.PIPE:
+        surface.print_row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
+    else:
+        checked = "verified" if moved.verified else "not verified"
+        counts = f"{output.quantity(moved.events, 'event')} of {output.quantity(moved.tenants, 'tenant')}"
+        surface.print_outcome(f"{surface.symbols.good} {did}", f"{counts} to {goal}, {checked} ({seconds:.1f} s)")
