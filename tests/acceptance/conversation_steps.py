@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from limpet import Limpet, Message, Session, SessionManager, ToolCallRequest, ToolCallResult
+from limpet import Limpet, Message, Session, ToolCallRequest, ToolCallResult
 from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, RecordedEvent
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 
 
@@ -45,9 +46,9 @@ def engine_of(lp: Limpet) -> Engine:
     return lp._opened.engine
 
 
-def neighbour(lp: Limpet, tenant: str) -> SessionManager:
+def neighbour(lp: Limpet, tenant: str) -> Sessions:
     """Another tenant's manager over the very same store."""
-    return SessionManager.from_engine(engine_of(lp), Settings(tenant=tenant))
+    return Sessions(SessionService(engine_of(lp), Settings(tenant=tenant)))
 
 
 def set_clock(lp: Limpet, now_us: int) -> None:

@@ -11,6 +11,7 @@ from limpet import errors
 from limpet.core.values import ids
 from limpet.runtime.engine import IDLE_TIMES, Engine
 from limpet.sessions.async_sessions import AsyncSession, AsyncSessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.store import ServerStore
@@ -56,7 +57,7 @@ class World:
     def __init__(self) -> None:
         self.driver = Late()
         self.engine = Engine(ServerStore(self.driver), factory=ids.SYSTEM_FACTORY)
-        self.sessions = AsyncSessions(self.engine, Settings())
+        self.sessions = AsyncSessions(Sessions(SessionService(self.engine, Settings())))
 
     async def talks(self, count: int = TASKS) -> list[AsyncSession]:
         talks = [await self.sessions.create_session(f"s{number}") for number in range(count)]
@@ -188,7 +189,7 @@ def test_whose_time_is_over_goes_ahead_again(world: World, monkeypatch: pytest.M
 
 def test_full_sessions_go_on_in_their_turn(world: World):
     async def run() -> list[AsyncSession]:
-        world.sessions = AsyncSessions(world.engine, Settings(max_messages_per_session=3))
+        world.sessions = AsyncSessions(Sessions(SessionService(world.engine, Settings(max_messages_per_session=3))))
         talks = await world.talks()
         for number in range(8):
             await asyncio.gather(*(talk.add_message(say(f"{number}")) for talk in talks))

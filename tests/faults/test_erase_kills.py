@@ -59,7 +59,7 @@ def killed_at(step: int, path: Path, what: dict[str, str]) -> bool:
         try:
             with pytest.MonkeyPatch.context() as patch:
                 lp, steps = limpet.connect(path), Steps(step)
-                store = lp.sessions._engine.store
+                store = lp.sessions._service.engine.store
                 assert isinstance(store, sqlite.SQLiteStore)
                 store._writer.exec_trace = steps
                 for name in ("write", "rename", "sync", "remove"):
@@ -75,7 +75,7 @@ def judge(path: Path, gone: Callable[[limpet.Limpet], bool], home: Path) -> bool
     """Check a store after a crash; return whether the erasure took place."""
     with limpet.connect(path) as lp:
         assert lp.admin.verify().ok
-        assert lp.sessions._engine.store.pending_erasures() is None
+        assert lp.sessions._service.engine.store.pending_erasures() is None
         done = gone(lp)
         lp.admin.rebuild()
         assert gone(lp) == done

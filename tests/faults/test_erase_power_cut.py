@@ -23,7 +23,7 @@ def judge(home: Path, backend: str) -> bool:
     """Open an image; return whether the user is gone."""
     with limpet.connect(recorded_run.url(home, backend)) as lp:
         assert lp.admin.verify().ok
-        assert lp.sessions._engine.store.pending_erasures() is None
+        assert lp.sessions._service.engine.store.pending_erasures() is None
         assert len(lp.sessions.get_session("kept").messages) == 5
         mine = lp.sessions.load_session("mine")
         assert mine is None or [str(m.content) for m in mine.messages] == [SECRET] * 5

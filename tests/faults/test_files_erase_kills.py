@@ -100,7 +100,7 @@ def killed_at(step: int, folder: Path) -> bool:
     if not child:
         try:
             lp, steps = limpet.connect(f"files:{folder}"), Steps(step)
-            store = lp.sessions._engine.store
+            store = lp.sessions._service.engine.store
             assert isinstance(store, FilesStore)
             store._writer.exec_trace = lambda _, sql, __: sql not in VISIBLE or steps()
             for name in ("write", "rename", "sync", "remove"):
@@ -144,7 +144,7 @@ def judge(folder: Path, told: list[str]) -> bool:
             mine = lp.sessions.load_session("mine")
             assert mine is None or len(mine.messages) == 3
             assert lp.admin.verify().faults == ()
-            assert lp.sessions._engine.store.pending_erasures() is None
+            assert lp.sessions._service.engine.store.pending_erasures() is None
             assert mine is not None or found(folder) == []
         if not look:
             # The journal is the truth, and has to say the same alone.

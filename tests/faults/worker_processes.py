@@ -24,7 +24,7 @@ from limpet.jobs.offload import OffloadTask  # noqa: E402
 from limpet.jobs.summaries import SummaryTask  # noqa: E402
 from limpet.jobs.worker import Worker  # noqa: E402
 from limpet.runtime.engine import Engine  # noqa: E402
-from limpet.sessions.manager import Sessions  # noqa: E402
+from limpet.sessions.manager import Sessions, SessionService  # noqa: E402
 from limpet.sessions.requests import Settings  # noqa: E402
 from limpet.stores import sqlite  # noqa: E402
 from limpet.stores.sqlite.store import SQLiteStore  # noqa: E402
@@ -90,7 +90,7 @@ def run(folder: Path, kill: Kill | None, number: int) -> None:
         now_us=lambda: ids.SYSTEM_FACTORY.now_us() + number * HOUR_US, random=ids.SYSTEM_FACTORY.random
     )
     engine = Engine(sqlite.open_store(folder / "state.db"), factory=factory)
-    sessions = Sessions(engine, Settings(), factory)
+    sessions = Sessions(SessionService(engine, Settings(), factory=factory))
     tasks = [
         OffloadTask(engine, Watched(folder / "memory.jsonl", steps)),
         SummaryTask(engine, Writer(sessions, steps, folder)),

@@ -58,7 +58,7 @@ class Walk:
 
     def say(self, name: str) -> None:
         session = self.lp.sessions.get_session(name)
-        session = self.lp.sessions.conversation_end(session.state).id
+        session = self.lp.sessions._service.conversation_end(session.state).id
         session = self.lp.sessions.get_session(session)
         made: list[Message] = []
         waiting = [call.call_id for call in session.state.open_calls]

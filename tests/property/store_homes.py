@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 import limpet
-from limpet import SessionManager
 from limpet.admin.log import Admin, Events
 from limpet.core.values import ids
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.stores.volatile import VolatileStore
 
@@ -18,7 +18,7 @@ from limpet.stores.volatile import VolatileStore
 class Home(Protocol):
     """A store and the managers over it."""
 
-    sessions: SessionManager
+    sessions: Sessions
     events: Events
     admin: Admin
 
@@ -44,8 +44,9 @@ class VolatileHome:
 
     def _open(self) -> None:
         engine = Engine(self._store, factory=ids.SYSTEM_FACTORY, cached_sessions=self._cached)
-        self.sessions = SessionManager.from_engine(engine, self._settings)
-        self.events = Events(engine, self._settings.tenant, self.sessions)
+        service = SessionService(engine, self._settings)
+        self.sessions = Sessions(service)
+        self.events = Events(service)
         self.admin = Admin(engine, self._settings.tenant)
 
     def reopen(self) -> None:

@@ -23,7 +23,7 @@ from limpet.admin.migrate import migrate
 from limpet.core.values import ids
 from limpet.frames.state_index import StateIndex
 from limpet.runtime.engine import Engine
-from limpet.sessions.manager import Sessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.stores.port import Query, Store
 from limpet.stores.volatile import VolatileStore
@@ -54,7 +54,9 @@ class History:
         self._bytes = random.Random(seed)
         self._factory = factory = ids.Factory(now_us=lambda: self.now_us, random=self._random)
         self.engine = Engine(store, factory=factory)
-        self._sessions = {t: Sessions(self.engine, Settings(tenant=t), factory) for t in TENANTS}
+        self._sessions = {
+            t: Sessions(SessionService(self.engine, Settings(tenant=t), factory=factory)) for t in TENANTS
+        }
         self._indexes = {t: StateIndex(self.engine, Settings(tenant=t), factory) for t in TENANTS}
         self._ids: dict[str, list[str]] = {tenant: [] for tenant in TENANTS}
         self._frames: dict[str, list[str]] = {tenant: [] for tenant in TENANTS}

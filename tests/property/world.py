@@ -193,7 +193,7 @@ class World:
         assert (made.projections, made.events) == (len(before), self.home.admin.status()["events"])
 
     def _rows(self) -> list[port.Projection]:
-        engine = self.home.sessions._engine
+        engine = self.home.sessions._service.engine
         return [
             row
             for kind in ("session", "deleted")

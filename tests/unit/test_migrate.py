@@ -10,10 +10,10 @@ from limpet import errors
 from limpet.admin import migrate
 from limpet.core.values import ids
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring.session_manager import SessionManager
 from limpet.wiring.store_opener import open_store
 
 
@@ -32,7 +32,7 @@ def heads_asked(tenants: int) -> int:
     source = Asked()
     engine = Engine(source, factory=ids.SYSTEM_FACTORY)
     for number in range(tenants):
-        SessionManager.from_engine(engine, Settings(tenant=f"t{number}")).create_session("s")
+        Sessions(SessionService(engine, Settings(tenant=f"t{number}"))).create_session("s")
     source.asked = 0
     assert migrate.migrate(source, VolatileStore(), lambda *_: None).tenants == tenants
     return source.asked
@@ -44,7 +44,7 @@ def test_a_tenant_costs_the_same_however_many_there_are():
 
 def made_in(store: VolatileStore, session_id: str) -> None:
     """Have somebody write to a store."""
-    manager = SessionManager.from_engine(Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default"))
+    manager = Sessions(SessionService(Engine(store, factory=ids.SYSTEM_FACTORY), Settings(tenant="default")))
     manager.create_session(session_id)
 
 

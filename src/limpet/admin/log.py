@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from limpet.admin.import_ import Format, Imported
     from limpet.admin.migrate import Migrated
     from limpet.admin.retention import Retained, Retention
-    from limpet.sessions.manager import Sessions
+    from limpet.sessions.manager import SessionService
 LogEvent = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
@@ -43,10 +43,10 @@ def no_progress(done: int, total: int) -> None:
 class Events:
     """The tenant's log, in order."""
 
-    def __init__(self, engine: Engine, tenant: str, sessions: Sessions) -> None:
-        self._engine = engine
-        self._tenant = tenant
-        self._sessions = sessions
+    def __init__(self, service: SessionService) -> None:
+        self._engine = service.engine
+        self._tenant = service.tenant
+        self._service = service
 
     def at(self, position: int) -> Moment:
         """Return the tenant's state at a position of the log, read-only.
@@ -54,7 +54,7 @@ class Events:
         Raises NotFound if the log has no such position.
         """
         self._engine.check()
-        moment = Moment(self._sessions, self._engine, self._tenant, position)
+        moment = Moment(self._service, position)
         if position and not self._engine.store.feed(self._tenant, after=position - 1, limit=1):
             raise errors.NotFound(
                 f"the log has no position {position:,}.",

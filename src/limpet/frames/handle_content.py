@@ -27,7 +27,7 @@ from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.message_cache import LoggedMessage
 from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
-from limpet.sessions.session_view import MessageReader
+from limpet.sessions.session import MessageReader
 from limpet.stores import port
 from limpet.stores.chain import is_notice
 

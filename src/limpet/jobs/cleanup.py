@@ -11,7 +11,7 @@ from limpet.admin.erasure.service import ErasureService
 from limpet.frames.queries import expire_frames
 from limpet.jobs.tasks import Heartbeat, Task
 from limpet.runtime.engine import Engine
-from limpet.sessions.manager import Sessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ExpireTask(Task):
         beat()
         settings = Settings(tenant=tenant)
         if self._idle_s is not None:
-            Sessions(self._engine, settings, self._engine.factory).expire(idle_s=self._idle_s)
+            Sessions(SessionService(self._engine, settings, factory=self._engine.factory)).expire(idle_s=self._idle_s)
         expire_frames(self._engine, tenant, self._engine.now_us())
         more = self._apply_retention(tenant, beat)
         if not more:

@@ -20,7 +20,7 @@ from limpet.jobs.tasks import AttemptFailure, FeedFollower, Heartbeat, Task, att
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX
 from limpet.sessions import windows
-from limpet.sessions.session_view import MessageReader
+from limpet.sessions.session import MessageReader
 from limpet.sessions.windows import Summarizer
 from limpet.stores import port
 
@@ -115,14 +115,14 @@ class SummaryTask(Task):
 
     def _summarize(self, tenant: str, session_id: str) -> None:
         state = self._session_to_summarize(tenant, session_id)
-        out = windows.unsummarized_messages(MessageReader(self._engine, tenant, state), state, written=True) if state else None  # fmt: skip
-        if state is None or out is None:
+        if state is None:
             return
-        language = windows.checked_summary_language(self._summarizer, None, state.policy)
-        text = windows.checked_summary_text(self._summarizer(out.messages, out.previous_text))
-        author = windows.author_of(self._summarizer)
+        out = windows.unsummarized_messages(MessageReader(self._engine, tenant, state), state, self._summarizer, None)
+        if out is None:
+            return
+        text = self._summarizer(out.messages, out.previous_text)
         try:
-            self._engine.run(out.summary_request(tenant, text, language, author))
+            self._engine.run(out.summary_request(tenant, text))
         except (errors.SessionEnded, errors.SessionNotFound):
             return
 

@@ -18,7 +18,7 @@ from limpet.core.values.messages import checked_id
 from limpet.core.values.validation import checked_text
 from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
-from limpet.memory.archive import Archive
+from limpet.memory.archive import Archive, search_with
 from limpet.memory.facts.fact_store import search_terms
 from limpet.memory.index.search import Ranking
 from limpet.memory.port import MemoryEngine
@@ -57,7 +57,7 @@ class Memory:
             raise errors.InvalidRequest("a query is text with at least one word.")
         user, text = self._user(user_id), checked_text(query)
         known = self._engine_of_memory().search(user, text, limit)
-        said = self._archive.search_with(user, text, limit, fact_sources(text, known))
+        said = search_with(self._archive, user, text, limit, fact_sources(text, known))
         return merge_results(text, known, said)[:limit]
 
     def facts(self, user_id: str) -> list[Fact]:

@@ -312,6 +312,11 @@ class _WordHits(msgspec.Struct, frozen=True):
     known: Ranking
 
 
+def search_with(archive: Archive, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
+    """Search for long-term memory, which ranks its facts by the messages that they come from."""
+    return archive._search_with(user, query, limit, known)  # pyright: ignore[reportPrivateUsage] - callers see none of it
+
+
 class Archive:
     """Searches the messages of one tenant. Each search is limited to one user."""
 
@@ -365,7 +370,7 @@ class Archive:
         del found[limit:]
         return found
 
-    def search_with(self, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
+    def _search_with(self, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
         """Return messages that match a query, ranked together with `known`, for example the sources of facts.
 
         The first `limit` are the result. The others show which messages of `known` are in the archive.

@@ -20,7 +20,15 @@ from limpet.core.values.commands import FrameCommandBase, PushFrame
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
 from limpet.runtime import planner
-from limpet.runtime.commit_queue import CommandResult, CommitPipeline, CommitQueue, Ticket, copy_error, in_flight_error
+from limpet.runtime.commit_queue import (
+    CommandResult,
+    CommitPipeline,
+    CommitQueue,
+    Ticket,
+    TicketChannel,
+    copy_error,
+    in_flight_error,
+)
 from limpet.runtime.message_cache import MessageCache, PolicyApplier
 from limpet.runtime.planner import CommandPlan, NeedsCommit, Planner
 from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, decode_tree_event, messages_of, session_stream
@@ -73,6 +81,8 @@ class Engine:
         self.trees = FrameTreeCache(store, cached_trees)
         self._policies = PolicyApplier(self.message_cache)
         self._commits = CommitQueue(self._process, self._commit_pipelined)
+        self.loop_channels: dict[int, TicketChannel] = {}
+        """The channels of the event loops that submit requests, by the id of the loop."""
         self._born = _forks
         self._closed = False
         self._forgot_us = 0

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from limpet.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
-    from limpet.admin.async_log import AsyncBetween, AsyncMessages, AsyncMoment, AsyncPastSession
     from limpet.core.values.context import Fate, Ledger, LedgerEntry
     from limpet.core.values.session_state import (
         CounterCorrection,
@@ -21,10 +20,10 @@ if TYPE_CHECKING:
     )
     from limpet.core.values.validation import Json
     from limpet.core.windows.window import WindowDifference
-    from limpet.sessions.async_sessions import AsyncSessions
+    from limpet.sessions.async_sessions import AsyncBetween, AsyncMessages, AsyncMoment, AsyncPastSession, AsyncSessions
     from limpet.sessions.requests import MessageLike, Page, When, Write
-    from limpet.sessions.session_view import Messages, PendingCall
-    from limpet.sessions.time_travel import Between, Difference, Moment, PastSession
+    from limpet.sessions.session import Messages, PastSession, PendingCall
+    from limpet.sessions.time_travel import Between, Difference, Moment
     from limpet.sessions.windows import AsyncSummarizer, RecordedWindow, Summarizer
 
 __all__ = [
@@ -70,10 +69,8 @@ if not TYPE_CHECKING:
         "limpet.core.values.context",
         "limpet.core.windows.window",
         "limpet.sessions.requests",
-        "limpet.sessions.session_view",
-        "limpet.sessions.windows",
+        "limpet.sessions.session",
         "limpet.sessions.windows",
         "limpet.sessions.time_travel",
         "limpet.sessions.async_sessions",
-        "limpet.admin.async_log",
     )

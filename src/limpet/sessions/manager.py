@@ -1,4 +1,4 @@
-"""The session manager for blocking callers, and its deferred writes.
+"""The session manager for blocking callers, and what it shares with the handles that it returns.
 
 A deferred write is submitted at once and in order. Only the wait for its commit is postponed: until
 `save_session`, eviction, a read, or the next call after the save interval. Its error is raised by
@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -21,17 +21,19 @@ from limpet.core.values.commands import CommandRequest
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
 from limpet.core.values.validation import Json
-from limpet.core.windows.window import Window
 from limpet.runtime import event_reader
-from limpet.runtime.commit_queue import CommandResult, Ticket
+from limpet.runtime.commit_queue import Ticket
 from limpet.runtime.engine import Engine
 from limpet.sessions import requests
 from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
-from limpet.sessions.session import Session, checked_session
-from limpet.sessions.session_view import PendingCall
+from limpet.sessions.session import HandleState, PastSession, PendingCall, Session, checked_session, handle_of
 
 if TYPE_CHECKING:
     from limpet.memory.profile import Bootstrap
+    from limpet.sessions.session_files import SessionFiles, SessionRecovery
+
+RECOVERED_TO_KEY: Final = "recovered_to"
+"""The key of a damaged session's metadata that names its recovery session, as far as it can still be said there."""
 
 
 class DeferredWrites:
@@ -45,13 +47,20 @@ class DeferredWrites:
         self._failed: dict[str, list[BaseException]] = {}
         self._waited_us = 0
 
+    def is_due(self) -> bool:
+        """Return whether the interval is over, so that the next write waits for those before it."""
+        return bool(self._interval_us) and self._engine.now_us() - self._waited_us > self._interval_us
+
+    def settle_if_due(self) -> None:
+        """Wait for every write if the interval is over."""
+        if self.is_due():
+            self._waited_us = self._engine.now_us()
+            self.settle()
+
     def add(self, request: CommandRequest) -> None:
         """Submit a request. Raises instead, once, if an earlier one of its session was refused."""
         session_id = request.session_id
-        now = self._engine.now_us()
-        if self._interval_us and now - self._waited_us > self._interval_us:
-            self._waited_us = now
-            self.settle()
+        self.settle_if_due()
         self._raise(session_id)
         with self._changed:
             ticket = Ticket(request, self)
@@ -105,6 +114,189 @@ class DeferredWrites:
             raise failed[0]
 
 
+class SessionService:
+    """What the manager of one tenant's sessions and its handles share. Callers never see it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        *,
+        factory: ids.Factory = ids.SYSTEM_FACTORY,
+        bootstrap: Bootstrap | None = None,
+        files: SessionFiles | None = None,
+    ) -> None:
+        self.engine = engine
+        self.settings = settings
+        self.tenant = settings.tenant
+        self.requests = requests.SessionRequests(settings, factory)
+        self.deferred = DeferredWrites(engine, settings.auto_save_interval)
+        self.defers = settings.write == "deferred"
+        self.bootstrap = bootstrap
+        self.files = files
+        self.current: Session | None = None
+        self.handles: OrderedDict[str, Session] = OrderedDict()
+        self._mutex = threading.Lock()
+
+    def handle(self, state: SessionState) -> Session:
+        """Return a handle on a session."""
+        return Session(HandleState(self, state))
+
+    def remember(self, session: Session) -> Session:
+        """Make a handle the current one. Beyond max_sessions_in_memory the one used longest ago is dropped."""
+        with self._mutex:
+            session_id = session.id
+            self.current = self.handles[session_id] = session
+            self.handles.move_to_end(session_id)
+            over = len(self.handles) - self.settings.max_sessions_in_memory
+            evicted = [self.handles.popitem(last=False)[0] for _ in range(over)]
+        for session_id in evicted:
+            self.deferred.settle(session_id)
+        return session
+
+    def drop_handles(self, session_ids: Iterable[str]) -> None:
+        """Let go of handles on sessions that are not there any more."""
+        with self._mutex:
+            for session_id in session_ids:
+                self.handles.pop(session_id, None)
+                if self.current is not None and handle_of(self.current).last.id == session_id:
+                    self.current = None
+
+    def find(self, session_id: str) -> SessionState | None:
+        """Return a session's state, its deferred writes included; None if there is none, or it was deleted."""
+        self.engine.check()
+        named = checked_id("a session's id", session_id)
+        self.deferred.wait(named)
+        state = self.engine.states.current(self.tenant, named)
+        return None if state is None or state.hidden else state
+
+    def existing(self, session_id: str) -> SessionState:
+        """Return a session's state; raise SessionNotFound if there is none."""
+        return session_rules.existing_state(self.find(session_id), session_id)
+
+    def execute(self, request: CommandRequest) -> SessionState:
+        """Execute a request after the deferred writes of its session."""
+        self.deferred.wait(request.session_id)
+        return self.engine.run(request).state
+
+    def append(self, request: CommandRequest) -> SessionState | None:
+        """Append for a handle; None if the write is deferred and the state is not known yet."""
+        if self.defers:
+            self.deferred.add(request)
+            return None
+        return self.engine.run(request).state
+
+    def begin(self, request: CommandRequest) -> SessionState:
+        """Begin a session or its next generation, with what is known of its user if that is asked for."""
+        if self.bootstrap is not None:
+            self.engine.check()
+            self.deferred.wait(request.session_id)
+            request = self.bootstrap.with_profile(self.engine, request, self.conversation_end)
+        return self.execute(request)
+
+    def fork(
+        self,
+        session_id: str,
+        at: str | int | None,
+        *,
+        version: int | None = None,
+        new_id: str | None,
+        user_id: str | None = None,
+        title: str | None,
+        metadata: Mapping[str, Json] | None,
+        key: str | None,
+    ) -> Session:
+        """Begin a session that is what another was at a message or a version; it becomes the current one."""
+        request = self.requests.fork(
+            session_id, at, version=version, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
+        )
+        return self.remember(self.handle(self._execute_from_past(request)))
+
+    def rewind(self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None) -> SessionState:
+        """Take a session back to a message."""
+        request = self.requests.rewind(session_id, at, key=key, expected_version=expected_version)
+        return self._execute_from_past(request)
+
+    def _execute_from_past(self, request: CommandRequest) -> SessionState:
+        # The state that it goes on from is read before the write lock is held.
+        self.engine.check()
+        self.deferred.wait(request.session_id)
+        return self.execute(event_reader.prefetch_source_state(self.engine.store, self.engine.states, request))
+
+    def close_pending_calls(self, session_id: str, call_ids: Sequence[str] | None, outcome: str) -> SessionState:
+        """Close open calls (None: all) where the conversation is now."""
+        state = self.conversation_end(self.existing(session_id))
+        message = self.requests.closing_message(state.open_calls, call_ids, outcome)
+        return state if message is None else self.execute(self.requests.add(state.id, [message]))
+
+    def past_session(self, state: SessionState, version: int) -> PastSession:
+        """Return a session as it was at a version; raise NotFound if it was not there."""
+        self.engine.check()
+        if type(cast("object", version)) is not int or version < 1:
+            raise errors.InvalidRequest("a version is a whole number from 1 on.")
+        found = event_reader.fold_at_version(self.engine.store, self.engine.states, self.tenant, state, version)
+        return PastSession(HandleState(self, found))
+
+    def state_after_writes(self, state: SessionState) -> SessionState:
+        """Return the state once deferred writes to its session are through; raise what refused one, once."""
+        self.deferred.wait(state.id)
+        return self.conversation_end(self.find(state.id) or state)
+
+    def conversation_end(self, state: SessionState) -> SessionState:
+        """Return the state of the last session of a conversation."""
+        while following := self.continuation_of(state):
+            state = following
+        return state
+
+    def continuation_of(self, state: SessionState) -> SessionState | None:
+        """Return the newest session that continues another; None if none does."""
+        found = (self.find(session_id) for session_id in reversed(state.continuations))
+        return next((part for part in found if session_rules.is_continuation_of(part, state)), None)
+
+    def is_full(self, state: SessionState) -> bool:
+        """Return whether a session has reached its number of messages."""
+        return session_rules.is_full(state, self.settings.max_messages_per_session)
+
+    def wait_for_writes(self) -> None:
+        """Wait until deferred writes are through; what refused one is told to whoever asks for its session."""
+        self.deferred.settle()
+
+    def load(self, session_id: str) -> Session | None:
+        """Return a handle that recovers on a session, or on its recovery session if it is damaged; None without any."""
+        try:
+            state = self.find(session_id)
+        except errors.Corrupt as error:
+            state = self.recover(session_id, error)
+        if state is not None and RECOVERED_TO_KEY in state.metadata:
+            state = self._recovery().replacement(state) or state
+        return None if state is None else Session(HandleState(self, state, recovers=True))
+
+    def recover(self, session_id: str, damage: errors.Corrupt) -> SessionState:
+        """Recover a session in which damage was found; return its state, or that of its recovery session.
+
+        Raises the damage if it lies elsewhere, or if events are lost at the end of the log.
+        """
+        if isinstance(damage, errors.EventsLost):
+            raise damage
+        recovery = self._recovery()
+        if not recovery.has_complete_recovery(session_id):
+            if recovery.is_sound(session_id):
+                raise damage
+            if recovery.rebuild_from_copy() and recovery.is_sound(session_id):
+                return self.existing(session_id)
+        return recovery.recover(session_id, damage).state
+
+    def _recovery(self) -> SessionRecovery:
+        from limpet.sessions.session_files import SessionRecovery  # noqa: PLC0415 - few programs need it
+
+        return SessionRecovery(Sessions(self), self.engine, self.tenant, self.files)
+
+    def write_file(self, session_id: str) -> None:
+        """Write a session's file, if the store has a folder for such."""
+        if self.files is not None:
+            self.files.write_after_save(self.tenant, session_id)
+
+
 class Sessions:
     """Creates, finds, changes and ends sessions of one tenant.
 
@@ -112,23 +304,32 @@ class Sessions:
     effect and one answer. What a verb returns is on disk.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        settings: Settings,
-        factory: ids.Factory = ids.SYSTEM_FACTORY,
-        bootstrap: Bootstrap | None = None,
-    ) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._bootstrap = bootstrap
-        self._requests = requests.SessionRequests(settings, factory)
-        self._deferred = DeferredWrites(engine, settings.auto_save_interval)
-        self._mutex = threading.Lock()
-        self.current_session: Session | None = None
-        self.sessions: OrderedDict[str, Session] = OrderedDict()
-        self.max_messages_per_session = settings.max_messages_per_session
-        self.max_sessions_in_memory = settings.max_sessions_in_memory
+    def __init__(self, service: SessionService) -> None:
+        self._service = service
+
+    @property
+    def current_session(self) -> Session | None:
+        """The session that was begun or loaded last; None if there is none, or it was deleted."""
+        return self._service.current
+
+    @current_session.setter
+    def current_session(self, session: Session | None) -> None:
+        self._service.current = session
+
+    @property
+    def sessions(self) -> OrderedDict[str, Session]:
+        """The sessions that were begun or loaded last, by id, at most max_sessions_in_memory."""
+        return self._service.handles
+
+    @property
+    def max_messages_per_session(self) -> int:
+        """The number of messages at which a conversation goes on in a new session."""
+        return self._service.settings.max_messages_per_session
+
+    @property
+    def max_sessions_in_memory(self) -> int:
+        """How many sessions `sessions` keeps."""
+        return self._service.settings.max_sessions_in_memory
 
     def create_session(
         self,
@@ -146,15 +347,8 @@ class Sessions:
         Raises DuplicateSession if the id is taken.
         """
         return self._open(
-            self._requests.create(
-                session_id,
-                user_id=user_id,
-                system=system,
-                title=title,
-                metadata=metadata,
-                or_get=False,
-                key=key,
-                policy=policy,
+            self._service.requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, key=key, policy=policy
             )
         )
 
@@ -170,65 +364,28 @@ class Sessions:
     ) -> Session:
         """Return the session by that id, ready for messages; begin it, or its next generation, if need be."""
         return self._open(
-            self._requests.create(
-                session_id,
-                user_id=user_id,
-                system=system,
-                title=title,
-                metadata=metadata,
-                or_get=True,
-                key=None,
-                policy=policy,
+            self._service.requests.create(
+                session_id, user_id=user_id, system=system, title=title, metadata=metadata, or_get=True, policy=policy
             )
         )
 
     def _open(self, request: CommandRequest) -> Session:
-        return self._remember(self._handle(self._run(self.with_profile(request)).state))
-
-    def with_profile(self, request: CommandRequest) -> CommandRequest:
-        """Return a request that begins a session with what is known of its user, if that is asked for."""
-        if self._bootstrap is None:
-            return request
-        self._engine.check()
-        self._deferred.wait(request.session_id)
-        return self._bootstrap.with_profile(self._engine, request, self.conversation_end)
+        return self._service.remember(self._service.handle(self._service.begin(request)))
 
     def load_session(self, session_id: str) -> Session | None:
         """Return the session by that id, which becomes the current one; None if there is none.
 
-        Raises Corrupt if its data is damaged.
+        If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
+        session, which names it and holds every message that could be read, and from then on that one. Loading does not
+        read the whole history: damage further back is met by the first read that comes to it, and the handle goes on
+        in the recovery session then. Raises EventsLost: nothing of what is there is damaged then.
         """
-        found = self._find(session_id)
-        return self._remember(self._handle(found)) if found else None
+        found = self._service.load(session_id)
+        return None if found is None else self._service.remember(found)
 
     def get_session(self, session_id: str) -> Session:
         """Return the session by that id; raise SessionNotFound if there is none. Changes no current session."""
-        return self._handle(session_rules.existing_state(self._find(session_id), session_id))
-
-    def _find(self, session_id: str) -> SessionState | None:
-        self._engine.check()
-        named = checked_id("a session's id", session_id)
-        self._deferred.wait(named)
-        state = self._engine.states.current(self._settings.tenant, named)
-        return None if state is None or state.hidden else state
-
-    def _handle(self, state: SessionState) -> Session:
-        return Session(self, self._engine, self._settings.tenant, state)
-
-    def _remember(self, session: Session) -> Session:
-        with self._mutex:
-            self.current_session = session
-            self.sessions[session.last_known_id] = session
-            self.sessions.move_to_end(session.last_known_id)
-            over = len(self.sessions) - self.max_sessions_in_memory
-            evicted = [self.sessions.popitem(last=False)[0] for _ in range(over)]
-        for session_id in evicted:
-            self._deferred.settle(session_id)
-        return session
-
-    def _run(self, request: CommandRequest) -> CommandResult:
-        self._deferred.wait(request.session_id)
-        return self._engine.run(request)
+        return self._service.handle(self._service.existing(session_id))
 
     def update_session(
         self,
@@ -242,16 +399,15 @@ class Sessions:
         policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> Session:
         """Set the title, set keys of the metadata, remove others. What is not named stays."""
-        request = self._requests.update(
-            session_id,
-            title=title,
-            metadata=metadata,
-            drop_metadata=drop_metadata,
-            key=key,
-            policy=policy,
-            expected_version=expected_version,
-        )
-        return self._handle(self._run(request).state)
+        return self._execute(
+            self._service.requests.update(
+                session_id, title=title, metadata=metadata, drop_metadata=drop_metadata, key=key,
+                expected_version=expected_version, policy=policy,
+            )
+        )  # fmt: skip
+
+    def _execute(self, request: CommandRequest) -> Session:
+        return self._service.handle(self._service.execute(request))
 
     def list_sessions(
         self,
@@ -269,22 +425,15 @@ class Sessions:
 
         Every filter given must hold; `metadata` compares top-level values.
         """
-        self._engine.check()
-        self._deferred.settle()
-        query = self._requests.list_query(
-            limit=limit,
-            offset=offset,
-            cursor=cursor,
-            user_id=user_id,
-            status=status,
-            active_after=active_after,
-            active_before=active_before,
-            metadata=metadata,
-        )
-        rows = self._engine.store.query_projections(
-            self._settings.tenant, msgspec.structs.replace(query, limit=query.limit + 1)
-        )
-        return requests.session_page(rows, limit)
+        service = self._service
+        service.engine.check()
+        service.wait_for_writes()
+        query = requests.list_query(
+            limit=limit, offset=offset, cursor=cursor, user_id=user_id, status=status,
+            active_after=active_after, active_before=active_before, metadata=metadata,
+        )  # fmt: skip
+        one_more = msgspec.structs.replace(query, limit=query.limit + 1)
+        return requests.session_page(service.engine.store.query_projections(service.tenant, one_more), limit)
 
     def add_messages(
         self,
@@ -295,26 +444,31 @@ class Sessions:
         expected_version: int | None = None,
     ) -> Session:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        request = self._requests.add(session_id, messages, key=key, expected_version=expected_version)
-        return self._handle(self._run(request).state)
+        return self._execute(
+            self._service.requests.add(session_id, messages, key=key, expected_version=expected_version)
+        )
 
     def save_session(self, session: Session | None = None) -> bool:
-        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session."""
+        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
+
+        In a folder of files the session's own file is written, too, unless it is long and little is new.
+        """
         chosen = checked_session(session, Session) or self.current_session
         if chosen is None:
             return False
-        self._engine.check()
-        self._deferred.wait(chosen.id)
+        self._service.engine.check()
+        self._service.deferred.wait(chosen.id)
+        self._service.write_file(chosen.id)
         return True
 
     def end_session(self, session_id: str, *, key: str | None = None) -> Session:
         """End the session. Its history stays readable; messages are no longer taken."""
-        return self._handle(self._run(self._requests.end(session_id, EndReason.ENDED, key=key)).state)
+        return self._execute(self._service.requests.end(session_id, key=key))
 
     def reset_session(self, session_id: str, *, system: str | None = None, key: str | None = None) -> Session:
         """End the present generation and begin the next, empty, under the same id."""
-        request = self.with_profile(self._requests.reset(session_id, system=system, key=key))
-        return self._handle(self._run(request).state)
+        request = self._service.requests.reset(session_id, system=system, key=key)
+        return self._service.handle(self._service.begin(request))
 
     def fork_session(
         self,
@@ -333,27 +487,9 @@ class Sessions:
         two know nothing of each other from here on. Title and metadata are the source's unless given.
         Raises MessageNotFound, SessionNotFound, DuplicateSession.
         """
-        request = self._requests.fork(
+        return self._service.fork(
             session_id, at, new_id=new_id, user_id=user_id, title=title, metadata=metadata, key=key
         )
-        return self._open(self.prefetch_source_state(request))
-
-    def fork_version(
-        self,
-        session_id: str,
-        version: int,
-        *,
-        new_id: str | None,
-        title: str | None,
-        metadata: Mapping[str, Json] | None,
-        key: str | None,
-    ) -> Session:
-        """Fork for a handle on a session as it was."""
-        request = self._requests.fork(
-            session_id, None, version=version, new_id=new_id, user_id=None, title=title,
-            metadata=metadata, key=key,
-        )  # fmt: skip
-        return self._open(self.prefetch_source_state(request))
 
     def rewind_session(
         self, session_id: str, at: str | int, *, key: str | None = None, expected_version: int | None = None
@@ -363,40 +499,27 @@ class Sessions:
         `at` is the message's id, or its number from 1 on. Nothing is deleted: `session.at(version)` and
         `events.at(position)` show what was. Title and metadata stay. Raises MessageNotFound, SessionEnded.
         """
-        request = self._requests.rewind(session_id, at, key=key, expected_version=expected_version)
-        return self._handle(self._run(self.prefetch_source_state(request)).state)
-
-    def prefetch_source_state(self, request: CommandRequest) -> CommandRequest:
-        """Return the request of a fork or a rewind with what can be found out before its turn."""
-        self._engine.check()
-        self._deferred.wait(request.session_id)
-        return event_reader.prefetch_source_state(self._engine.store, self._engine.states, request)
+        return self._service.handle(self._service.rewind(session_id, at, key=key, expected_version=expected_version))
 
     def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
         """Delete the session: no verb finds it any more. False if there was none."""
         try:
-            self._run(self._requests.end(session_id, EndReason.DELETED, key=key))
+            self._service.execute(self._service.requests.end(session_id, reason=EndReason.DELETED, key=key))
         except errors.SessionNotFound:
             return False
-        self.drop_handles([session_id])
+        self._service.drop_handles([session_id])
+        self._service.write_file(session_id)
         return True
-
-    def drop_handles(self, session_ids: Sequence[str]) -> None:
-        """Let go of handles on sessions that are not there any more."""
-        with self._mutex:
-            for session_id in session_ids:
-                self.sessions.pop(session_id, None)
-                if self.current_session is not None and self.current_session.last_known_id == session_id:
-                    self.current_session = None
 
     def expire(self, now: When | None = None, *, idle_s: float = limits.IDLE_TIMEOUT_S) -> list[str]:
         """End every session that nobody touched for `idle_s` seconds; return their ids."""
-        self._engine.check()
-        self._deferred.settle()
-        cutoff = requests.idle_cutoff_us(now, self._engine.now_us, idle_s)
+        service = self._service
+        service.engine.check()
+        service.wait_for_writes()
+        cutoff = requests.idle_cutoff_us(now, service.engine.now_us, idle_s)
         seen, ended = set[str](), list[str]()
         while True:
-            rows = self._engine.store.query_projections(self._settings.tenant, requests.idle_sessions_query(cutoff))
+            rows = service.engine.store.query_projections(service.tenant, requests.idle_sessions_query(cutoff))
             fresh = [row.id for row in rows if row.id not in seen]
             if not fresh:
                 return ended
@@ -406,27 +529,22 @@ class Sessions:
     def _end_if_idle(self, session_id: str, cutoff: int) -> bool:
         """End a session that is still idle; False if it was touched, ended or deleted meanwhile."""
         try:
-            request = self._requests.end(session_id, EndReason.TIMEOUT, idle_since_us=cutoff)
-            return self._run(request).state.end_reason is EndReason.TIMEOUT
+            request = self._service.requests.end(session_id, reason=EndReason.TIMEOUT, idle_since_us=cutoff)
+            return self._service.execute(request).end_reason is EndReason.TIMEOUT
         except errors.SessionNotFound:
             return False
 
     def check_session_boundary(self, session: Session | None = None) -> bool:
         """Whether the session (None: the current one) has reached its number of messages."""
         chosen = session or self.current_session
-        return chosen is not None and self.is_at_boundary(chosen.state)
-
-    def is_at_boundary(self, state: SessionState) -> bool:
-        """Whether a state has reached the number of messages of a session."""
-        return session_rules.is_full(state, self.max_messages_per_session)
+        return chosen is not None and self._service.is_full(chosen.state)
 
     def create_continuation_session(self, source_session: Session | None = None, *, key: str | None = None) -> Session:
         """Go on in a new session that begins with the system and context messages of the source."""
         chosen = source_session or self.current_session
         if chosen is None:
             raise errors.NoCurrentSession
-        answer = self._run(self._requests.continue_(chosen.id, key=key))
-        return self._remember(self._handle(answer.state))
+        return self._service.remember(self._execute(self._service.requests.continue_(chosen.id, key=key)))
 
     def pending_calls(self, session_id: str) -> list[PendingCall]:
         """Return the tool calls that have no result yet, wherever the conversation is now."""
@@ -436,69 +554,28 @@ class Sessions:
         self, session_id: str, *, call_ids: Sequence[str] | None = None, outcome: str = UNKNOWN_OUTCOME
     ) -> Session:
         """Close open calls (None: all) with an error result that says so; the session goes on."""
-        state = self.conversation_end(session_rules.existing_state(self._find(session_id), session_id))
-        message = self._requests.closing_message(state.open_calls, call_ids, outcome)
-        if message is None:
-            return self._handle(state)
-        return self.add_messages(state.id, [message])
+        return self._service.handle(self._service.close_pending_calls(session_id, call_ids, outcome))
 
     def session_chain(self, session_id: str) -> list[Session]:
         """Return every session of the conversation, first to last, each once."""
-        state = session_rules.existing_state(self._find(session_id), session_id)
-        chain = [state]
+        service = self._service
+        chain = [service.existing(session_id)]
         while before := self._before(chain[0]):
             chain.insert(0, before)
-        while following := self._following(chain[-1]):
+        while following := service.continuation_of(chain[-1]):
             chain.append(following)
-        return [self._handle(part) for part in chain]
+        return [service.handle(part) for part in chain]
 
     def _before(self, state: SessionState) -> SessionState | None:
-        found = self._find(state.continued_from) if state.continued_from else None
+        found = self._service.find(state.continued_from) if state.continued_from else None
         return found if found and session_rules.is_continuation_of(state, found) else None
-
-    def _following(self, state: SessionState) -> SessionState | None:
-        found = (self._find(session_id) for session_id in reversed(state.continuations))
-        return next((part for part in found if session_rules.is_continuation_of(part, state)), None)
 
     def chain_tokens(self, session_id: str) -> int:
         """Return the tokens of the whole conversation; what was carried over counts once."""
         chain = self.session_chain(session_id)
         return sum(session.state.tokens - session.state.carried_tokens for session in chain)
 
-    def append_for_handle(
-        self,
-        session: Session,
-        messages: Iterable[MessageLike],
-        *,
-        key: str | None,
-        expected_version: int | None,
-        window: Window | None,
-        usage: int | None,
-    ) -> SessionState | None:
-        """Append for a handle; None if the write is deferred and the state is not known yet."""
-        request = self._requests.add(
-            session.last_known_id, messages, key=key, expected_version=expected_version, window=window, usage=usage
-        )  # fmt: skip
-        if self._settings.write == "deferred":
-            self._deferred.add(request)
-            return None
-        return self._engine.run(request).state
 
-    def state_after_writes(self, state: SessionState) -> SessionState:
-        """Return the state once deferred writes to its session are through; raise what refused one, once."""
-        self._deferred.wait(state.id)
-        return self.conversation_end(self._find(state.id) or state)
-
-    def conversation_end(self, state: SessionState) -> SessionState:
-        """Return the state of the last session of a conversation."""
-        while following := self._following(state):
-            state = following
-        return state
-
-    def wait_for_writes(self) -> None:
-        """Wait until deferred writes are through; what refused one is told to whoever asks for its session."""
-        self._deferred.settle()
-
-    def flush(self) -> None:
-        """Wait for every deferred write; raise the first error among them."""
-        self._deferred.wait_all()
+def service_of(sessions: Sessions) -> SessionService:
+    """Return what a manager shares with its handles, for the client and the async face."""
+    return sessions._service  # pyright: ignore[reportPrivateUsage] - callers of a manager see none of it

@@ -112,8 +112,9 @@ class SessionRequests:
         )
 
     def create(
-        self, session_id: str | None, *, user_id: str | None, system: str | None, title: str | None,
-        metadata: Mapping[str, Json] | None, or_get: bool, key: str | None, policy: WindowPolicy | None = None,
+        self, session_id: str | None = None, *, user_id: str | None = None, system: str | None = None,
+        title: str | None = None, metadata: Mapping[str, Json] | None = None, or_get: bool = False,
+        key: str | None = None, policy: WindowPolicy | None = None,
     ) -> c.CommandRequest:  # fmt: skip
         """A request that begins a session."""
         command = c.CreateSession(
@@ -150,8 +151,8 @@ class SessionRequests:
         session_id: str,
         values: Iterable[MessageLike],
         *,
-        key: str | None,
-        expected_version: int | None,
+        key: str | None = None,
+        expected_version: int | None = None,
         window: Window | None = None,
         usage: int | None = None,
     ) -> c.CommandRequest:
@@ -171,9 +172,9 @@ class SessionRequests:
         return self._request(command, key, expected_version)
 
     def update(
-        self, session_id: str, *, title: str | None | msgspec.UnsetType, metadata: Mapping[str, Json] | None,
-        drop_metadata: Sequence[str], key: str | None, expected_version: int | None,
-        policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
+        self, session_id: str, *, title: str | None | msgspec.UnsetType = msgspec.UNSET,
+        metadata: Mapping[str, Json] | None = None, drop_metadata: Sequence[str] = (), key: str | None = None,
+        expected_version: int | None = None, policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> c.CommandRequest:  # fmt: skip
         """A request that changes title, metadata or policy."""
         if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
@@ -188,7 +189,12 @@ class SessionRequests:
         return self._request(command, key, expected_version)
 
     def end(
-        self, session_id: str, reason: EndReason, *, idle_since_us: int | None = None, key: str | None = None
+        self,
+        session_id: str,
+        *,
+        reason: EndReason = EndReason.ENDED,
+        idle_since_us: int | None = None,
+        key: str | None = None,
     ) -> c.CommandRequest:
         """A request that ends a session."""
         named = checked_id("a session's id", session_id)
@@ -245,30 +251,31 @@ class SessionRequests:
         results = [ToolCallResult(call_id, outcome, is_error=True) for call_id in chosen]
         return Message("tool", tool_results=results, metadata={"type": "outcome_unknown"})
 
-    def list_query(
-        self, *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
-        active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
-    ) -> port.Query:  # fmt: skip
-        """A page of the session listing."""
-        if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
-            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
-        if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
-            raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
-        if user_id is not None:
-            user_id = checked_id("a user's id", user_id)
-        if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
-            raise errors.InvalidRequest("status is 'active' or 'ended'.")
-        return port.Query(
-            kind=state_cache.SESSION_KIND,
-            owner=user_id,
-            status=status,
-            since_us=moment_us(active_after),
-            until_us=moment_us(active_before),
-            terms=_filter_terms(EMPTY if metadata is None else metadata),
-            after=_decode_cursor(cursor) if cursor is not None else None,
-            offset=offset,
-            limit=limit,
-        )
+
+def list_query(
+    *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
+    active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
+) -> port.Query:  # fmt: skip
+    """A page of the session listing."""
+    if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
+        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+    if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
+        raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
+    if user_id is not None:
+        user_id = checked_id("a user's id", user_id)
+    if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
+        raise errors.InvalidRequest("status is 'active' or 'ended'.")
+    return port.Query(
+        kind=state_cache.SESSION_KIND,
+        owner=user_id,
+        status=status,
+        since_us=moment_us(active_after),
+        until_us=moment_us(active_before),
+        terms=_filter_terms(EMPTY if metadata is None else metadata),
+        after=_decode_cursor(cursor) if cursor is not None else None,
+        offset=offset,
+        limit=limit,
+    )
 
 
 def _checked_message_reference(at: str | int) -> str | int:

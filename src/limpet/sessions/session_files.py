@@ -16,7 +16,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -37,13 +37,9 @@ from limpet.core.values.validation import Json, thaw
 from limpet.runtime import event_reader, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_events, session_stream
-from limpet.sessions.session import Session
-from limpet.sessions.session_view import MessageReader, Messages
+from limpet.sessions.manager import RECOVERED_TO_KEY, Sessions
+from limpet.sessions.session import MessageReader, Messages, Session
 from limpet.stores.port import ReadableDocuments, StoredEvent
-
-if TYPE_CHECKING:
-    from limpet.sessions.manager import Sessions
-
 
 _log = logging.getLogger("limpet.files")
 
@@ -298,9 +294,6 @@ def _index_row(tenant: str, state: SessionState) -> dict[str, Json]:
 
 COMPLETE_KEY: Final = "recovery"
 """The key of a recovery session's metadata that says that it is complete, and how."""
-
-RECOVERED_TO_KEY: Final = "recovered_to"
-"""The key of a damaged session's metadata that names its recovery session, as far as it can still be said there."""
 
 
 def recovery_id(session_id: str) -> str:

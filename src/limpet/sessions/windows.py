@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -12,7 +11,6 @@ from limpet import errors, limits
 from limpet.core.rules.session_rules import ALWAYS_VISIBLE_CATEGORIES
 from limpet.core.values import commands as c
 from limpet.core.values import ids
-from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import CompactionLevel, WindowSelection, has_high_priority
 from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
 from limpet.core.values.messages import Message, checked_id
@@ -28,11 +26,11 @@ from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.message_cache import CorrectedCounter, WindowInput, counter_of
 from limpet.runtime.state_cache import decode_session_events, messages_of, session_stream
 from limpet.sessions.requests import checked_policy
-from limpet.sessions.session_view import MessageReader, SessionView
 from limpet.stores import port
 
 if TYPE_CHECKING:
     from limpet import tokens
+    from limpet.sessions.session import MessageReader
 
 
 Summarizer = Callable[[Sequence[Message], str | None], str]
@@ -80,13 +78,16 @@ def trim_request(tenant: str, state: SessionState, policy: WindowPolicy) -> c.Co
 class UnsummarizedMessages(msgspec.Struct, frozen=True):
     """Messages of a session that cuts have taken out and no summary stands for, and the summary before.
 
-    For a summary that somebody writes (`known` is the last such), one that was taken out of what was said is none.
+    `author` is who writes it; None: it is made of sentences of the messages. For an author, a summary that was made of
+    sentences is none.
     """
 
     state: SessionState
     messages: Sequence[Message]
     previous: Summary | None
     last: int
+    language: str
+    author: str | None
 
     @property
     def after(self) -> int:
@@ -98,17 +99,19 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
         """The text of the summary before, if there is one."""
         return self.previous.text if self.previous else None
 
-    def summary_request(self, tenant: str, text: str | None, language: str, author: str = "") -> c.CommandRequest:
-        """A request that puts a summary in their place: this text of an author's, or one taken out of what they say.
+    def summary_request(self, tenant: str, text: object) -> c.CommandRequest:
+        """A request that puts a summary in their place: the author's text, or, without an author, sentences of them.
 
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
         """
         known, first = self.previous, self.after + 1
         policy = self.state.policy or WindowPolicy(budget=self._budget)
-        prefix = policy.summary_prefix
-        made = self._extracted_text(language, prefix) if text is None else summaries.with_prefix(text, language, prefix)
+        if self.author is None:
+            made = self._extracted_text(policy.summary_prefix)
+        else:
+            made = summaries.with_prefix(checked_summary_text(text), self.language, policy.summary_prefix)
         score, missing = summaries.recall_score(self.messages, made, self.previous_text or "")
-        if text is not None and score < policy.recall:
+        if self.author is not None and score < policy.recall:
             raise errors.SummaryRefused(
                 f"the summary has {score:.0%} of the names, numbers and identifiers; {policy.recall:.0%} are asked for.",
                 hint="What stood before stands. Have it written again, with what is missing.",
@@ -119,7 +122,7 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
             self.last,
             made,
             self.messages[-1].timestamp,
-            author="" if text is None else author,
+            author=self.author or "",
             recall=score,
         )
         measure = message_cache.policy_counter(policy, self.state.corrections)
@@ -144,22 +147,26 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
     def _budget(self) -> int:
         return self.state.cut.budget if self.state.cut else 1
 
-    def _extracted_text(self, language: str, prefix: str | None) -> str:
+    def _extracted_text(self, prefix: str | None) -> str:
         numbers, chars = [(self.after + 1, self.last)], int(self._budget * limits.SUMMARY_SHARE) * 2
         return summaries.summarise_messages(
-            self.messages, numbers, chars=chars, language=language, prefix=prefix, before=self.previous
+            self.messages, numbers, chars=chars, language=self.language, prefix=prefix, before=self.previous
         ).text  # fmt: skip
 
 
-def unsummarized_messages(reader: MessageReader, state: SessionState, *, written: bool) -> UnsummarizedMessages | None:
-    """Return what could be summarised of a session, by somebody who writes it or not; None if nothing could."""
-    known = state.written if written else state.summary
+def unsummarized_messages(
+    reader: MessageReader, state: SessionState, summarizer: object, language: str | None
+) -> UnsummarizedMessages | None:
+    """Return what a summariser (None: none) could summarise of a session; None if there is nothing."""
+    chosen = checked_summary_language(summarizer, language, state.policy)
+    known = state.summary if summarizer is None else state.written
     after = known.last if known else 0
     last = state.cut.first - 1 if state.cut else 0
     found = reader.slice(slice(after, last)) if after < last else []
     # What stays in every window needs no summary.
     said = [m for m in found if m.category not in ALWAYS_VISIBLE_CATEGORIES and not has_high_priority(m.metadata)]
-    return UnsummarizedMessages(state, said, known, last) if said else None
+    author = None if summarizer is None else _author_of(summarizer)
+    return UnsummarizedMessages(state, said, known, last, chosen, author) if said else None
 
 
 def needs_written_summary(state: SessionState) -> bool:
@@ -190,7 +197,7 @@ def expand_summary(
     return reader.slice(slice(first - 1, last))
 
 
-def author_of(summarizer: object) -> str:
+def _author_of(summarizer: object) -> str:
     """Return the name under which a summariser's texts are kept: its own, or that of its function."""
     named = getattr(summarizer, "name", None) or getattr(summarizer, "__name__", None)
     return str(named or type(summarizer).__name__)[: limits.ID_BYTES_MAX // 4]
@@ -397,189 +404,6 @@ class RecordedMessages:
         return messages[: last - first + 1]
 
 
-class WindowVerbs(SessionView):
-    """A handle that makes windows, for blocking callers."""
-
-    __slots__ = ()
-
-    def window(
-        self,
-        budget: int | None = None,
-        *,
-        model: str | None = None,
-        counter: str | tokens.Counter | None = None,
-        tools: Sequence[Mapping[str, Json]] = (),
-        reserve: int | None = None,
-        min_compaction: CompactionLevel = CompactionLevel.NONE,
-        stable: bool = True,
-    ) -> Window:
-        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
-
-        What is not given is as the session's policy has it; without one, a budget has to be. Counted as
-        `model` does, or by a `counter`, which may be a name; the definitions of `tools` and a `reserve`
-        for the answer come out of the budget, one after the other; the policy's reserve is for both.
-        A `stable` window keeps its beginning for many appends, so that providers can cache it; otherwise
-        it is as full as can be. Raises ContextOverflow if what must be there does not fit.
-        """
-        wish = WindowArguments(
-            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
-            min_compaction=min_compaction, stable=stable,
-        )  # fmt: skip
-        return self._read_or_recover(lambda state: make_session_window(self._engine, self._tenant, state, wish))
-
-    def window_of(self, message_id: str) -> Window:
-        """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
-
-        Raises MessageNotFound, or NotFound if no window was.
-        """
-        return self._read_or_recover(
-            lambda state: rebuild_message_window(self._engine, self._tenant, state, message_id)
-        )
-
-    def set_policy(self, policy: WindowPolicy | None) -> Self:
-        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = self._engine.run(policy_request(self._tenant, self.state, policy)).state
-        return self
-
-    def trimmed(
-        self,
-        budget: int | None = None,
-        *,
-        model: str | None = None,
-        counter: str | None = None,
-        summary: str | None = None,
-    ) -> Self:
-        """Return a new handle on the session, whose windows of up to `budget` tokens begin later.
-
-        The oldest turns go, until the rest fits; with `summary`, a language, a summary stands for them.
-        Nothing is deleted: this handle stays as it is, and every message can still be read. What is not
-        given is as the session's policy has it.
-        """
-        policy = trim_policy(self.policy, budget, model, counter, summary)
-        made = copy.copy(self)
-        made._state = self._engine.run(trim_request(self._tenant, self.state, policy)).state
-        return made
-
-    def summarize(self, summarizer: Summarizer | None = None, *, language: str | None = None) -> Self:
-        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
-
-        `summarizer` gets them, and the text of the summary before (or None), and returns the new text,
-        which stands for all of it; without one, sentences are taken out of what was said. For a
-        summariser, messages have no summary yet that only has such sentences. Messages may be
-        added meanwhile. Raises Conflict if somebody else summarised first, SummaryRefused if the text has
-        less of the names and numbers than the policy's `recall`; nothing is changed then, nor if the
-        summariser fails. It begins with the words of `language` (else the summariser's own, else the
-        policy's, else English), or with the policy's `summary_prefix`.
-        """
-        language = checked_summary_language(summarizer, language, self.policy)
-        out = self._read_or_recover(
-            lambda state: unsummarized_messages(self._reader_of(state), state, written=summarizer is not None)
-        )
-        if out is not None:
-            text, author = None, ""
-            if summarizer is not None:
-                text = checked_summary_text(summarizer(out.messages, out.previous_text))
-                author = author_of(summarizer)
-            request = out.summary_request(self._tenant, text, language, author)
-            self._state = self._engine.run(request).state
-        return self
-
-    def expand(self, first: Summary | int | None = None, last: int | None = None) -> list[Message]:
-        """Return the messages that a summary stands for (None: the live one), or those from number to number.
-
-        Raises NotFound if there is no summary of messages here, InvalidRequest for numbers that there are not.
-        """
-        return self._read_or_recover(lambda state: expand_summary(self._reader_of(state), state, first, last))
-
-
-class AsyncWindowVerbs(SessionView):
-    """The same, awaited."""
-
-    __slots__ = ()
-
-    async def window(
-        self,
-        budget: int | None = None,
-        *,
-        model: str | None = None,
-        counter: str | tokens.Counter | None = None,
-        tools: Sequence[Mapping[str, Json]] = (),
-        reserve: int | None = None,
-        min_compaction: CompactionLevel = CompactionLevel.NONE,
-        stable: bool = True,
-    ) -> Window:
-        """Return what a model should see of the conversation now: at most `budget` tokens, calls whole.
-
-        The arguments are those of the blocking verb.
-        """
-        wish = WindowArguments(
-            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
-            min_compaction=min_compaction, stable=stable,
-        )  # fmt: skip
-        # Imported here: asyncio takes longer to import than all of Limpet.
-        import asyncio  # noqa: PLC0415
-
-        return await asyncio.to_thread(make_session_window, self._engine, self._tenant, self.state, wish)
-
-    async def window_of(self, message_id: str) -> Window:
-        """Return what the model had seen that said a message, byte for byte, if it was recorded with it."""
-        import asyncio  # noqa: PLC0415
-
-        return await asyncio.to_thread(rebuild_message_window, self._engine, self._tenant, self.state, message_id)
-
-    async def set_policy(self, policy: WindowPolicy | None) -> Self:
-        """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._state = await self._run_request(policy_request(self._tenant, self.state, policy))
-        return self
-
-    async def trimmed(
-        self,
-        budget: int | None = None,
-        *,
-        model: str | None = None,
-        counter: str | None = None,
-        summary: str | None = None,
-    ) -> Self:
-        """Return a new handle on the session, whose windows of up to `budget` tokens begin later."""
-        policy = trim_policy(self.policy, budget, model, counter, summary)
-        made = copy.copy(self)
-        made._state = await self._run_request(trim_request(self._tenant, self.state, policy))
-        return made
-
-    async def summarize(
-        self, summarizer: Summarizer | AsyncSummarizer | None = None, *, language: str | None = None
-    ) -> Self:
-        """Put a summary in the place of messages that cuts have taken out and none stands for yet.
-
-        A summariser that is not async runs in a thread.
-        """
-        import asyncio  # noqa: PLC0415
-
-        language = checked_summary_language(summarizer, language, self.policy)
-        out = await asyncio.to_thread(unsummarized_messages, self._reader(), self.state, written=summarizer is not None)
-        if out is not None:
-            text, author = None, ""
-            if summarizer is not None:
-                said = await asyncio.to_thread(summarizer, out.messages, out.previous_text)
-                text = checked_summary_text(await said if isinstance(said, Awaitable) else said)
-                author = author_of(summarizer)
-            request = await asyncio.to_thread(out.summary_request, self._tenant, text, language, author)
-            self._state = await self._run_request(request)
-        return self
-
-    async def expand(self, first: Summary | int | None = None, last: int | None = None) -> list[Message]:
-        """Return the messages that a summary stands for (None: the live one), or those from number to number."""
-        import asyncio  # noqa: PLC0415
-
-        return await asyncio.to_thread(expand_summary, self._reader(), self.state, first, last)
-
-    async def _run_request(self, request: CommandRequest) -> SessionState:
-        import asyncio  # noqa: PLC0415
-
-        answer = await asyncio.to_thread(self._engine.run, request)
-        return answer.state
-
-
 class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
     """What the log says of a recorded window; `window_of(message_id)` makes the window itself again.
 
@@ -686,43 +510,3 @@ def list_recorded_windows(
         if len(made) == limit:
             break
     return made
-
-
-class RecordedWindowVerbs(WindowVerbs):
-    """A handle that finds recorded windows, for blocking callers."""
-
-    __slots__ = ()
-
-    def recorded_windows(self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None) -> list[RecordedWindow]:
-        """Return what was recorded of windows, newest first; those before an event, if one is given."""
-        return self._read_or_recover(
-            lambda state: list_recorded_windows(self._engine, self._tenant, state, limit, before)
-        )
-
-    def recorded_window(self, version: int) -> RecordedWindow:
-        """Return what was recorded with an event: the window's own, or that of the answer right after it.
-
-        Raises WindowNotFound, which names the nearest events that have one.
-        """
-        return self._read_or_recover(lambda state: find_recorded_window(self._engine, self._tenant, state, version))
-
-
-class AsyncRecordedWindowVerbs(AsyncWindowVerbs):
-    """The same, awaited."""
-
-    __slots__ = ()
-
-    async def recorded_windows(
-        self, limit: int = limits.RECORDED_PAGE, *, before: int | None = None
-    ) -> list[RecordedWindow]:
-        """Return what was recorded of windows, newest first; those before an event, if one is given."""
-        # Imported here: asyncio takes longer to import than all of Limpet.
-        import asyncio  # noqa: PLC0415
-
-        return await asyncio.to_thread(list_recorded_windows, self._engine, self._tenant, self.state, limit, before)
-
-    async def recorded_window(self, version: int) -> RecordedWindow:
-        """Return what was recorded with an event: the window's own, or that of the answer right after it."""
-        import asyncio  # noqa: PLC0415
-
-        return await asyncio.to_thread(find_recorded_window, self._engine, self._tenant, self.state, version)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from limpet import errors, limits
 from limpet.admin.log import Admin, Events
@@ -19,10 +19,11 @@ from limpet.frames.state_index import StateIndex
 from limpet.llm.port import Model
 from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors.embedder import Embedder
+from limpet.sessions.manager import SessionService
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.windows import Summarizer
 from limpet.wiring.background import Background, BackgroundOptions
-from limpet.wiring.session_manager import SessionManager
+from limpet.wiring.session_manager import ClientSessions, SessionManager
 from limpet.wiring.store_opener import StoreHandle, open_store
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from limpet.memory.archive import Archive
     from limpet.wiring.async_client import PendingConnection
 
-T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Limpet:
@@ -42,13 +43,13 @@ class Limpet:
         self._opened = opened
         self._background = background
         self._tenant = settings.tenant
-        self.sessions = SessionManager.from_engine(
-            engine, settings, background.bootstrap, opened.start_files(settings.auto_save_interval)
-        )
+        files = opened.start_files(settings.auto_save_interval)
+        self._service = SessionService(engine, settings, bootstrap=background.bootstrap, files=files)
+        self.sessions: SessionManager = ClientSessions(self._service)
         self.index = StateIndex(engine, settings)
-        self.events = Events(engine, settings.tenant, self.sessions)
-        self._erasing = background.erasure_service(settings.tenant, self.sessions)
-        retaining = functools.partial(background.retention, settings.tenant, self.sessions)
+        self.events = Events(self._service)
+        self._erasing = background.erasure_service(settings.tenant, self._service)
+        retaining = functools.partial(background.retention, settings.tenant, self._service)
         self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             self._erasing.finish_local()
@@ -58,7 +59,7 @@ class Limpet:
     @functools.cached_property
     def archive(self) -> Archive:
         """Everything that was said, to be searched. Loaded and opened when it is first used."""
-        return self._background.archive(self._tenant, self.sessions.wait_for_writes)
+        return self._background.archive(self._tenant, self._service.wait_for_writes)
 
     @functools.cached_property
     def memory(self) -> Memory:
@@ -82,7 +83,7 @@ class Limpet:
         with contextlib.ExitStack() as closing:
             closing.callback(self._opened.close)
             closing.callback(self._background.close)
-            self.sessions.flush()
+            self._service.deferred.wait_all()
 
     def __enter__(self) -> Limpet:
         return self
@@ -131,66 +132,52 @@ def connect(
     `worker`, by a thread of this process; otherwise by `lp.worker()` or `limpet worker`.
     Raises a typed error that names the fix; the store is left as it was.
     """
-    extras = BackgroundOptions.from_arguments(locals())
-    settings = Settings(
-        tenant=tenant,
-        max_messages_per_session=max_messages_per_session,
-        max_sessions_in_memory=max_sessions_in_memory,
-        auto_save_interval=auto_save_interval,
-        write=write,
-        policy=policy,
-    )
-    opened = StoreHandle(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
-    return _make_client(Limpet, opened, settings, extras)
+    return _checked_opening(locals())()
 
 
 def connect_for_reading(url: str | Path, *, tenant: str = "default") -> Limpet:
     """Open a store as `connect` does, for who only looks: no files of sessions are written."""
     opened = StoreHandle(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
-    return _make_client(Limpet, opened, Settings(tenant=tenant), BackgroundOptions())
+    return _client_of(opened, Settings(tenant=tenant), BackgroundOptions())
 
 
-def connect_async(
-    url: str | Path = "state.db",
-    *,
-    tenant: str = "default",
-    max_messages_per_session: int = 5000,
-    cached_sessions: int = limits.CACHED_SESSIONS,
-    cached_trees: int | None = None,
-    policy: WindowPolicy | None = None,
-    memory: MemoryEngine | bool | None = None,
-    bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
-    bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
-    bootstrap_language: str = "en",
-    model: Model | None = None,
-    summarizer: Summarizer | None = None,
-    embedder: Embedder | bool | None = None,
-    idle_timeout_s: float | None = limits.IDLE_TIMEOUT_S,
-    keep_ended_days: float | None = None,
-    worker: bool = False,
-) -> PendingConnection:
-    """Open a store for async callers: `async with connect_async(…) as lp`, or await it and close it."""
-    extras = BackgroundOptions.from_arguments(locals())
-    from limpet.wiring.async_client import AsyncLimpet, PendingConnection  # noqa: PLC0415 - asyncio is slow to import
+def _checked_opening(options: Mapping[str, Any]) -> Callable[[], Limpet]:
+    """Return a function that opens what the arguments of `connect` name; raise InvalidRequest for a wrong one."""
+    extras = BackgroundOptions.from_arguments(options)
+    settings = Settings(**{name: options[name] for name in Settings.__struct_fields__})
 
-    settings = Settings(tenant=tenant, max_messages_per_session=max_messages_per_session, policy=policy)
+    def open_() -> Limpet:
+        sessions, trees = options["cached_sessions"], options["cached_trees"]
+        opened = StoreHandle(options["url"], settings.tenant, cached_sessions=sessions, cached_trees=trees)
+        return _client_of(opened, settings, extras)
 
-    def open_() -> AsyncLimpet:
-        opened = StoreHandle(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
-        return _make_client(AsyncLimpet, opened, settings, extras)
-
-    return PendingConnection(open_)
+    return open_
 
 
-def _make_client(
-    make: Callable[[StoreHandle, Settings, Background], T],
-    opened: StoreHandle,
-    settings: Settings,
-    extras: BackgroundOptions,
-) -> T:
+def _client_of(opened: StoreHandle, settings: Settings, extras: BackgroundOptions) -> Limpet:
     """Return what callers hold of an open store, which is closed if that can't be made."""
     try:
-        return make(opened, settings, Background(opened.engine, opened.index_store, extras))
+        return Limpet(opened, settings, Background(opened.engine, opened.index_store, extras))
     except BaseException:
         opened.close()
         raise
+
+
+def _async_opening(connect: Callable[P, Limpet]) -> Callable[P, PendingConnection]:
+    @functools.wraps(connect, assigned=("__annotations__", "__module__"))
+    def _run(*args: P.args, **kwargs: P.kwargs) -> PendingConnection:
+        """Open a store for async callers: `async with connect_async(…) as lp`, or await it and close it."""
+        # Imported here: asyncio takes longer to import than all of Limpet.
+        import inspect  # noqa: PLC0415
+
+        from limpet.wiring.async_client import PendingConnection  # noqa: PLC0415
+
+        given = inspect.signature(connect).bind(*args, **kwargs)
+        given.apply_defaults()
+        return PendingConnection(_checked_opening(given.arguments))
+
+    _run.__name__ = _run.__qualname__ = "connect_async"
+    return _run
+
+
+connect_async = _async_opening(connect)

@@ -13,19 +13,16 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from limpet import errors, limits
-from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.values.session_state import WindowPolicy
 from limpet.memory.port import MemoryEngine
 from limpet.runtime.engine import Engine
-from limpet.sessions.manager import Sessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings, Write
-from limpet.sessions.session import Session
-from limpet.sessions.session_files import RECOVERED_TO_KEY, SessionRecovery
 from limpet.stores import urls
 from limpet.wiring.background import Background, BackgroundOptions
 from limpet.wiring.store_opener import close_engine, open_engine, open_index_store, start_session_files
 
 if TYPE_CHECKING:
-    from limpet.memory.profile import Bootstrap
     from limpet.sessions.session_files import SessionFiles
 
 _log = logging.getLogger("limpet.files")
@@ -39,9 +36,9 @@ class SessionManager(Sessions):
     does; otherwise they are on disk at once and `auto_save_interval` has nothing left to do.
     """
 
-    _finish: weakref.finalize[..., SessionManager] | None
-    _background: Background | None
-    _files: SessionFiles | None
+    base_path = ""
+    _finish: weakref.finalize[..., SessionService] | None = None
+    _background: Background | None = None
 
     def __init__(
         self,
@@ -93,85 +90,21 @@ class SessionManager(Sessions):
             engine.close()
             raise
         self.base_path = str(base_path)
-        super().__init__(engine, settings, bootstrap=self._background.bootstrap)
-        self._files = start_session_files(engine, auto_save_interval)
-        # Whoever follows the document never closes a manager; leaving it open must lose nothing.
-        self._finish = weakref.finalize(self, _close_in_thread, engine, self._files)
-
-    @classmethod
-    def from_engine(
-        cls, engine: Engine, settings: Settings, bootstrap: Bootstrap | None = None, files: SessionFiles | None = None
-    ) -> SessionManager:
-        """Return a manager over an engine that somebody else opened and will close."""
-        manager = cls.__new__(cls)
-        manager.base_path = ""
-        Sessions.__init__(manager, engine, settings, bootstrap=bootstrap)
-        manager._finish = manager._background = None
-        manager._files = files
-        return manager
-
-    def load_session(self, session_id: str) -> Session | None:
-        """Return the session by that id, which becomes the current one; None if there is none.
-
-        If its data is damaged, it is restored from another copy that verifies; else this returns its recovery
-        session, which names it and holds every message that could be read, and from then on that one. Loading does not
-        read the whole history: damage further back is met by the first read that comes to it, and the handle goes on
-        in the recovery session then. Raises EventsLost: nothing of what is there is damaged then.
-        """
-        try:
-            state = self._find(session_id)
-        except errors.Corrupt as error:
-            state = self._recover(session_id, error)
-        if state is None:
-            return None
-        if RECOVERED_TO_KEY in state.metadata:
-            state = self._recovery().replacement(state) or state
-        tenant = self._settings.tenant
-        return self._remember(Session(self, self._engine, tenant, state, self._recover))
-
-    def _recovery(self) -> SessionRecovery:
-        return SessionRecovery(self, self._engine, self._settings.tenant, self._files)
-
-    def _recover(self, session_id: str, damage: errors.Corrupt) -> SessionState:
-        if isinstance(damage, errors.EventsLost):
-            raise damage
-        recovering = self._recovery()
-        if not recovering.has_complete_recovery(session_id):
-            if recovering.is_sound(session_id):
-                # What was met lies elsewhere.
-                raise damage
-            if recovering.rebuild_from_copy() and recovering.is_sound(session_id):
-                return self.get_session(session_id).state
-        return recovering.recover(session_id, damage).state
-
-    def save_session(self, session: Session | None = None) -> bool:
-        """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.
-
-        In a folder of files the session's own file is written, too, unless it is long and little is new.
-        """
-        if not super().save_session(session):
-            return False
-        chosen = session or self.current_session
-        if self._files is not None and chosen is not None:
-            self._files.write_after_save(self._settings.tenant, chosen.id)
-        return True
-
-    def delete_session(self, session_id: str, *, key: str | None = None) -> bool:
-        """Delete the session: no verb finds it any more. False if there was none."""
-        gone = super().delete_session(session_id, key=key)
-        if gone and self._files is not None:
-            self._files.write_after_save(self._settings.tenant, session_id)
-        return gone
+        files = start_session_files(engine, auto_save_interval)
+        super().__init__(SessionService(engine, settings, bootstrap=self._background.bootstrap, files=files))
+        # Whoever follows the document never closes a manager; leaving it open must lose nothing. Handles need no
+        # manager, so it is closed when the last handle is gone, too.
+        self._finish = weakref.finalize(self._service, _close_in_thread, engine, files)
 
     def close(self) -> None:
         """Wait for deferred writes, and close what this manager opened."""
         try:
-            self.flush()
+            self._service.deferred.wait_all()
         finally:
             if self._background is not None:
                 self._background.close()
             if self._finish is not None and self._finish.detach() is not None:
-                close_engine(self._engine, self._files)
+                close_engine(self._service.engine, self._service.files)
 
     def __enter__(self) -> SessionManager:
         return self
@@ -180,6 +113,13 @@ class SessionManager(Sessions):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class ClientSessions(SessionManager):
+    """The manager of an open client, which closes its store."""
+
+    def __init__(self, service: SessionService) -> None:
+        Sessions.__init__(self, service)
 
 
 def _check_folder(name: str) -> None:

@@ -14,11 +14,11 @@ from limpet.admin import migrate
 from limpet.admin.erasure.service import ErasureService
 from limpet.core.values import ids
 from limpet.runtime.engine import Engine
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.stores import store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring.session_manager import SessionManager
 from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_migrate import kept, kept_at
@@ -37,7 +37,7 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 def said(store: Store, tenant: str, session_id: str, *texts: str) -> None:
     """Have somebody say something in a store that is open already."""
     engine = Engine(store, factory=ids.SYSTEM_FACTORY)
-    manager = SessionManager.from_engine(engine, Settings(tenant=tenant))
+    manager = Sessions(SessionService(engine, Settings(tenant=tenant)))
     session = manager.create_session(session_id, user_id="ada")
     session.add_messages([{"role": "user", "content": text} for text in texts])
 

@@ -10,6 +10,7 @@ import pytest
 
 from limpet import Limpet, errors
 from limpet.admin.log import Events
+from limpet.sessions.manager import service_of
 from tests.acceptance.conversation_steps import Opener, engine_of, feed, neighbour, said, set_clock, texts, user
 
 
@@ -26,7 +27,7 @@ def test_two_tenants_never_see_each_other(lp: Limpet):
     theirs.add_message(user("theirs"))
     assert texts(theirs) == ["theirs"]
     assert texts(lp.sessions.get_session("s")) == ["mine"]
-    events = list(Events(engine_of(lp), "other", other).feed())
+    events = list(Events(service_of(other)).feed())
     assert [event.position for event in events] == [1, 2], "each tenant counts for itself"
     assert said(lp) == ["mine"]
 

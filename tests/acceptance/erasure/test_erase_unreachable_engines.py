@@ -59,7 +59,7 @@ def test_a_store_opens_whatever_an_engine_raises(path: Path, error: Exception):
     with limpet.connect(path, memory=memory) as lp:
         assert not memory.forgotten, "nobody is asked while a store is opened"
         assert lp.admin.erase().pending is False
-        assert lp.sessions._engine.store.pending_erasures() is None
+        assert lp.sessions._service.engine.store.pending_erasures() is None
     assert memory.forgotten
 
 
@@ -75,7 +75,7 @@ def test_the_worker_tells_what_is_pending(path: Path):
         lp.admin.erase(user_id="ada")
     with limpet.connect(path, memory=memory) as lp:
         assert lp.worker().run_once().failures == 0
-        assert lp.sessions._engine.store.pending_erasures() is None
+        assert lp.sessions._service.engine.store.pending_erasures() is None
     assert memory.forgotten
 
 

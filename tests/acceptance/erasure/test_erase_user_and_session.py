@@ -205,7 +205,7 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
 
     with limpet.connect(tmp_path / "state.db") as lp:
         told(lp, name="trip", user_id="ada")
-        erasing = ErasureService(lp.sessions._engine, "default", ErasureHooks(all=(hook,)))
+        erasing = ErasureService(lp.sessions._service.engine, "default", ErasureHooks(all=(hook,)))
         with pytest.raises(errors.Unavailable) as error:
             erasing.erase_user("ada")
         assert "'pending': True" in str(error.value.facts["receipt"])
@@ -220,7 +220,7 @@ def test_hooks_are_told_until_they_have_heard_it(tmp_path: Path):
 def test_a_step_of_the_background_work_erases_what_was_deleted(lp: limpet.Limpet):
     told(lp, name="trip")
     lp.sessions.delete_session("trip")
-    task, beats = PurgeTask(lp.sessions._engine), list[int]()
+    task, beats = PurgeTask(lp.sessions._service.engine), list[int]()
     assert task.name == "purge"
     while task.step("default", lambda: beats.append(1)):
         pass
@@ -259,7 +259,7 @@ def test_a_reader_delays_the_scrub_and_the_error_says_so(tmp_path: Path, monkeyp
         assert lp.sessions.load_session("trip") is None
         reader.close()
         lp.admin.erase()
-        assert lp.sessions._engine.store.pending_erasures() is None
+        assert lp.sessions._service.engine.store.pending_erasures() is None
 
 
 def test_a_log_that_went_on_elsewhere_loses_nothing_to_an_old_list(tmp_path: Path):

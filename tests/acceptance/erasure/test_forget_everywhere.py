@@ -50,7 +50,7 @@ def talk(lp: Limpet, user: str, c: Canaries) -> list[str]:
 
 def noted(lp: Limpet, waiting: str, dead: str, wanted: str) -> None:
     """Leave notes of work that is not done, as workers do whose engines fail."""
-    store, now = lp.sessions._engine.store, lp.sessions._engine.now_us()
+    store, now = lp.sessions._service.engine.store, lp.sessions._service.engine.now_us()
     later = now + 60_000_000
     queue = offload.OffloadQueue(store, "default")
     for session_id in (waiting, dead):

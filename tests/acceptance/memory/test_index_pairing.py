@@ -37,7 +37,7 @@ def test_whoever_opens_while_they_are_bound_anew_throws_nothing_away(
     with opened(path) as lp:
         before = taught(lp)
         monkeypatch.setattr(SQLiteIndexStore, "clear", lambda self: (cleared.append(1), clear(self)))
-        store, calls = lp.sessions._engine.store, list[int]()
+        store, calls = lp.sessions._service.engine.store, list[int]()
         put = store.put_note
 
         def noted(tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:

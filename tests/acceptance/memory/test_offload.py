@@ -15,7 +15,7 @@ from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.offload import OffloadQueue, OffloadTask
 from limpet.jobs.worker import Worker
 from limpet.runtime.engine import Engine
-from limpet.sessions.manager import Sessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from limpet.testing.faulty import FaultyStore
 from limpet.testing.memory_fakes import Scribe
@@ -270,7 +270,7 @@ def test_a_store_that_fails_anywhere_costs_a_retry_and_no_history(fail_at: int, 
 
 
 def _sessions(engine: Engine) -> Sessions:
-    return Sessions(engine, Settings(), engine.factory)
+    return Sessions(SessionService(engine, Settings(), factory=engine.factory))
 
 
 def test_many_conversations_and_two_workers_hand_each_over_once(lp: Limpet):

@@ -158,7 +158,7 @@ def test_eviction_waits_for_what_is_under_way(lp: Limpet):
     lp.sessions.create_session("second")
     lp.sessions.create_session("third")
     assert "first" not in lp.sessions.sessions
-    assert not lp.sessions._deferred._in_flight.get("first")
+    assert not lp.sessions._service.deferred._in_flight.get("first")
     assert texts(lp.sessions.get_session("first")) == ["kept"]
 
 
@@ -248,7 +248,7 @@ import gc, sys, threading
 from limpet import Message, SessionManager
 manager = SessionManager(base_path=sys.argv[1], write="deferred")
 session = manager.create_session("s")
-store = manager._engine.store
+store = manager._service.engine.store
 commit, done, gone = store.commit, threading.Event(), threading.Event()
 def committing(appends):
     gone.wait()

@@ -118,8 +118,8 @@ def test_tenants_keep_their_own(fast_dir: Path):
     with limpet.connect(fast_dir / "state.db", tenant="c") as lp:
         assert blobs_kept(lp) == 4
         hashes = [hashlib.sha256(PICTURE.encode()).digest()]
-        assert lp.sessions._engine.store.blobs("b", hashes) != {}
-        assert lp.sessions._engine.store.blobs("c", hashes) == {}
+        assert lp.sessions._service.engine.store.blobs("b", hashes) != {}
+        assert lp.sessions._service.engine.store.blobs("c", hashes) == {}
 
 
 def test_a_message_is_not_larger_than_one_may_be(opener: Opener):
@@ -148,7 +148,7 @@ def test_a_page_of_messages_takes_one_look_for_blobs(opener: Opener, monkeypatch
     session = lp.sessions.create_session("s")
     session.add_messages([Message("user", f"{n}" * 40_000) for n in range(30)])
     session.add_message(Message("user", "small"))
-    counting = Counting(lp.sessions._engine.store, monkeypatch)
+    counting = Counting(lp.sessions._service.engine.store, monkeypatch)
     session = lp.sessions.get_session("s")
     assert [str(message.content)[0] for message in session.messages][:5] == ["0", "1", "2", "3", "4"]
     assert counting.looks == [30]

@@ -62,7 +62,7 @@ def test_every_slice_is_the_lists_slice(thirty: Session):
 
 
 def test_nothing_is_read_before_it_is_asked_for(thirty: Session, monkeypatch: pytest.MonkeyPatch):
-    store = thirty._engine.store
+    store = thirty._handle.service.engine.store
     limits_asked: list[int] = []
     read = store.read
 

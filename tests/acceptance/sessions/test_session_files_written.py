@@ -322,7 +322,7 @@ def test_a_forged_file_is_written_over_and_hinders_nobody(folder: Path, name: st
         lp.sessions.create_session("a", user_id="ada").add_message(Message("user", "hello"))
     path.write_bytes(forged(text))
     with limpet.connect(url) as lp:
-        files = lp.sessions._files
+        files = lp.sessions._service.files
         assert files is not None and (files.read_verified("default", "a") is None) == (name == "a")
         session = lp.sessions.get_session("a").add_message(Message("user", "more"))
         assert lp.sessions.save_session(session)

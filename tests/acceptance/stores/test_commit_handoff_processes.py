@@ -157,7 +157,7 @@ def early(lp: Limpet, *requests: Any) -> int:
 
 
 def adding(lp: Limpet, session_id: str = "s", key: str | None = None) -> Any:
-    requests = lp.sessions._requests
+    requests = lp.sessions._service.requests
     return requests.add(session_id, [user("hi")], key=key, expected_version=None)
 
 
@@ -195,7 +195,7 @@ def test_what_depends_on_more_than_one_version_is_decided_under_the_turn(
 
 
 def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(lp: Limpet, session: Session):
-    naming = lp.sessions._requests.update(
+    naming = lp.sessions._service.requests.update(
         "s", title="t", metadata=None, drop_metadata=(), key=None, expected_version=None
     )
     assert early(lp, naming) == 0
@@ -205,7 +205,7 @@ def test_what_is_not_known_again_when_repeated_is_decided_under_the_turn(lp: Lim
 
 def test_a_call_and_its_result_of_one_batch_are_never_decided_apart(lp: Limpet, session: Session):
     """The first may lose to another process, and the second may then fit by its version alone."""
-    requests = lp.sessions._requests
+    requests = lp.sessions._service.requests
     call = Message("assistant", tool_calls=[ToolCallRequest("c", "look")])
     result = Message("tool", tool_results=[limpet.ToolCallResult("c", "seen")])
     batch = [requests.add("s", [message], key=None, expected_version=None) for message in (call, result)]

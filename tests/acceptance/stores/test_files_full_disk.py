@@ -143,7 +143,7 @@ def test_where_what_another_left_in_the_journal_can_not_be_taken_it_is_taken_lat
 
 
 def store_of(lp: limpet.Limpet) -> FilesStore:
-    store = lp.sessions._engine.store
+    store = lp.sessions._service.engine.store
     assert isinstance(store, FilesStore)
     return store
 

@@ -11,7 +11,7 @@ from limpet import Limpet, Message, Session, WindowPolicy, errors, limits
 from limpet.core.values.context import Fate
 from limpet.jobs.summaries import SummaryTask
 from limpet.jobs.worker import Worker
-from limpet.sessions.manager import Sessions
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings
 from tests.acceptance.conversation_steps import Opener, answer, engine_of, neighbour, user
 from tests.unit.job_fixtures import Clock, engine_over
@@ -99,7 +99,7 @@ def test_without_a_policy_a_cut_on_demand_is_summarised_too(lp: Limpet):
 def test_what_grew_while_it_was_read_is_read_again_and_what_came_meanwhile_stays(caplog: pytest.LogCaptureFixture):
     clock = Clock()
     engine = engine_over(clock=clock)
-    sessions = Sessions(engine, Settings(), engine.factory)
+    sessions = Sessions(SessionService(engine, Settings(), factory=engine.factory))
     session = filled(sessions.create_session("s", policy=POLICY))
     writer = Writer()
     writer.during = lambda: None if len(writer.calls) > 1 else _grow(sessions)
@@ -161,7 +161,7 @@ def test_whoever_is_second_changes_nothing_and_is_not_punished(lp: Limpet):
 def test_a_failing_model_leaves_the_stand_in_and_is_asked_again_later(failure: Exception):
     clock = Clock()
     engine = engine_over(clock=clock)
-    sessions = Sessions(engine, Settings(), engine.factory)
+    sessions = Sessions(SessionService(engine, Settings(), factory=engine.factory))
     session = filled(sessions.create_session("s", policy=POLICY))
     writer = Writer(failure, failure)
     working = Worker(engine, [SummaryTask(engine, writer)], monotonic=clock.monotonic)

@@ -52,7 +52,7 @@ def test_what_has_only_messages_is_not_read(tmp_path: Path, monkeypatch: pytest.
             session.add_messages([user(f"q{number}") for number in range(1_000)])
     with limpet.connect(tmp_path / "state.db") as lp:
         session = lp.sessions.get_session("s")
-        store: Any = type(session._engine.store)
+        store: Any = type(session._handle.service.engine.store)
         read, events = store.read, 0
 
         def counted(self: Any, *given: Any, **named: Any) -> Any:
