@@ -50,7 +50,6 @@ class EventAddress(msgspec.Struct, frozen=True, gc=False):
 
 
 def encode_header(event: NewEvent, place: EventAddress) -> bytes:
-    """Return the header's bytes."""
     return _header_encoder.encode(
         (
             HEADER_FORMAT, event.kind, event.schema, event.time_us,
@@ -76,7 +75,6 @@ def blob_hash(content: bytes) -> bytes:
 
 
 def blob_matches(hash_: bytes, content: bytes) -> bool:
-    """Return whether a content has that hash."""
     return blob_hash(content) == hash_
 
 
@@ -137,12 +135,10 @@ def _header_format(header_: bytes) -> int:
 
 
 def is_linked(row: EventRow, before: bytes) -> bool:
-    """Return whether a row follows the previous link."""
     return next_link(before, row.digest, row.header) == row.link
 
 
 def damaged_event_error(place: EventAddress, why: str) -> errors.Corrupt:
-    """Return the error for a damaged event."""
     return errors.Corrupt(
         f"the event at position {place.position:,} (version {place.version:,} of its stream) is damaged: {why}.",
         hint="Nothing was changed. `limpet verify` lists all damage.",
@@ -156,7 +152,6 @@ def unexplained_erasure_error(place: EventAddress) -> errors.Corrupt:
 
 
 def damaged_blob_error(hash_: bytes) -> errors.Corrupt:
-    """Return the error for a blob whose content does not match its hash."""
     return errors.Corrupt(
         f"the blob {hash_.hex()} is damaged: its content is not what was written.",
         hint="Nothing was changed. `limpet verify` lists all damage.",
@@ -181,7 +176,6 @@ class RandomPool:
         self._pool, self._offset = b"", 0
 
     def __call__(self, size: int) -> bytes:
-        """Return so many bytes."""
         with self._lock:
             at, end = self._offset, self._offset + size
             if end > len(self._pool):
@@ -249,7 +243,6 @@ def clip(spans: Iterable[Span], after: int, until: int) -> list[Span]:
 
 
 def event_count(spans: Iterable[Span]) -> int:
-    """Return how many events a path has."""
     return sum(span.high - span.low + 1 for span in spans)
 
 
@@ -336,17 +329,8 @@ def erasure_proof(gone: Iterable[tuple[int, bytes]]) -> NoticeContent:
 
 
 def make_notice(kind: str, time_us: int, ordinal: int, told: NoticeContent) -> NewEvent:
-    """Return the notice of an erasure."""
     assert kind.endswith(NOTICE_SUFFIX), "a notice is known by its kind"
     return NewEvent(kind, NOTICE_SCHEMA, time_us, msgspec.json.encode(told), ordinal)
-
-
-def decode_notice(payload: bytes) -> NoticeContent | None:
-    """Return the content of a notice; None if it is unreadable."""
-    try:
-        return msgspec.json.decode(payload, type=NoticeContent)
-    except msgspec.MsgspecError:
-        return None
 
 
 def is_notice(kind: str) -> bool:
@@ -355,12 +339,10 @@ def is_notice(kind: str) -> bool:
 
 
 def erased_stream_name(number: int) -> str:
-    """Return the name of an erased stream."""
     return f"{ERASED_STREAM_PREFIX}{number}"
 
 
 def is_erased_stream(stream: str) -> bool:
-    """Return whether a name is that of an erased stream."""
     return stream.startswith(ERASED_STREAM_PREFIX)
 
 

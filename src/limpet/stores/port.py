@@ -1,58 +1,47 @@
 """The store port: values, verbs, and the promises that every backend keeps.
 
-A store keeps one log of events per tenant. Each event belongs to one stream. Beside the log it
-keeps derived data (claims, projections, snapshots), idempotency keys, blobs (large content that
-events refer to) and notes (small records that change in place). It does not know what a message
-is.
+A store keeps one log of events per tenant. Each event belongs to one stream. Beside the log it keeps derived data
+(claims, projections, snapshots), idempotency keys, blobs (large content that events refer to) and notes (small records
+that change in place). It does not know what a message is.
 
 The promises, each proved on every backend by `limpet.testing.store_contract`:
 
-1. **All or nothing.** An `Append` takes effect completely (events of all its streams, blobs,
-   claims, key, projections, snapshots) or leaves no trace. Appends that are committed together
-   have separate outcomes.
-2. **Conditional.** A write whose `expected` is not the stream's version gets `Stale`. A write
-   whose claim is taken gets `ClaimTaken`. A write whose key was used gets `KeyRecord`. None of
-   them leaves a trace.
-3. **Acknowledged means durable.** When `commit` returns, its appends are durable at the level
-   that `durability` names, and visible to every later read in any process.
-4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order. No event
-   appears later below a position that was read. The same holds for versions of a stream, except
-   those that a rewind leaves out.
+1. **All or nothing.** An `Append` takes effect completely (events of all its streams, blobs, claims, key, projections,
+   snapshots) or leaves no trace. Appends that are committed together have separate outcomes.
+2. **Conditional.** A write whose `expected` is not the stream's version gets `Stale`. A write whose claim is taken gets
+   `ClaimTaken`. A write whose key was used gets `KeyRecord`. None of them leaves a trace.
+3. **Acknowledged means durable.** When `commit` returns, its appends are durable at the level that `durability` names,
+   and visible to every later read in any process.
+4. **Gapless feed.** Positions of a tenant's events are 1, 2, 3 … in commit order. No event appears later below a
+   position that was read. The same holds for versions of a stream, except those that a rewind leaves out.
 5. **Isolation.** No call sees, changes or reveals another tenant's data.
-6. **Damage is detected.** Every event that is read is checked against its digest. `verify`
-   checks the chain. Damage raises Corrupt with its place. It is never skipped and never read as
-   data.
-7. **Typed errors.** Driver errors become Unavailable or Corrupt, with the cause kept. After
-   Unavailable from `commit` the effect is unknown, and a retry with the same key or claims has
-   exactly one effect.
-8. **Safe under concurrency.** Threads and processes may share a store. A decision made and
-   committed under one `write_lock` rests on the tenant's present state: file stores lock other
-   processes out, stores on a server refuse a commit that was decided on an older state.
-9. **Blobs once.** A tenant's blob is kept once, under the SHA-256 of its content, as long as an
-   event refers to it. Every read checks its hash. `verify` reports damaged and missing blobs.
-10. **The log is the truth.** Claims, projections, snapshots and uses of blobs can be dropped and
-    derived again. `rebuild` does so completely or not at all (on a server: for each tenant), and
-    only from an undamaged log. If the log has a claim twice, because the first was lost, the
-    first one counts.
-11. **Forks and rewinds by reference.** A write with a base makes its stream continue from a
-    version of a stream: another one (a fork) or itself (a rewind). Nothing is copied. Up to the
-    base version the stream has the base's events, ordinals and claims. Its own events follow,
-    numbered above all that either had. What it had beyond the base is no longer in it, but can
-    be read with `at` a version. That never changes.
-12. **Notes are compared and set.** A note is written only if it still has the version that the
-    caller saw. No version is used twice, even after the note was dropped. Notes are as durable
-    as events, and are not derived.
-13. **Waiting callers are woken.** A caller that waits for a tenant's feed is woken by commits of
-    this process, and shortly after by those of other processes.
-14. **Erased is gone.** `erase` removes payloads from the log, and all that was derived from
-    them, completely or not at all. The chain still verifies, and a notice in the log says that
-    the erasure was intended. After `scrub` no file of the store has any of it. An event without
-    payload that no notice names is damage.
-15. **Exact copies.** What `copy_events` and `copy_keys` return of one store, `paste` writes to
-    another byte for byte: positions, links, erasures and keys stay, so cursors and proofs hold
-    there too. A page is written completely or not at all, after the head that it follows, and
-    only if every event in it is undamaged. An interrupted copy continues from the target's head.
-    Later erasures are applied to the copy as well. `rebuild` must follow before the copy is
+6. **Damage is detected.** Every event that is read is checked against its digest. `verify` checks the chain. Damage
+   raises Corrupt with its place. It is never skipped and never read as data.
+7. **Typed errors.** Driver errors become Unavailable or Corrupt, with the cause kept. After Unavailable from `commit`
+   the effect is unknown, and a retry with the same key or claims has exactly one effect.
+8. **Safe under concurrency.** Threads and processes may share a store. A decision made and committed under one
+   `write_lock` rests on the tenant's present state: file stores lock other processes out, stores on a server refuse a
+   commit that was decided on an older state.
+9. **Blobs once.** A tenant's blob is kept once, under the SHA-256 of its content, as long as an event refers to it.
+   Every read checks its hash. `verify` reports damaged and missing blobs.
+10. **The log is the truth.** Claims, projections, snapshots and uses of blobs can be dropped and derived again.
+    `rebuild` does so completely or not at all (on a server: for each tenant), and only from an undamaged log. If the
+    log has a claim twice, because the first was lost, the first one counts.
+11. **Forks and rewinds by reference.** A write with a base makes its stream continue from a version of a stream:
+    another one (a fork) or itself (a rewind). Nothing is copied. Up to the base version the stream has the base's
+    events, ordinals and claims. Its own events follow, numbered above all that either had. What it had beyond the base
+    is no longer in it, but can be read with `at` a version. That never changes.
+12. **Notes are compared and set.** A note is written only if it still has the version that the caller saw. No version
+    is used twice, even after the note was dropped. Notes are as durable as events, and are not derived.
+13. **Waiting callers are woken.** A caller that waits for a tenant's feed is woken by commits of this process, and
+    shortly after by those of other processes.
+14. **Erased is gone.** `erase` removes payloads from the log, and all that was derived from them, completely or not at
+    all. The chain still verifies, and a notice in the log says that the erasure was intended. After `scrub` no file of
+    the store has any of it. An event without payload that no notice names is damage.
+15. **Exact copies.** What `copy_events` and `copy_keys` return of one store, `paste` writes to another byte for byte:
+    positions, links, erasures and keys stay, so cursors and proofs hold there too. A page is written completely or not
+    at all, after the head that it follows, and only if every event in it is undamaged. An interrupted copy continues
+    from the target's head. Later erasures are applied to the copy as well. `rebuild` must follow before the copy is
     used.
 """
 
@@ -70,9 +59,8 @@ from limpet.core.values.validation import Json
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
     """An event to append. Everything but the payload becomes its header, which holds no caller's text.
 
-    `ordinal` is a number of the stream's own that never falls (a session counts its messages with it).
-    `blobs` are the contents that the payload refers to by their SHA-256, which it has to hold: so the
-    digest covers them too.
+    `ordinal` is a number of the stream's own that never falls (a session counts its messages with it). `blobs` are the
+    contents that the payload refers to by their SHA-256, which it has to hold: so the digest covers them too.
     """
 
     kind: str
@@ -86,7 +74,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event as read back, checked against its digest. Once `erased`, `payload` is a stand-in, or None."""
+    """An event as read back, checked against its digest. Once `erased`, `payload` is the redacted payload, or None."""
 
     position: int
     stream: str
@@ -317,7 +305,7 @@ class RedactedPayload(msgspec.Struct, frozen=True):
 class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
     """What is erased of one stream if it is at version `expected`; `kind` is the kind of its notice.
 
-    Either the `whole` stream, which loses its name, or its own events that `stand_ins` name. `rows` are kind and id of
+    Either the `whole` stream, which loses its name, or its own events that `redactions` name. `derived_rows` are kind and id of
     all rows derived from a whole stream, if the caller knows them: then it can be erased even if its events are
     unreadable.
     """
@@ -331,10 +319,10 @@ class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
-    """What is erased of one tenant's log at once. `pending` returns `todo` until it is completed.
+    """What is erased of one tenant's log at once. `pending_erasures` returns `pending_work` until it is completed.
 
     `head` is the position up to which the feed was searched: a later event could hold what is to go, in a stream that
-    is not among the shares. None: any later event is accepted.
+    is not among `streams`. None: any later event is accepted.
     """
 
     tenant: str
@@ -377,7 +365,7 @@ class ErasureReplay(Protocol):
     def redactions(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader, /
     ) -> list[RedactedPayload]:
-        """Return the stand-ins of events, each given with the event that required its erasure."""
+        """Return the redacted payloads of events, each given with the event that required its erasure."""
         ...
 
 
@@ -408,7 +396,7 @@ class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
         ...
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for an answer, unless one is `ready`."""
+        """Return the descriptor to poll for an answer, unless `has_answer`."""
         ...
 
 
@@ -444,14 +432,14 @@ class Store(Protocol):
 
     @property
     def contended(self) -> bool:
-        """Whether other processes recently held the lock when it was wanted, so that `hand_over` may help."""
+        """Whether other processes recently held the lock when it was wanted, so that `hand_off` may help."""
         ...
 
     def hand_off(self, appends: Sequence[Append]) -> list[Appended | None] | None:
-        """Have the process that holds the write lock commit appends. Called outside `turn`.
+        """Have the process that holds the write lock commit appends. The caller does not hold the lock.
 
         Returns for each append whether it was appended; decide the others again. Returns None if no process took them:
-        enter `turn` and commit. They may have been appended even then, if the answer was lost: hand over only what can be
+        acquire the write lock and commit. They may have been appended even then, if the answer was lost: hand off only what can be
         repeated.
         """
         ...
@@ -464,18 +452,18 @@ class Store(Protocol):
         ...
 
     def is_unchanged(self, tenant: str) -> bool:
-        """Return whether no other store object has appended to a tenant since this turn began. Called inside `turn`.
+        """Return whether no other store object has appended to a tenant since the write lock was acquired. The caller holds it.
 
         If False, what was read or cached of the tenant may be outdated.
         """
         ...
 
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
-        """Commit appends together, in order, each with its own outcome. Called inside `turn`."""
+        """Commit appends together, in order, each with its own outcome. The caller holds the write lock."""
         ...
 
     def open_pipeline(self) -> StorePipeline | None:
-        """Return a pipeline for commits; None if a commit does not wait for a server. Used inside `turn`."""
+        """Return a pipeline for commits; None if a commit does not wait for a server. For the holder of the write lock."""
         ...
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
@@ -550,7 +538,7 @@ class Store(Protocol):
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Return True once the tenant's feed has a position > after; False after the timeout.
 
-        Not to be called inside `turn`. Raises EngineClosed if the store is closed meanwhile.
+        Not to be called by the holder of the write lock. Raises EngineClosed if the store is closed meanwhile.
         """
         ...
 

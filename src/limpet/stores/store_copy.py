@@ -72,7 +72,6 @@ class CopyPlan(msgspec.Struct, frozen=True):
 
 
 def raw_event_row(raw: RawEvent) -> chain.EventRow:
-    """Return an event's columns."""
     place = chain.EventAddress(raw.position, raw.number, raw.version)
     return chain.EventRow(place, raw.header, raw.payload, raw.salt, raw.digest, raw.link)
 
@@ -212,7 +211,6 @@ def _other_log_error(raw: RawEvent) -> errors.Conflict:
 
 
 def staging_folder(target: Path) -> Path:
-    """Return where a file is made."""
     return target.with_name(f"{target.name}.part")
 
 

@@ -76,7 +76,7 @@ def _restore_file(source: Store, path: Path, progress: Progress, *, verify: bool
         made = maintenance.clear_restore_folder(folder)
         if not migrate.copy_store_file(source, made, progress):
             return None
-        maintenance.copy_erased_list(made, path)
+        maintenance.copy_erased_list(path, made)
         came = _check_restored(made, progress, verify=verify)
         maintenance.place_store(made, path)
     return came

@@ -1,7 +1,6 @@
 """The SQLite store: one file for many threads and processes, safe through power loss.
 
-Read `store.py` first (the verbs), then `log_writes.py` (an append), `database.py` and
-`shared_file/anchor.py`.
+Read `store.py` first (the verbs), then `log_writes.py` (an append), `database.py` and `shared_file/store_files.py`.
 """
 
 from __future__ import annotations

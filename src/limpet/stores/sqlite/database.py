@@ -66,7 +66,6 @@ _vfs_lock = threading.Lock()
 
 
 def read_sql_file(name: str) -> str:
-    """Return the text of one of this package's SQL files."""
     return (Path(__file__).with_name("sql") / name).read_text(encoding="utf-8")
 
 
@@ -83,7 +82,6 @@ def minify_sql(text: str) -> str:
 
 @functools.cache
 def statements() -> dict[str, str]:
-    """Return the store's statements by name."""
     return split_statements(read_sql_file("queries.sql"))
 
 
@@ -154,19 +152,24 @@ def connect(path: Path, *, write: bool, verified: bool = True, synchronous: Sync
         connection.pragma("checksum_verification", False)
     # A refused opening must leave the files unchanged. Only the writer, after its checks, empties the log on close.
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(has_log))
-    connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
-    connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
-    connection.pragma("mmap_size", 0)
-    connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
-    connection.pragma("synchronous", synchronous)
+    apply_settings(connection, write=write, synchronous=synchronous)
     connection.pragma("wal_autocheckpoint", limits.CHECKPOINT_PAGES if write else 0)
-    connection.pragma("query_only", not write)
     try:
         check_settings(connection, path, synchronous)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def apply_settings(connection: apsw.Connection, *, write: bool, synchronous: Synchronous = "FULL") -> None:
+    """Make the settings that every connection to a file of ours has."""
+    connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
+    connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
+    connection.pragma("mmap_size", 0)
+    connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
+    connection.pragma("synchronous", synchronous)
+    connection.pragma("query_only", not write)
 
 
 def enable_checkpoint_on_close(connection: apsw.Connection) -> None:
@@ -236,12 +239,17 @@ def try_begin(cursor: apsw.Cursor) -> bool:
     return True
 
 
-def read_store_id(connection: apsw.Connection, path: Path) -> bytes:
-    """Return the id that the store got when it was created."""
+def find_store_id(connection: apsw.Connection) -> bytes:
+    """Return the id that the store got when it was created; an empty one if it is lost."""
     found = connection.execute(statements()["store_id"]).get
-    if not isinstance(found, bytes):
-        raise errors.Corrupt(f"{path} has lost its id.")
-    return found
+    return found if isinstance(found, bytes) else b""
+
+
+def read_store_id(connection: apsw.Connection, path: Path) -> bytes:
+    """Return the store's id; raise Corrupt if it is lost."""
+    if found := find_store_id(connection):
+        return found
+    raise errors.Corrupt(f"{path} has lost its id.")
 
 
 def migrate(connection: apsw.Connection, version: int) -> None:
@@ -321,7 +329,6 @@ _msgpack_encoder = msgspec.msgpack.Encoder()
 def first_row(
     connection: apsw.Connection, query: str, bindings: tuple[apsw.SQLiteValue, ...]
 ) -> tuple[apsw.SQLiteValue, ...] | None:
-    """Return the first row of a query, or None."""
     return next(connection.execute(query, bindings), None)
 
 
@@ -336,7 +343,9 @@ def row_checksum(*fields: object) -> bytes:
     return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
-def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
+def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
+    base = tenant << TENANT_SHIFT
+    row = first_row(connection, statements()["head"], (base, base | NUMBER_MASK))
     if row is None:
         return LogHead(0, chain.GENESIS_LINK)
     key, link = row
@@ -344,14 +353,7 @@ def decode_head(row: tuple[apsw.SQLiteValue, ...] | None) -> LogHead:
     return LogHead(key & NUMBER_MASK, link)
 
 
-def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
-    """Return a tenant's last event."""
-    base = tenant << TENANT_SHIFT
-    return decode_head(first_row(connection, statements()["head"], (base, base | NUMBER_MASK)))
-
-
 def read_tenants(connection: apsw.Connection) -> dict[int, str]:
-    """Return tenants by number."""
     found = connection.execute(statements()["tenants"])
     return {key: str(name) for key, name in found if isinstance(key, int)}
 
@@ -465,7 +467,6 @@ class SQLiteCache:
         return found
 
     def add_tenant(self, connection: apsw.Connection, name: str) -> int:
-        """Give a tenant its number."""
         made = read_integer(connection, self.sql["tenants_max"], ()) + 1
         connection.execute(self.sql["add_tenant"], (made, name, row_checksum(made, name)))
         self._new_tenants[name] = made
@@ -546,7 +547,6 @@ class ReadConnectionPool:
         connection.close()
 
     def close(self) -> None:
-        """Close every connection; those in use close when they are returned."""
         self._closed = True
         self.renew()
 
@@ -573,7 +573,6 @@ class ErrorTranslator:
 
 
 def translator(path: str) -> ErrorTranslator:
-    """Translate what happens to the store at a path."""
     return ErrorTranslator(lambda error: to_error(error, path))
 
 

@@ -25,8 +25,8 @@ from limpet.stores.sqlite.database import (
     NUMBER_MASK,
     TENANT_SHIFT,
     SQLiteCache,
-    decode_head,
     first_row,
+    read_head,
     read_integer,
     row_checksum,
 )
@@ -99,8 +99,7 @@ class SQLiteErasure:
 
     @functools.cached_property
     def _next(self) -> int:
-        row = self._connection.execute(self._sql["head"], (self._base, self._base | NUMBER_MASK)).fetchone()
-        return decode_head(row).position + 1
+        return read_head(self._connection, self._tenant).position + 1
 
     def _forget_derived(self, share: StreamErasure, key: int) -> None:
         """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
@@ -326,8 +325,8 @@ class ErasuresToRepeat:
         if any(gone[key] for key in keys):
             return False
         there = self._connection.execute(self._sql["own_events"], (stream,)).fetchall()
-        rest = (h for key, h, _, blank in there if key not in gone and not blank)
-        return all(is_notice(_header_kind(header)) for header in rest)
+        rest = (header for key, header, _, blank in there if key not in gone and not blank)
+        return all(isinstance(header, bytes) and is_notice(chain.kind_and_ordinal(header)[0]) for header in rest)
 
     def _is_base_of_kept(self, stream: int, whole: set[int]) -> bool:
         forks = reads.read_forks(self._connection, stream)
@@ -343,7 +342,3 @@ class ErasuresToRepeat:
     def _event(self, key: int, name: str) -> port.StoredEvent:
         found = self._connection.execute(self._sql["event_at"], (key,)).fetchall()
         return reads.decode_events(self._connection, found, name)[0]
-
-
-def _header_kind(header: apsw.SQLiteValue) -> str:
-    return chain.kind_and_ordinal(header)[0] if isinstance(header, bytes) else ""

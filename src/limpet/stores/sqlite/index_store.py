@@ -1,8 +1,7 @@
 """The index store on SQLite: ordered rows of bytes in a file beside the store.
 
-Search index and memory keep their tables here. Everything in it can be derived again from the
-log, so it has no chain and no anchor. Its pages have checksums, and acknowledged writes are
-durable. It never touches the store's file or lock.
+Search index and memory keep their tables here. Everything in it can be derived again from the log, so it has no chain
+and no anchor. Its pages have checksums, and acknowledged writes are durable. It never touches the store's file or lock.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from limpet.stores import split_statements
 from limpet.stores.port import IndexRangeDrop, IndexRowPut
 from limpet.stores.sqlite import database
 from limpet.stores.sqlite.database import ReadConnectionPool
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 
 APPLICATION_ID = 0x4C504D53
 _SINGLE_READS_MAX = 8
@@ -36,7 +36,7 @@ def _index_statements() -> dict[str, str]:
 
 
 class SQLiteIndexStore:
-    """A shelf on one SQLite file. It is made when something is first written to it."""
+    """An index store on one SQLite file, which is created at the first write. The verbs are those of `IndexStore`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,12 +54,7 @@ class SQLiteIndexStore:
         flags = apsw.SQLITE_OPEN_READWRITE
         connection = apsw.Connection(str(self.path), flags=flags, vfs=database.CHECKSUM_VFS)
         try:
-            connection.set_busy_timeout(int(limits.WRITE_LOCK_WAIT_S * 1000))
-            connection.pragma("synchronous", "FULL")
-            connection.pragma("cache_size", -limits.CACHE_PAGES_KIB)
-            connection.pragma("mmap_size", 0)
-            connection.pragma("journal_size_limit", limits.WAL_BYTES_KEPT)
-            connection.pragma("query_only", not write)
+            database.apply_settings(connection, write=write)
             if connection.pragma("application_id") != APPLICATION_ID:
                 raise errors.NotAStore(
                     f"{self.path} is in the way: it is not Limpet's.",
@@ -73,25 +68,21 @@ class SQLiteIndexStore:
         return connection
 
     def _create(self) -> None:
-        """Make the file aside and put it in its place whole: nobody ever sees half of one."""
-        import tempfile  # noqa: PLC0415 - opening what exists is faster without it
-
-        handle, name = tempfile.mkstemp(prefix=f"{self.path.name}.", suffix=".new", dir=self.path.parent)
-        os.close(handle)
-        with contextlib.closing(apsw.Connection(name, vfs=database.CHECKSUM_VFS)) as connection:
+        """Build the file under a temporary name and link it to its path, so that no process sees half of it."""
+        fresh = StoreFiles().create_temporary(self.path)
+        with contextlib.closing(apsw.Connection(str(fresh), vfs=database.CHECKSUM_VFS)) as connection:
             connection.pragma("page_size", 4096)
             self._create_schema(connection)
             # Those who come first together would be in one another's way if each had to do it.
             connection.pragma("journal_mode", "WAL")
         try:
-            os.link(name, self.path)
+            os.link(fresh, self.path)
         except FileExistsError:
             # Another was first; an empty file is none.
             if not self._exists():
-                os.replace(name, self.path)
+                os.replace(fresh, self.path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+            fresh.unlink(missing_ok=True)
 
     def _create_schema(self, connection: apsw.Connection) -> None:
         connection.reserve_bytes("main", database.RESERVE_BYTES)
@@ -129,7 +120,6 @@ class SQLiteIndexStore:
             yield self._writer
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        """Return the values of the rows that are there, by key, in one look."""
         with self._read_connection() as connection:
             if connection is None or not keys:
                 return {}
@@ -147,7 +137,6 @@ class SQLiteIndexStore:
     def scan(
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Return up to `limit` rows with first <= key < last by key; `newest`: from the last on, downwards."""
         with self._read_connection() as connection:
             if connection is None:
                 return []
@@ -156,7 +145,6 @@ class SQLiteIndexStore:
             return cast("list[tuple[bytes, bytes]]", rows)
 
     def last_values(self, book: str, spans: Sequence[tuple[bytes, bytes]]) -> list[bytes | None]:
-        """Return the value of the last row of each range, first <= key < last, in one look; None where there is none."""
         with self._read_connection() as connection:
             if connection is None or not spans:
                 return [None] * len(spans)
@@ -170,7 +158,6 @@ class SQLiteIndexStore:
         *,
         expected: Mapping[tuple[str, bytes], bytes | None] = MappingProxyType({}),
     ) -> bool:
-        """Make changes in order, all or none, durably, if some rows are as expected; return whether they were."""
         with self._write_connection() as writer:
             writer.execute(self._sql["begin"])
             try:
@@ -263,12 +250,10 @@ class SQLiteIndexStore:
             )
 
     def size(self) -> int:
-        """Return how many bytes its files have."""
         parts = (self.path, Path(f"{self.path}-wal"))
         return sum(part.stat().st_size for part in parts if part.exists())
 
     def close(self) -> None:
-        """Give back every connection. Closing twice is fine."""
         with self._lock:
             self._closed = True
             self._readers.close()

@@ -21,8 +21,8 @@ from limpet.stores.sqlite.database import (
     NUMBER_MASK,
     TENANT_SHIFT,
     SQLiteCache,
-    decode_head,
     first_row,
+    read_head,
     read_integer,
     row_checksum,
 )
@@ -88,7 +88,7 @@ class AppendBatch:
         if earlier and (taken := self._find_taken_claim(append, keys)):
             return taken
         tenant = tenant or known.add_tenant(connection, append.tenant)
-        head = self._head(tenant)
+        head = self.heads.get(tenant) or self._cache.heads.get(tenant) or read_head(connection, tenant)
         begin = head.position + 1
         for write, key in zip(append.writes, keys, strict=True):
             head = self._write(tenant, write, key, head)
@@ -172,13 +172,6 @@ class AppendBatch:
             return self._cache.versions[key]
         return read_integer(self._connection, self._sql["stream_version"], (key,))
 
-    def _head(self, tenant: int) -> LogHead:
-        head = self.heads.get(tenant) or self._cache.heads.get(tenant)
-        if head is None:
-            base = tenant << TENANT_SHIFT
-            head = decode_head(first_row(self._connection, self._sql["head"], (base, base | NUMBER_MASK)))
-        return head
-
     def _write(self, tenant: int, write: port.StreamWrite, key: int, head: LogHead) -> LogHead:
         base = tenant << TENANT_SHIFT
         begin = base | (head.position + 1)
@@ -229,7 +222,6 @@ class AppendBatch:
             execute(sql["add_key"], (*row, row_checksum(*row)))
 
     def drop_projection(self, tenant: int, kind: str, id_: str) -> None:
-        """Drop a projection."""
         place = (tenant, kind, id_)
         self._change_terms(place, ())
         self._connection.execute(self._sql["drop_projection"], place)
@@ -381,36 +373,29 @@ class SQLiteCopyTarget:
         return self.tenant << TENANT_SHIFT
 
     def head(self) -> tuple[int, bytes]:
-        """Return position and link of the last event."""
-        row = first_row(self._connection, self._sql["head"], (self._key_base, self._key_base | NUMBER_MASK))
-        found = decode_head(row if self.tenant else None)
+        found = read_head(self._connection, self.tenant)
         return found.position, found.link
 
     def stream_name_and_version(self, number_: int) -> tuple[str, int] | None:
-        """Return name and version of a stream."""
         key = self._key_base | number_
         name = first_row(self._connection, self._sql["stream_name"], (key,))
         version = read_integer(self._connection, self._sql["stream_version"], (key,))
         return (str(name[0]), version) if name else None
 
     def stream_number(self, name: str) -> int:
-        """Return the number of the stream that has a name."""
         found = read_integer(self._connection, self._sql["stream_key"], (self.tenant, name))
         return found & NUMBER_MASK
 
     def link_at(self, position: int) -> bytes:
-        """Return the link of an event."""
         row = first_row(self._connection, self._sql["link_at"], (self._key_base | position,))
         return row[0] if row and isinstance(row[0], bytes) else b""
 
     def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
-        """Return those of the blobs that do not exist."""
         wanted = msgspec.json.encode([hash_.hex() for hash_ in hashes]).decode()
         found = self._connection.execute(self._sql["known_blobs"], (self.tenant, wanted))
         return set(hashes) - {bytes.fromhex(str(hash_)) for (hash_,) in found}
 
     def find_raw_key(self, key: str) -> RawKey | None:
-        """Return what an idempotency key was used for."""
         row = first_row(self._connection, self._sql["whole_key"], (self.tenant, key))
         return _raw_key(self.tenant, row) if row else None
 

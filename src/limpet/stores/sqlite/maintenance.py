@@ -20,15 +20,7 @@ from limpet.core.values.validation import Json
 from limpet.stores import chain, port
 from limpet.stores.chain import is_erased_stream
 from limpet.stores.sqlite import database, event_erasure, log_writes, reads
-from limpet.stores.sqlite.database import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    SQLiteCache,
-    first_row,
-    read_head,
-    read_integer,
-    read_tenants,
-)
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, read_head, read_integer, read_tenants
 from limpet.stores.sqlite.reads import decode_event_row
 from limpet.stores.sqlite.shared_file import store_files
 from limpet.stores.sqlite.shared_file.store_files import Anchor, ProcessWriteLock, StoreFiles
@@ -58,27 +50,25 @@ def clear_restore_folder(folder: Path) -> Path:
     return folder / "restored" / "state.db"
 
 
-def copy_erased_list(made: Path, target: Path, files: StoreFiles | None = None) -> None:
-    """Have the list that waits at a place lie beside the store that is made for it: opening that erases it all again."""
+def copy_erased_list(source: Path, target: Path) -> None:
+    """Copy the list of erased events from one store path to another, if there is one; durable on return."""
     with database.translator(str(target)):
-        listed = store_files.erased_list_path(target)
+        listed = store_files.erased_list_path(source)
         if listed.exists():
-            (files or StoreFiles()).replace_content(store_files.erased_list_path(made), listed.read_bytes())
+            StoreFiles().replace_content(store_files.erased_list_path(target), listed.read_bytes())
 
 
-def place_store(made: Path, target: Path, files: StoreFiles | None = None) -> None:
-    """Put the file of a store that is closed at a place where nothing is; durable on return."""
-    used = files or StoreFiles()
+def place_store(made: Path, target: Path) -> None:
+    """Move the file of a closed store to a path where nothing is; durable on return."""
+    files = StoreFiles()
     with database.translator(str(target)):
         refuse_present(target)
         if Path(f"{made}-wal").exists():
             raise errors.StoreBusy(f"{made} is in use.", hint="Nobody else is to open it until it is in its place.")
-        listed = store_files.erased_list_path(made)
-        if listed.exists():
-            # It has what it had, and what else was erased.
-            used.replace_content(store_files.erased_list_path(target), listed.read_bytes())
-        used.sync(made)
-        used.rename(made, target)
+        # The list of the finished store has the entries of the target's, and what was erased since.
+        copy_erased_list(made, target)
+        files.sync(made)
+        files.rename(made, target)
 
 
 CHECKSUMMED_LOG_TABLES = ("tenants", "streams", "keys", "bases", "notes")
@@ -91,7 +81,6 @@ _BACKUP_PAGES = 256
 
 
 def verify_file(path: Path, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[int | port.Report]:
-    """Verify a store over a connection of its own."""
     try:
         with contextlib.closing(database.connect(path, write=False)) as connection:
             yield from verify_connection(connection, anchor, notes)
@@ -142,9 +131,7 @@ def verify_connection(
             faults += event_erasure.erasure_faults(connection)
         if marked == CHECKSUMMED_TABLES:
             faults += blob_faults(connection)
-        row = first_row(connection, database.statements()["store_id"], ())
-        store_id = row[0] if row and isinstance(row[0], bytes) else b""
-        faults += database.anchor_faults(connection, anchored, store_id)[0]
+        faults += database.anchor_faults(connection, anchored, database.find_store_id(connection))[0]
     finally:
         _end_transaction(connection)
     yield port.Report(seen, len(named), tuple(faults), notes)
@@ -232,7 +219,7 @@ def _event_fault(row: chain.EventRow, before: bytes, expected: int) -> str:
 
 def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
     """Return what a person wants to know of the store first."""
-    usage = shutil.disk_usage(path.parent)
+    files = (path, Path(f"{path}-wal"), Path(f"{path}-anchor"))
     counts: dict[str, dict[str, int]] = {}
     for kind, state, count in connection.execute(database.statements()["counts"]):
         counts.setdefault(str(kind), {})[str(state)] = int(str(count))
@@ -241,8 +228,8 @@ def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
         "store": str(path),
         "backend": "sqlite",
         "sqlite": apsw.sqlite_lib_version(),
-        "bytes": sum(os.path.getsize(f) for f in _present_files(path)),
-        "bytes_free": usage.free,
+        "bytes": sum(os.path.getsize(f) for f in files if f.exists()),
+        "bytes_free": shutil.disk_usage(path.parent).free,
         "journal_mode": connection.pragma("journal_mode"),
         "synchronous": connection.pragma("synchronous"),
         "page_checksums": connection.reserve_bytes() == database.RESERVE_BYTES,
@@ -254,10 +241,6 @@ def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
     }
 
 
-def _present_files(path: Path) -> list[Path]:
-    return [f for f in (path, Path(f"{path}-wal"), Path(f"{path}-anchor")) if f.exists()]
-
-
 def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> Iterator[tuple[int, int]]:
     """Copy a consistent state of the store to a new file, page by page."""
     database.check_location(files, target)
@@ -265,7 +248,7 @@ def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> I
     with _staged_copy(files, target) as fresh:
         refuse_present(target)
         source.execute("BEGIN")
-        first_row(source, database.statements()["store_id"], ())
+        database.find_store_id(source)
         copy = apsw.Connection(str(fresh), vfs=database.CHECKSUM_VFS)
         try:
             # Pages get checksums only once the file says so itself, and a large copy is written piece by piece.
@@ -331,7 +314,6 @@ def check_log(path: Path, anchor: Anchor) -> Iterator[int]:
 
 
 def raise_if_faulty(path: Path, faults: list[str] | tuple[str, ...]) -> None:
-    """Raise Corrupt if there are faults."""
     if faults:
         raise errors.Corrupt(
             f"{path} is damaged: {faults[0]}",
@@ -393,7 +375,8 @@ def repair_page_checksums(
         with database.translator(str(place)):
             lock.acquire(limits.WRITE_LOCK_WAIT_S)
             try:
-                with contextlib.closing(_connect_unverified(place)) as connection:
+                with contextlib.closing(database.connect(place, write=True, verified=False)) as connection:
+                    database.check_schema_version(connection, place)
                     _check_provable(connection, used, place)
                     _rebuild_derived(connection, place, derive)
                     database.enable_checkpoint_on_close(connection)
@@ -406,16 +389,8 @@ def repair_page_checksums(
     return (REPAIR_NOTE,)
 
 
-def _connect_unverified(path: Path) -> apsw.Connection:
-    connection = database.connect(path, write=True, verified=False)
-    database.check_schema_version(connection, path)
-    return connection
-
-
 def _check_provable(connection: apsw.Connection, files: StoreFiles, path: Path) -> None:
-    queries = database.statements()
-    row = database.first_row(connection, queries["store_id"], ())
-    store_id = row[0] if row and isinstance(row[0], bytes) else b""
+    store_id = database.find_store_id(connection)
     with contextlib.closing(Anchor(files, Path(f"{path}-anchor"), store_id)) as anchor:
         slot, _ = anchor.read()
         faults = [] if slot and slot.store_id == store_id else ["its anchor is missing, so nothing can prove it."]

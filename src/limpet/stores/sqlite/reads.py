@@ -1,7 +1,6 @@
 """Reads of the SQLite store: reading verbs, row decoding, connection pool and cache.
 
-Every function takes the connection it reads over. Row types and checksums are checked on each
-read.
+Every function takes the connection it reads over. Row types and checksums are checked on each read.
 """
 
 from __future__ import annotations

@@ -64,11 +64,9 @@ class CommitHook:
     """Whether `commit` has made the open transaction durable, so that it takes effect even if SQLite fails to commit."""
 
     def lock_path(self, store: Path) -> Path:
-        """Return the path of the lock file."""
         return Path(f"{store}-lock")
 
     def erased_list_path(self, store: Path) -> Path:
-        """Return the path of the list of erased events."""
         return store_files.erased_list_path(store)
 
     def store_id_for_new(self, made: bytes) -> bytes:
@@ -115,7 +113,8 @@ class CommitHook:
 class SQLiteStore:
     """A store on one SQLite file, safe for threads and processes. `open_store` makes it.
 
-    One connection writes, for the holder of the write lock; a pool of connections reads.
+    One connection writes, for the holder of the write lock; a pool of connections reads. The contract of a verb is in
+    `limpet.stores.port.Store`; docstrings here add to it.
     """
 
     def __init__(
@@ -192,7 +191,6 @@ class SQLiteStore:
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not been closed."""
         return not self._closed
 
     @property
@@ -203,7 +201,6 @@ class SQLiteStore:
         )
 
     def write_lock(self) -> WriteLockGuard:
-        """Hold the write lock among threads and processes; yield whether this store object committed last."""
         return WriteLockGuard(self)
 
     def acquire_write_lock(self) -> bool:
@@ -253,7 +250,6 @@ class SQLiteStore:
 
     @property
     def contended(self) -> bool:
-        """Whether other processes recently held the write lock when it was wanted."""
         return self._process_lock.contention > 0
 
     def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
@@ -368,7 +364,6 @@ class SQLiteStore:
         """Return None: a commit does not wait for a server."""
 
     def take_handed_off(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was committed for other processes since the last call."""
         return self._handoff.take_handed_off()
 
     def _append_all(self, appends: Sequence[port.Append]) -> list[port.AppendOutcome]:
@@ -470,7 +465,6 @@ class SQLiteStore:
         return self._cache.stream_key(connection, known, stream) if known else 0
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
-        """Return the stream's version, now or at a position of the feed; 0 if it did not exist."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             if key and position is not None:
@@ -488,13 +482,11 @@ class SQLiteStore:
         at: int | None = None,
         newest: bool = False,
     ) -> list[port.StoredEvent]:
-        """Return the stream's events with after < version <= until, in order, at most `limit`."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             return reads.read_stream(connection, key, stream, after, until, limit=limit, at=at, newest=newest)
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.StoredEvent]:
-        """Return the tenant's events with position > after, in order, at most `limit`."""
         with self._read_connection() as connection:
             base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
@@ -502,40 +494,29 @@ class SQLiteStore:
             return reads.read_feed(connection, base, after, limit)
 
     def head(self, tenant: str) -> int:
-        """Return the position of the tenant's last event; 0 if it has none."""
         with self._read_connection() as connection:
-            base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-            if not base:
-                return 0
-            return database.decode_head(
-                database.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
-            ).position
+            return database.read_head(connection, self._cache.tenant_number(connection, tenant)).position
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
-        """Return the contents of the tenant's blobs by hash; missing ones are left out."""
         with self._read_connection() as connection:
             return reads.read_blobs(connection, self._cache.tenant_number(connection, tenant), hashes)
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             return reads.find_version_by_ordinal(connection, key, stream, ordinal, at) if key else 0
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
-        """Return the version of the event that made the claim; 0 if it is free."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             return reads.find_claim_on_path(connection, reads.read_path(connection, key, at), claim) if key else 0
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
-        """Return what an idempotency key was used for."""
         with self._read_connection() as connection:
             row = database.first_row(connection, self._sql["key"], (self._cache.tenant_number(connection, tenant), key))
             return reads.decode_key_record(row) if row else None
 
     def find_projection(self, tenant: str, kind: str, id: str) -> port.Projection | None:
-        """Return one projection."""
         with self._read_connection() as connection:
             row = database.first_row(
                 connection, self._sql["projection"], (self._cache.tenant_number(connection, tenant), kind, id)
@@ -543,32 +524,27 @@ class SQLiteStore:
             return reads.decode_projection(row) if row else None
 
     def query_projections(self, tenant: str, query: port.Query) -> list[port.Projection]:
-        """Return one page of projections."""
         statement, bindings = reads.projection_query(query)
         with self._read_connection() as connection:
             bindings["tenant"] = self._cache.tenant_number(connection, tenant)
             return [reads.decode_projection(row) for row in connection.execute(statement, bindings)]
 
     def snapshot(self, tenant: str, stream: str) -> port.Snapshot | None:
-        """Return the stream's newest snapshot. One that fails its checksum counts as absent."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             return reads.read_snapshot(connection, key, stream) if key else None
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
-        """Return the other streams that have this one as their base, each with the base version."""
         with self._read_connection() as connection:
             key = self._stream_key(connection, tenant, stream)
             return reads.read_forks(connection, key) if key else []
 
     def pending_erasures(self) -> bytes | None:
-        """Return the pending work of erasures, None once `scrub` has completed."""
         with self._read_connection() as connection:
             row = database.first_row(connection, self._sql["pending"], ())
             return row[0] if row and isinstance(row[0], bytes) else None
 
     def tenants(self) -> list[str]:
-        """Return every tenant that has events."""
         with self._read_connection() as connection:
             return [str(name) for _, name in connection.execute(self._sql["tenants"])]
 
@@ -578,14 +554,12 @@ class SQLiteStore:
             return database.read_integer(connection, self._sql["rebuilt"], ())
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many."""
         with self._write_transaction() as writer:
             number_ = self._cache.tenant_number(writer, tenant)
             writer.execute(self._sql["forget_keys"], (number_, before_us))
             return writer.changes()
 
     def note(self, tenant: str, name: str) -> port.Note | None:
-        """Return a note, or None. Raises Corrupt if it is damaged."""
         check_note(name)
         with self._read_connection() as connection:
             return self._read_note(connection, tenant, name)
@@ -595,7 +569,6 @@ class SQLiteStore:
         return _decode_note(tenant, row) if row else None
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Put or drop a note if it has version `expected`; return whether it had."""
         check_note(name, value)
         with self._write_transaction(quietly=True) as writer:
             before = self._read_note(writer, tenant, name)
@@ -611,7 +584,6 @@ class SQLiteStore:
             return True
 
     def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
-        """Return notes whose names begin with a prefix, after a name, by name, at most `limit`."""
         with self._read_connection() as connection:
             found = connection.execute(self._sql["notes"], (tenant, prefix, after, limit)).fetchall()
         # Rows come by name, so all names with the prefix come first.
@@ -619,17 +591,7 @@ class SQLiteStore:
         return [(name, _decode_note(tenant, row)) for name, row in named if name.startswith(prefix)]
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
-        """Return True once the feed has a position > after; False after the timeout."""
-
-        def has_later_events() -> bool:
-            with self._read_connection() as connection:
-                base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
-                if not base:
-                    return False
-                row = database.first_row(connection, self._sql["head"], (base, base | NUMBER_MASK))
-                return database.decode_head(row).position > after
-
-        return self._commit_signal.wait(has_later_events, timeout_s)
+        return self._commit_signal.wait(lambda: self.head(tenant) > after, timeout_s)
 
     def verify(self) -> Iterator[int | port.Report]:
         """Check every event, blob and page, and the anchor; yield events checked so far, the report last."""
@@ -676,7 +638,6 @@ class SQLiteStore:
         self._seen_data_version = None
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[port.RawEvent]:
-        """Return the tenant's events with position > after as stored; each is checked."""
         with self._read_connection() as connection:
             base = self._cache.tenant_number(connection, tenant) << TENANT_SHIFT
             if not base or not 0 <= after < NUMBER_MASK:
@@ -684,7 +645,6 @@ class SQLiteStore:
             return log_writes.copy_page(connection, base, after, limit)
 
     def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[port.RawKey]:
-        """Return the tenant's idempotency keys after a key, by their text."""
         with self._read_connection() as connection:
             return log_writes.copy_keys(connection, self._cache.tenant_number(connection, tenant), after, limit)
 
@@ -796,20 +756,17 @@ class SQLiteStore:
                 self.remarks = (*self.remarks, incomplete.message)
 
     def status(self) -> Mapping[str, Json]:
-        """Return facts for people: path, size, versions, durability, counts."""
         with self._read_connection() as connection:
             facts = maintenance.store_status(connection, self.path)
             return {**facts, "durability": self.durability, "notes": list(self.remarks)}
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
-        """Copy the store, consistent under load, to a new file; yield (pages done, pages in all)."""
         self._check_open()
         with self._error_translator, contextlib.closing(database.connect(self.path, write=False)) as connection:
             place = Path(target).expanduser().resolve()
             yield from maintenance.copy_database(self._files, connection, place)
 
     def close(self) -> None:
-        """Close every connection and file. Closing twice is fine."""
         if self._closed:
             return
         try:

@@ -1,10 +1,9 @@
 """The commit hand-off: one process commits the appends of several.
 
-A process that finds the lock taken writes its appends into its mailbox in the lock file. The
-holder commits them with its own, writes the outcomes back and wakes the owner over a datagram
-socket. Nothing depends on it: a process that gets the lock meanwhile withdraws its appends and
-commits them itself. Withdrawn appends may already have been collected, so only repeatable ones
-are handed off. A mailbox belongs to the process that holds the lock on its byte of the file.
+A process that finds the lock taken writes its appends into its mailbox in the lock file. The holder commits them with
+its own, writes the outcomes back and wakes the owner over a datagram socket. Nothing depends on it: a process that gets
+the lock meanwhile withdraws its appends and commits them itself. Withdrawn appends may already have been collected, so
+only repeatable ones are handed off. A mailbox belongs to the process that holds the lock on its byte of the file.
 """
 
 from __future__ import annotations
@@ -85,7 +84,6 @@ class CommitHandoff:
 
     @property
     def has_layout(self) -> bool:
-        """Whether `set_layout` was called."""
         return self._layout != 0
 
     def clear_mailboxes(self) -> None:
@@ -191,7 +189,6 @@ class CommitHandoff:
         return self._socket is not None
 
     def _wait(self) -> None:
-        """Wait for a wakeup, at most ANSWER_POLL_S."""
         assert self._socket is not None, "an offer was written"
         self._socket.settimeout(ANSWER_POLL_S)
         with contextlib.suppress(TimeoutError):
@@ -240,7 +237,6 @@ class CommitHandoff:
             return None
 
     def take_handed_off(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was collected since the last call."""
         streams, self._handed_off = self._handed_off, []
         return streams
 
@@ -269,7 +265,6 @@ class CommitHandoff:
                 self._socket.sendto(b"!", socket.MSG_DONTWAIT, name[1 : 1 + name[0]])
 
     def close(self) -> None:
-        """Close the socket."""
         if self._socket is not None:
             self._socket.close()
 

@@ -99,11 +99,9 @@ class StoreFiles:
         return _open_regular_fd(path, os.O_RDWR | os.O_CREAT)
 
     def close(self, fd: int) -> None:
-        """Close a file."""
         os.close(fd)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
-        """Read at an offset."""
         return os.pread(fd, size, offset)
 
     def write(self, fd: int, data: bytes, offset: int) -> None:
@@ -116,11 +114,9 @@ class StoreFiles:
         os.fdatasync(fd) if hasattr(os, "fdatasync") else os.fsync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut a file off."""
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
-        """Return how many bytes a file has."""
         return os.fstat(fd).st_size
 
     def create_temporary(self, path: Path) -> Path:
@@ -133,7 +129,6 @@ class StoreFiles:
         return Path(name)
 
     def sync(self, path: Path) -> None:
-        """Sync a file or folder."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -157,7 +152,6 @@ class StoreFiles:
         self.rename(fresh, path)
 
     def remove(self, path: Path) -> None:
-        """Remove a file if it is there."""
         path.unlink(missing_ok=True)
 
     def inode_at(self, path: str) -> tuple[int, int] | None:
@@ -169,7 +163,6 @@ class StoreFiles:
         return found.st_dev, found.st_ino
 
     def inode_of(self, fd: int) -> tuple[int, int]:
-        """Return device and inode of an open file."""
         found = os.fstat(fd)
         return found.st_dev, found.st_ino
 
@@ -193,11 +186,9 @@ class StoreFiles:
         return True
 
     def lock(self, fd: int) -> None:
-        """Wait for the exclusive lock."""
         fcntl.flock(fd, fcntl.LOCK_EX)
 
     def unlock(self, fd: int) -> None:
-        """Release the lock."""
         fcntl.flock(fd, fcntl.LOCK_UN)
 
     def lock_byte(self, fd: int, at: int) -> bool:
@@ -310,7 +301,6 @@ class ProcessWriteLock:
         return False
 
     def release(self) -> None:
-        """Release the lock."""
         self._files.unlock(self.fd)
 
     def close(self) -> None:
@@ -437,7 +427,6 @@ class FileIdentity:
 
     @property
     def has_log(self) -> bool:
-        """Whether the log exists."""
         return self._files.inode_at(self._log) is not None
 
     @property
@@ -446,7 +435,6 @@ class FileIdentity:
         return self._accepted[0]
 
     def read_inodes(self) -> tuple[DeviceInode, DeviceInode]:
-        """Return the present identities of database and log."""
         return self._files.inode_at(self._path), self._files.inode_at(self._log)
 
     def accept(self, inodes: tuple[DeviceInode, DeviceInode]) -> None:
@@ -614,12 +602,10 @@ class Anchor:
         return slot, encode_slot(slot)
 
     def write_prepared(self, slot: AnchorSlot, data: bytes) -> None:
-        """Write what `prepare` returned."""
         self._files.write(self._fd, data, slot.count % 2 * SLOT_BYTES)
         self._last_written = slot
 
     def close(self) -> None:
-        """Close the file."""
         self._files.close(self._fd)
 
 
@@ -648,12 +634,10 @@ class ErasedListEntry(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def group(self) -> ErasureGroup:
-        """The key by which entries are merged."""
         return self.store, self.tenant, self.stream, self.cause
 
 
 def erased_list_path(store: Path) -> Path:
-    """Return the path of a store's list."""
     return Path(f"{store}-erased")
 
 
