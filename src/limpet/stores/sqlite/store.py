@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apsw
 
 from limpet import errors, limits
+from limpet.core.values import ids
 from limpet.core.values.validation import Json
-from limpet.stores import port, store_copy
+from limpet.stores import port, store_copy, urls
 from limpet.stores.chain import RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, WriteLockGuard
 from limpet.stores.sqlite import database, event_erasure, log_writes, maintenance, reads
@@ -771,8 +773,12 @@ class SQLiteStore:
             return
         try:
             if not self._broken:
-                with contextlib.suppress(errors.Unavailable), self.write_lock():
-                    self._close_writer()
+                with contextlib.suppress(errors.Unavailable):
+                    self.acquire_write_lock()
+                    try:
+                        self._close_writer()
+                    finally:
+                        self.release_write_lock()
         finally:
             self._closed = True
             self._commit_signal.notify()
@@ -795,3 +801,36 @@ class SQLiteStore:
 
 
 _conforms: type[port.Store] = SQLiteStore
+
+
+_open_lock = threading.Lock()
+_open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
+
+
+def open_store(
+    path: str | Path,
+    *,
+    files: StoreFiles | None = None,
+    random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random,
+    again: ErasureReplay | None = None,
+) -> SQLiteStore:
+    """Open the store at a path, creating it if nothing is there.
+
+    `again` erases again what was erased since a copy was made that was put here.
+
+    Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
+    each case the file is left as it was.
+    """
+    place, used = urls.resolve_path(path), files or StoreFiles()
+    with database.translator(str(place)):
+        database.check_sqlite_version(apsw.sqlite_lib_version())
+        database.check_location(used, place)
+        database.register_checksum_vfs()
+        with _open_lock:
+            # Reading a file that SQLite has open in this process would drop SQLite's locks on it.
+            if not any(store.path == place and store.is_open for store in _open_stores):
+                database.check_file_header(place)
+                database.check_side_files(place)
+            store = SQLiteStore(place, files=used, random=random, again=again)
+            _open_stores.add(store)
+            return store
