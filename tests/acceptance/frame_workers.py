@@ -21,7 +21,7 @@ def push_until_refused(path: str, parent: str, name: str, pops: bool, notes: str
     file = os.open(notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         with limpet.connect(path) as lp:
-            barrier.wait(120)
+            barrier.wait(300)
             _push(lp, parent, name, pops, file)
         note(file, end=True)
     except BaseException:

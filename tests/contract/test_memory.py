@@ -46,4 +46,4 @@ class TestOverHTTP(memory_contract.MemoryContract):
         shelf.close()
 
     def open_engine(self, folder: Path) -> MemoryEngine:
-        return HTTPMemory((folder / "url").read_text(), api_key="k3y", timeout_s=20)
+        return HTTPMemory((folder / "url").read_text(), api_key="k3y", timeout_s=120)

@@ -67,7 +67,7 @@ def run_shell(block: markdown.Block, folder: Path) -> str:
         environment = os.environ | {"PATH": f"{SCRIPTS}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
             ["sh", "-c", command], cwd=folder, env=environment | {"COLUMNS": "100"},
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"line {block.line}: {command}\n{done.stdout}{done.stderr}"
         if expected is not None:

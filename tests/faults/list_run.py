@@ -23,7 +23,7 @@ from tests.faults.proxy import KINDS, WAYS, Proxy
 _ROOMS = ("limpet.stores.sqlite", "limpet.stores.server.postgres", "limpet.stores.server.redis")
 
 _LOOK_S = 0.02
-_STUCK_S = 120.0
+_STUCK_S = 300.0
 _CUT_WITHIN = 600
 _HOLE_EVERY = 10
 

@@ -25,7 +25,7 @@ from tests.faults import oracle, recorded_run, workload
 from tests.faults.journal import Diary, Entry, Journal, Step
 
 THREADS = 3
-START_LIMIT_S = 60.0
+START_LIMIT_S = 300.0
 CHECK_ALL_AT = (25, 50, 100, 200, 400, 800)
 
 

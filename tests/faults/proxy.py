@@ -27,7 +27,7 @@ WAYS: tuple[Way, ...] = ("up", "down")
 
 _RESET = struct.pack("ii", 1, 0)
 _CHUNK = 1 << 16
-_START_S = 10.0
+_START_S = 120.0
 
 _Result = TypeVar("_Result")
 

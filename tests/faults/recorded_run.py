@@ -31,7 +31,7 @@ STORE = STORES["sqlite"]
 LOG = "operations"
 PROCESSES = 2
 CHECKPOINT_PAGES = 30
-MEETING_S = 60.0
+MEETING_S = 300.0
 
 
 def url(folder: Path, backend: str) -> str:

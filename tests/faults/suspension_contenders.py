@@ -30,7 +30,7 @@ from limpet.stores import port
 PROCESSES, THREADS = 4, 4
 CONTENDERS_MAX = PROCESSES * THREADS
 ROOT_EVERY, KILL_EVERY = 100, 15
-WAIT_S = 60.0
+WAIT_S = 300.0
 
 WAYS = ("token", "token", "approve", "reject", "edit")
 ENDS = {"token": "resumed", "approve": "approved", "reject": "rejected", "edit": "edited"}

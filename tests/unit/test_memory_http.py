@@ -264,14 +264,14 @@ DRIPS = {
 
 @contextlib.contextmanager
 def dripping(first: bytes, then: bytes) -> Iterator[int]:
-    """Give the port of a server that answers one request with `first`, and `then` again and again for 3 s."""
+    """Give the port of a server that answers one request with `first`, and `then` again and again for a minute."""
     over = threading.Event()
 
     def drip(server: socket.socket) -> None:
         peer, _ = server.accept()
         with peer, contextlib.suppress(OSError):
             peer.sendall(first)
-            for _ in range(150):
+            for _ in range(3_000):
                 peer.sendall(then)
                 if over.wait(0.02):
                     return
@@ -293,7 +293,7 @@ def test_an_engine_that_answers_byte_by_byte_is_broken_off(drip: str):
         began = time.monotonic()
         with pytest.raises(errors.Unavailable):
             memory.facts(ADA)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 30, "it did not wait for the end of the answer"
 
 
 @pytest.mark.parametrize("then", [b"", b"\0"], ids=["never", "drip"])
@@ -303,7 +303,7 @@ def test_a_handshake_without_end_is_broken_off(then: bytes):
         began = time.monotonic()
         with pytest.raises(errors.Unavailable):
             memory.facts(ADA)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 30, "it did not wait for the end of the answer"
 
 
 def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):
@@ -315,7 +315,7 @@ def test_time_spent_on_connecting_counts(monkeypatch: pytest.MonkeyPatch):
             super().__init__(interval, lambda: (function(), fired.set()))
 
     def slow(*args: Any, **named: Any) -> socket.socket:
-        assert fired.wait(10), "as after a first address where nobody answers"
+        assert fired.wait(120), "as after a first address where nobody answers"
         return real(*args, **named)
 
     def drip(server: socket.socket) -> None:

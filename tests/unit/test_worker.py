@@ -141,9 +141,9 @@ def test_a_worker_hears_of_news_and_stops_when_told():
     while working.status()[0].holder is None:
         pass
     happen(store)
-    assert seen.wait(60)
+    assert seen.wait(120)
     stop.set()
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
     assert working.status()[0].holder is None
 
@@ -156,7 +156,7 @@ def test_a_worker_looks_again_without_news_after_a_while():
     while len(script.tenants) < 6:
         clock.pass_(limits.WORKER_POLL_S / 10)
     stop.set()
-    thread.join(60)
+    thread.join(120)
     assert set(script.tenants) == {"acme", "globex"}
 
 
@@ -172,9 +172,9 @@ def test_stopping_breaks_off_at_the_next_beat_and_gives_the_lease_back():
     working = worker(store, clock, Scripted("job", endless))
     thread = threading.Thread(target=working.run, args=(stop,))
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(120)
     stop.set()
-    thread.join(60)
+    thread.join(120)
     assert working.status()[0].holder is None
     assert working.status()[0].failures == 0
 
@@ -229,7 +229,7 @@ def test_closing_the_engine_ends_the_worker():
     thread = threading.Thread(target=working.run, args=(threading.Event(),))
     thread.start()
     engine.close()
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -303,11 +303,11 @@ def test_a_worker_outlives_a_store_that_is_away_for_a_while(monkeypatch: pytest.
     working = worker(store, clock, Scripted("job", see))
     thread = threading.Thread(target=working.run, args=(stop,))
     thread.start()
-    assert away.wait(60)
+    assert away.wait(120)
     back.set()
-    assert seen.wait(60)
+    assert seen.wait(120)
     stop.set()
-    thread.join(60)
+    thread.join(120)
     assert not thread.is_alive()
 
 

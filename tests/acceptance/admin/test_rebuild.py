@@ -323,7 +323,7 @@ def test_one_whose_progress_fails_changes_nothing_and_lets_others_write(path: Pa
             assert tables(path, DERIVED) == before
         other = threading.Thread(target=lp.sessions.create_session, args=("after",))
         other.start()
-        other.join(20)
+        other.join(120)
         assert lp.sessions.get_session("after")
 
 
@@ -412,7 +412,7 @@ def test_processes_write_while_another_rebuilds(path: Path):
         assert one.stdin is not None
         one.stdin.write("go\n")
         one.stdin.flush()
-    outputs = [one.communicate(timeout=120)[0] for one in running]
+    outputs = [one.communicate(timeout=300)[0] for one in running]
     assert [one.returncode for one in running] == [0] * len(running)
     seen = [int(line) for line in outputs[-1].split()]
     assert len(seen) == rebuilds

@@ -310,7 +310,7 @@ def test_an_engine_that_is_still_open_when_the_program_ends_is_named_too(tmp_pat
     program = f"import limpet\nlp = limpet.connect({url!r})\n{keep}"
     done = subprocess.run(
         [sys.executable, "-W", "always::ResourceWarning", "-c", program],
-        capture_output=True, text=True, timeout=60, check=True,
+        capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert f"{url}, opened at <string>:2, was never closed" in done.stderr
     assert "Exception ignored" not in done.stderr

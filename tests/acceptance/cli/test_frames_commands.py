@@ -205,7 +205,7 @@ def test_a_person_is_asked(folder: Path, answer: str, code: int, status: str):
         shown += os.read(ours, 4_096)
     assert b"cancel frm_8N (check visa rules) in state.db?" in shown
     os.write(ours, answer.encode())
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     os.close(ours)
     assert process.returncode == code
     assert json.loads(run("frames", "show", "frm_8N", "--json", cwd=folder).out)["status"] == status

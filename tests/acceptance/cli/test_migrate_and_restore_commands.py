@@ -99,7 +99,7 @@ def test_of_a_folder_that_can_not_be_written_the_target_is_named(store: Path, tm
         path.chmod(0o666)
     done = subprocess.run(
         [sys.executable, "-c", UNPRIVILEGED], cwd=tmp_path,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.stdout.endswith("[0, 0, 9, 9]\n"), done.stderr
     for name in ("r", "s"):

@@ -140,7 +140,7 @@ def test_it_works_until_it_is_told_to_stop(folder: Path, number: signal.Signals)
             news = lp.events.watch(0, timeout_s=60)
             assert any(fact.kind == "session.offloaded" for fact in news), "nothing was learnt"
         worker.send_signal(number)
-        out, err = worker.communicate(timeout=60)
+        out, err = worker.communicate(timeout=300)
     finally:
         worker.kill()
     assert (worker.returncode, out) == (0, "")

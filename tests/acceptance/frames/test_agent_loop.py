@@ -126,7 +126,7 @@ def test_other_uses_of_a_suspension(tmp_path: Path, what: str):
         "    lp.index.resume_frame(sys.argv[1], **answer)\n"
     )
     command = [sys.executable, "-c", program, token.token_id, what]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=60)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
     with limpet.connect(tmp_path / "state.db") as lp:
         frame = lp.index.get_frame("work")
         assert frame.status is FrameStatus.ACTIVE and frame.budget.available() == 700
@@ -302,7 +302,7 @@ class Endpoint(BaseHTTPRequestHandler):
 
 def run(folder: Path, *arguments: str, env: Mapping[str, str] | None = None) -> tuple[int, str]:
     command: Sequence[str] = [sys.executable, str(ROOT / "examples/agent.py"), *arguments]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.stderr == ""
     return done.returncode, done.stdout
 

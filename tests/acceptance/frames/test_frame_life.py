@@ -274,7 +274,7 @@ def test_another_process_comes_back_to_the_work_and_the_first_sees_it(fast_dir: 
         lp.index.begin_tool(child.frame_id, "mail")
         token = lp.index.suspend_frame(child.frame_id, reason="approval", payload={"to": "ann"})
         there = start(ELSEWHERE, path, token.token_id)
-        out, err = there.communicate(timeout=60)
+        out, err = there.communicate(timeout=300)
         assert err == ""
         stack, work = json.loads(out)
         assert stack == ["plan", "ask"]

@@ -226,7 +226,7 @@ def test_an_indexer_killed_in_the_middle_is_taken_up_where_it_was(
     with limpet.connect(path) as lp:
         fill(lp, "a", "ada", 60, "walrus")
         fill(lp, "b", "ben", 30, "seal")
-    run = subprocess.run([sys.executable, "-c", KILLED, path, str(steps)], check=False, timeout=60)
+    run = subprocess.run([sys.executable, "-c", KILLED, path, str(steps)], check=False, timeout=300)
     assert run.returncode == -signal.SIGKILL
     with limpet.connect(path) as lp:
         hits = lp.archive.search("common", user_id="ada", limit=100)

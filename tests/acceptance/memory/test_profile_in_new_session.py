@@ -154,7 +154,7 @@ def test_an_engine_that_hangs_delays_one_session_and_its_threads_do_not_pile_up(
     memory, freed = knowing(), threading.Event()
 
     def hang() -> None:
-        freed.wait(10)
+        freed.wait(120)
 
     memory.on_profile = hang
     lp = opener(memory=memory, bootstrap_timeout_s=0.01)

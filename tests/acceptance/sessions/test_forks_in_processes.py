@@ -89,7 +89,7 @@ def test_one_process_rewinds_while_others_append(tmp_path: Path):
         go(worker)
     acknowledged: list[tuple[str, int, int]] = []
     for worker in workers:
-        out, _ = worker.communicate(timeout=200)
+        out, _ = worker.communicate(timeout=300)
         assert worker.returncode == 0
         acknowledged += [tuple(json.loads(line)) for line in out.splitlines()]
     assert len(acknowledged) == (APPENDERS + 1) * EACH
@@ -115,7 +115,7 @@ def test_a_killed_process_leaves_whole_forks_and_rewinds(tmp_path: Path, seed: i
         for _ in range(dice.randint(1, 40)):
             acknowledged.append(tuple(json.loads(worker.stdout.readline())))
         worker.send_signal(signal.SIGKILL)
-        rest, _ = worker.communicate(timeout=60)
+        rest, _ = worker.communicate(timeout=300)
         lines = [line for line in rest.splitlines() if line.endswith("]")]
         acknowledged += [tuple(json.loads(line)) for line in lines]
     check(path, acknowledged)

@@ -61,7 +61,7 @@ with SessionManager(base_path="conversations") as manager:
 def run(program: str, folder: Path) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
-        cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()

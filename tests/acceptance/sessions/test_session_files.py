@@ -279,7 +279,7 @@ def test_few_sessions_are_in_memory_and_a_held_one_loses_nothing(folder: Path) -
 def test_changed_sessions_are_saved_every_interval(folder: Path, write: Write) -> None:
     with SessionManager(base_path=folder, auto_save_interval=0.05, write=write) as manager:
         manager.create_session("tides").add_message(say("nobody saves this"))
-        path, until = folder / "sessions" / "tides.json", time.monotonic() + 20
+        path, until = folder / "sessions" / "tides.json", time.monotonic() + 120
         while time.monotonic() < until:
             if path.exists() and "nobody saves this" in path.read_text():
                 break

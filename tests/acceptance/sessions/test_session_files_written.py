@@ -90,7 +90,7 @@ def test_a_file_that_can_not_be_written_is_said_in_each_interval_and_raised_at_t
         patched.setattr(StoreFiles, "replace_content", full)
         session = manager.create_session("tides")
         session.add_message(say("kept"))
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not caplog.records and time.monotonic() < until:
             time.sleep(0.02)
         assert "could not be written" in caplog.text
@@ -145,7 +145,7 @@ def test_a_file_of_somebody_elses_is_never_written_over(folder: Path, name: str)
 
 def saved_by_time(folder: Path, text: str) -> list[str]:
     """Wait until an interval has written a text to the file of tides; return what that says."""
-    path, until = folder / "sessions" / "tides.json", time.monotonic() + 20
+    path, until = folder / "sessions" / "tides.json", time.monotonic() + 120
     while time.monotonic() < until:
         if path.exists() and text in path.read_text():
             break

@@ -89,7 +89,7 @@ def test_a_message_handed_over_is_there_once_whatever_becomes_of_the_holder(
         assert holder.stdout.readline() == "collecting\n"
         crowd(lp)
         session.add_message(user("handed over"))
-        holder.wait(20)
+        holder.wait(120)
     assert holder.returncode == (-signal.SIGKILL if fate.startswith("dies") else 0)
     session.add_message(user("after"))
     assert texts(session) == ["before", "handed over", "after"]
@@ -118,10 +118,10 @@ def test_who_commits_for_another_knows_of_it(lp: Limpet, session: Session, tmp_p
         patched.setattr(store._handoff, "collect", wait_for_parcels)
         holder = threading.Thread(target=other.add_message, args=(user("own"),))
         holder.start()
-        assert collecting.wait(20)
+        assert collecting.wait(120)
         crowd(theirs)
         same.add_message(Message("tool", tool_results=[limpet.ToolCallResult("c", "seen")]))
-        holder.join(20)
+        holder.join(120)
         patched.undo()
         session.add_message(user("the call is answered"))
     assert [message.role for message in session.messages] == ["assistant", "tool", "user"]
@@ -147,7 +147,7 @@ def test_an_interrupt_while_waiting_leaves_the_store_usable(
             session.add_message(user("perhaps"))
     other = threading.Thread(target=session.add_message, args=(user("from another thread"),))
     other.start()
-    other.join(20)
+    other.join(120)
     assert texts(session)[-1] == "from another thread"
 
 

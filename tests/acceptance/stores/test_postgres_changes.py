@@ -77,7 +77,7 @@ def test_a_usual_change_for_another_head_or_with_something_that_is_there_changes
 
 
 def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_free(url: str):
-    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=5"))) as driver:
+    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=60"))) as driver:
         large = [usual(driver, name, payload=bytes(12_000_000)) for name in ("red", "blue", "green")]
         assert driver.apply(large) == [None, None, None]
         assert [driver.head(change.tenant) for change in large] == [c.after for c in large]
@@ -92,10 +92,10 @@ def test_whoever_listens_hears_of_a_usual_change(url: str):
     with closing(PostgresDriver(connections.parse_url(url))) as driver:
         listening = threading.Thread(target=lambda: [*map(heard.put, driver.listen())])
         listening.start()
-        assert heard.get(timeout=5) == ("", 0)
+        assert heard.get(timeout=120) == ("", 0)
         for position in (1, 2):
             assert driver.apply([usual(driver, "red", f"c{position}")]) == [None]
-            assert heard.get(timeout=5) == ("red", position)
+            assert heard.get(timeout=120) == ("red", position)
     listening.join()
 
 
@@ -106,7 +106,7 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
                 connection.close()
         raise KeyboardInterrupt
 
-    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=1"))) as driver:
+    with closing(PostgresDriver(connections.parse_url(f"{url}?connections=2&timeout_s=10"))) as driver:
         pool, kept = driver._connections, list[BaseException]()
         for _ in range(3):
             # Where one is taken, where one that failed is put away, and right after there was room.

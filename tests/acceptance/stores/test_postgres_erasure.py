@@ -110,7 +110,7 @@ def test_an_erasure_that_comes_during_a_scrub_is_scrubbed_by_the_next(
 def test_a_scrub_that_waits_for_a_table_holds_nobody_up(server: postgres.Server, url: str):
     """Somebody uses the tables for long. Those who come after the scrub get through all the same."""
     with (
-        closing(open_(f"{url}?timeout_s=2")) as store,
+        closing(open_(f"{url}?timeout_s=20")) as store,
         closing(PostgresDriver(connections.parse_url(url))) as driver,
         ThreadPoolExecutor(1) as pool,
     ):
@@ -239,7 +239,7 @@ KEPT_BY_REPLICAS = (
 
 def until(url: str, statement: str) -> None:
     """Ask until rows come."""
-    end = time.monotonic() + postgres.START_S
+    end = time.monotonic() + postgres.PATIENCE_S
     while not postgres.run(url, statement):
         assert time.monotonic() < end, statement
 

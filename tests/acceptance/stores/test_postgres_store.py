@@ -254,7 +254,7 @@ def test_with_every_tenant_condition_removed_nothing_of_another_tenant_is_seen(o
 
 
 def test_what_row_level_security_does_not_reach_is_named_in_the_guide(url: str):
-    guide = Path(__file__).parents[2].joinpath("docs/how-to/use-postgres.md").read_text("utf-8")
+    guide = Path(__file__).parents[3].joinpath("docs/how-to/use-postgres.md").read_text("utf-8")
     told = guide.partition("Outside row-level security are")[2].partition("\n\n")[0]
     bare = postgres.run(
         url,

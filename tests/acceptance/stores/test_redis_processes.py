@@ -27,7 +27,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 def test_those_who_have_files_written_anew_at_once_wait_for_one_another():
     with valkey.server(save="3600 1") as server:
-        together = threading.Barrier(6, timeout=60)
+        together = threading.Barrier(6, timeout=300)
 
         def rewrite(_number: int) -> int:
             with contextlib.closing(RedisServers(connections.parse_url(server.url))) as servers:

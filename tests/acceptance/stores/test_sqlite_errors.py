@@ -191,7 +191,7 @@ with limpet.connect(sys.argv[1]) as lp:
 def test_a_file_that_can_grow_no_further_loses_and_doubles_nothing(path: Path, size: int):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", LIMITED, path, str(size)],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     with limpet.connect(path) as lp:
@@ -237,7 +237,7 @@ def test_a_store_that_can_not_be_written_says_so(
     program = textwrap.dedent(UNPRIVILEGED.format(nobody=NOBODY))
     done = subprocess.run(
         [sys.executable, "-c", program, path, tmp_path_factory.mktemp("own") / "own.db"], cwd="/",
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "permissions" in done.stdout

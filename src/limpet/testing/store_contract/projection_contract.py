@@ -452,8 +452,8 @@ def _result_or_corrupt(look: Callable[[], object]) -> object:
         return errors.Corrupt
 
 
-LONG_S = 60.0
-"""Far longer than anything here takes: whoever waits so long was not woken."""
+LONG_S = 300.0
+"""Far longer than anything here takes: a caller that waits so long was not woken."""
 
 _WRITERS = 4
 _EACH = 25
