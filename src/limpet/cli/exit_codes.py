@@ -22,7 +22,7 @@ INTERRUPTED, PIPE_CLOSED = 130, 141
 EXIT_CODE_MEANINGS: Final[Mapping[int, str]] = {
     DONE: "done",
     FAILED: "failed, or a claim of the demo did not hold",
-    USAGE: "wrong usage",
+    USAGE: "wrong usage, or a library that is needed is not installed",
     NOT_FOUND: "not found: no such store, session, message, fact, frame or suspension",
     4: "not authenticated or not allowed (a service; not used yet)",
     CONFLICT: "conflict: someone else was first; read again, then repeat",

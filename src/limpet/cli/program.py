@@ -135,7 +135,7 @@ def play_demo(*, keep: str | None = None, fast: Switch = False, printing: Output
     folder = next((str(one) for one in folders if (one / "demo" / "__init__.py").is_file()), None)
     if folder is None:
         why = f"There is no folder _examples in {package}, and this is no clone of the repository."
-        then = "In a clone of Limpet: pip install ."
+        then = "In a clone of Limpet: pip install '.[cli]'"
         raise exit_codes.failure(exit_codes.FAILED, "no_demo", "the demo is not installed.", why, then)
     sys.path.insert(0, folder)
     # The agent is a process of its own, and must find the same demo.

@@ -269,6 +269,23 @@ def test_interrupted_while_it_is_loaded(store: Path, module: str):
     assert done == (130, "", "interrupted.\n")
 
 
+WITHOUT_EXTRA = """
+import sys
+sys.modules[sys.argv.pop(1)] = None
+from limpet_command import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("library", ["cyclopts", "rich"])
+@pytest.mark.parametrize("words", ["", "--help", "status", "status --json"])
+def test_without_its_extra_it_says_how_to_install_it(tmp_path: Path, library: str, words: str):
+    done = run(cwd=tmp_path, program=(sys.executable, "-c", WITHOUT_EXTRA, library, *words.split()))
+    assert (done.code, done.out) == (2, "")
+    assert f"the command line needs {library}: not installed." in done.err
+    assert "In a clone of Limpet: pip install '.[cli]'" in done.err
+
+
 @pytest.mark.parametrize("words", ["backup new.db", "migrate state.db new.db", "restore state.db new.db"])
 def test_what_was_interrupted_can_be_repeated(store: Path, words: str):
     with held(store):
