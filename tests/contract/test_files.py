@@ -8,7 +8,7 @@ from typing import ClassVar
 import msgspec
 
 from limpet.stores import files
-from limpet.stores.files import journal_index, journal_lines
+from limpet.stores.files import journal, journal_index
 from limpet.stores.files.journal import CommitJournal
 from limpet.stores.files.journal_index import JournalRewriter
 from limpet.stores.port import Store
@@ -35,7 +35,7 @@ class TestFilesStore(store_contract.StoreContract):
     def damage(self, store: Store, position: int) -> None:
         ours = _ours(store)
 
-        def flip(event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+        def flip(event: journal.EventEntry) -> journal.EventEntry:
             if event.tenant != ours or journal_index.event_address(event).position != position:
                 return event
             return msgspec.structs.replace(event, payload=flipped(event.payload))
@@ -46,7 +46,7 @@ class TestFilesStore(store_contract.StoreContract):
     def damage_blob(self, store: Store, hash_: bytes) -> None:
         ours = _ours(store)
 
-        def flip(blob: journal_lines.BlobEntry) -> journal_lines.BlobEntry:
+        def flip(blob: journal.BlobEntry) -> journal.BlobEntry:
             if blob.tenant != ours or blob.sha256 != hash_.hex():
                 return blob
             return msgspec.structs.replace(blob, content=flipped(blob.content))
@@ -60,7 +60,7 @@ class TestFilesStore(store_contract.StoreContract):
     def lose_blob(self, store: Store, hash_: bytes) -> None:
         lost = (_ours(store), hash_.hex())
 
-        def others(change: journal_lines.CommitLine) -> journal_lines.CommitLine:
+        def others(change: journal.CommitLine) -> journal.CommitLine:
             kept = tuple(each for each in change.blobs if (each.tenant, each.sha256) != lost)
             return msgspec.structs.replace(change, blobs=kept)
 
@@ -79,7 +79,7 @@ class TestFilesStore(store_contract.StoreContract):
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
         ours = _ours(store)
 
-        def blanked(event: journal_lines.EventEntry) -> journal_lines.EventEntry:
+        def blanked(event: journal.EventEntry) -> journal.EventEntry:
             if event.tenant != ours or journal_index.event_address(event).position != position:
                 return event
             return msgspec.structs.replace(event, payload=None, salt=None)
@@ -91,7 +91,7 @@ class TestFilesStore(store_contract.StoreContract):
         self._index.tamper(store)
 
 
-def forge(store: Store, edit: Callable[[journal_lines.CommitLine], journal_lines.CommitLine]) -> None:
+def forge(store: Store, edit: Callable[[journal.CommitLine], journal.CommitLine]) -> None:
     """Change the journal beneath a store, with checksums that are right."""
     used = files.StoreFiles()
     book = CommitJournal(used, _folder(store) / "journal")
@@ -116,8 +116,8 @@ def _ours(store: Store) -> int:
         return read_integer(connection, database.statements()["tenant_number"], (TENANT,))
 
 
-def flipped(content: journal_lines.LineContent | None) -> journal_lines.LineContent | None:
+def flipped(content: journal.LineContent | None) -> journal.LineContent | None:
     """Return a content with one bit changed; one that is elsewhere stays."""
     if content is None:
         return None
-    return journal_lines.encode_content(bytes([content.bytes[0] ^ 1]) + content.bytes[1:])
+    return journal.encode_content(bytes([content.bytes[0] ^ 1]) + content.bytes[1:])

@@ -8,7 +8,8 @@ from pathlib import Path
 import apsw
 
 from limpet.stores import chain, port
-from limpet.stores.files import journal_commit_hook, journal_lines
+from limpet.stores.files import journal
+from limpet.stores.files import store as files_store
 from limpet.stores.files.journal import JournalPoint
 from limpet.stores.sqlite import database, log_writes, store
 from limpet.stores.sqlite.shared_file.store_files import Anchor, StoreFiles
@@ -104,13 +105,13 @@ def _folder_not_synced() -> None:
 
 def _index_first() -> None:
     """The index has a commit before the journal does."""
-    sound = journal_commit_hook.JournalCommitHook.commit
+    sound = files_store.JournalCommitHook.commit
 
-    def commit(self: journal_commit_hook.JournalCommitHook, connection: apsw.Connection) -> None:
+    def commit(self: files_store.JournalCommitHook, connection: apsw.Connection) -> None:
         cursor = connection.cursor()
         sound_append = self.journal.append
 
-        def append(point: JournalPoint, store_id: bytes, change: journal_lines.CommitLine) -> JournalPoint:
+        def append(point: JournalPoint, store_id: bytes, change: journal.CommitLine) -> JournalPoint:
             cursor.execute("COMMIT")
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
             cursor.execute("BEGIN IMMEDIATE")
@@ -122,7 +123,7 @@ def _index_first() -> None:
         finally:
             self.journal.append = sound_append
 
-    journal_commit_hook.JournalCommitHook.commit = commit
+    files_store.JournalCommitHook.commit = commit
 
 
 _BUGS: dict[str, Callable[[], None]] = {

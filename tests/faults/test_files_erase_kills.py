@@ -15,8 +15,8 @@ import pytest
 import limpet
 from limpet import limits
 from limpet.stores.files import FilesStore, StoreFiles, journal
-from limpet.stores.files.journal_commit_hook import JournalCommitHook
 from limpet.stores.files.journal_index import REWRITE_PLAN_NAME, JournalRewriter
+from limpet.stores.files.store import JournalCommitHook
 from tests.acceptance.marker_words import WORDS
 from tests.faults.test_erase_kills import Steps
 

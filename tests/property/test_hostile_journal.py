@@ -17,7 +17,7 @@ import pytest
 
 import limpet
 from limpet import Message, errors
-from limpet.stores.files import journal_lines
+from limpet.stores.files import journal
 
 SEEDS = (1, 2, 3)
 TRIES = 150
@@ -109,7 +109,7 @@ def written(documents: list[Line]) -> bytes:
 
 
 def resummed(before: str, body: bytes) -> tuple[bytes, str]:
-    check = journal_lines._checksum(before, body)
+    check = journal._checksum(before, body)
     return body + b',"sum":"' + check.encode() + b'"}\n', check
 
 

@@ -17,9 +17,8 @@ import pytest
 import limpet
 from limpet import Message, errors, limits
 from limpet.stores.files import FilesStore, StoreFolder, journal_index
-from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
+from limpet.stores.files.journal import START, CommitJournal, CommitLine, JournalLine, JournalPoint
 from limpet.stores.files.journal_index import RowChangeRecorder
-from limpet.stores.files.journal_lines import CommitLine
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles
 from tests.acceptance.stores.test_files_store import filled, say, texts
 
@@ -110,7 +109,7 @@ def test_who_is_interrupted_between_journal_and_index_and_again_takes_it_up_hims
 
 DYING = """
 import os, sys, limpet
-from limpet.stores.files.journal_commit_hook import JournalCommitHook
+from limpet.stores.files.store import JournalCommitHook
 real = JournalCommitHook.commit
 def commit(self, connection):
     real(self, connection)

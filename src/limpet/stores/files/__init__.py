@@ -1,7 +1,6 @@
 """The file store: a folder that people can read and keep in git.
 
-Read `store.py` first, then `journal_commit_hook.py` (what happens at a commit and at an
-opening), `journal.py` and `journal_lines.py`.
+Read `store.py` first (what happens at a commit and at an opening), then `journal.py`.
 """
 
 from __future__ import annotations

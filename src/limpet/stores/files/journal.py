@@ -1,5 +1,9 @@
 """The journal: append-only segments of lines, each synced before its commit is acknowledged.
 
+A line is one commit as readable JSON. Every entry is a row of the log exactly as stored. Content is
+written as JSON if it is JSON, else as text, else as base64, and reads back as the same bytes. The
+checksum of a line covers it and the checksum of the line before.
+
 A bad line with nothing after it was never acknowledged and is cut off. A bad line anywhere else
 is damage and raises Corrupt with file and line. The last segment is padded with blanks while it
 is in use: writing over blanks takes half the time of making the file longer. All methods but
@@ -8,19 +12,286 @@ is in use: writing over blanks takes half the time of making the file longer. Al
 
 from __future__ import annotations
 
+import base64
+import binascii
+import builtins
+import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
 
 from limpet import errors, limits
-from limpet.stores.files import journal_lines
-from limpet.stores.files.journal_lines import CommitLine, SegmentHead, UnreadableLine
+from limpet.stores import chain
 from limpet.stores.sqlite import database
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file, stamp_resolution_ns
+
+JOURNAL_FORMAT: Final = 1
+"""The format of a journal. A newer one is refused."""
+
+CHECKSUM_CHARS: Final = 32
+_LINE_END: Final = b'"}\n'
+_CHECKSUM_FIELD: Final = b',"sum":"'
+_CHECKSUM_TAIL_BYTES: Final = len(_CHECKSUM_FIELD) + CHECKSUM_CHARS + len(_LINE_END)
+_CONTENT_FORMS: Final = 3
+"""Writes a content."""
+
+
+_INT_BITS: Final = 63
+"""Bits of a SQLite integer without its sign."""
+
+TenantNumber = Annotated[int, Meta(ge=1, lt=1 << (_INT_BITS - TENANT_SHIFT))]
+"""A tenant's number."""
+
+NumberInTenant = Annotated[int, Meta(ge=1, le=NUMBER_MASK)]
+"""A position, a stream's number or a version: numbers within a tenant."""
+
+NumberOrZero = Annotated[int, Meta(ge=0, le=NUMBER_MASK)]
+"""The same, or 0 for none."""
+
+TimeUs = Annotated[int, Meta(ge=-(1 << _INT_BITS), le=(1 << _INT_BITS) - 1)]
+HexText = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{2})*\Z")]
+Sha256Hex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+StoreIdHex = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+
+
+class UnreadableLine(Exception):
+    """A line is damaged. The message is for people."""
+
+
+class _LineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class LineContent(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """Bytes in the most readable of three forms that fits: JSON, text or base64."""
+
+    json: Raw | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    base64: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.json is UNSET) + (self.text is UNSET) + (self.base64 is UNSET) != _CONTENT_FORMS - 1:
+            raise ValueError("a content is written in one way")
+        if self.base64 is not UNSET:
+            binascii.a2b_base64(self.base64, strict_mode=True)
+
+    @property
+    def bytes(self) -> bytes:
+        if self.json is not UNSET:
+            return builtins.bytes(self.json)
+        if self.text is not UNSET:
+            return self.text.encode()
+        return base64.b64decode("" if self.base64 is UNSET else self.base64, validate=True)
+
+
+def encode_content(content: bytes) -> LineContent:
+    """Return bytes in the most readable form."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return LineContent(base64=base64.b64encode(content).decode())
+    if content[:1] in (b"{", b"[", b'"') and b"\n" not in content:
+        try:
+            # Only what is read back as it is.
+            if bytes(msgspec.json.decode(content, type=Raw)) == content:
+                return LineContent(json=Raw(content))
+        except (msgspec.MsgspecError, RecursionError):
+            pass
+    return LineContent(text=text)
+
+
+def decode_content(content: LineContent | None) -> bytes | None:
+    return None if content is None else content.bytes
+
+
+class TenantEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A tenant's number."""
+
+    number: TenantNumber
+    name: str
+
+
+class StreamEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A stream's name; its number is the position of its first event."""
+
+    tenant: TenantNumber
+    number: NumberInTenant
+    name: str
+
+
+class EventEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An event. Its header says position, number of its stream, and version; erased, it has no content and no salt."""
+
+    tenant: TenantNumber
+    stream: str
+    payload: LineContent | None = None
+    header: Raw
+    salt: HexText | None = None
+    digest: Sha256Hex
+    link: Sha256Hex
+
+
+class BaseEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A base: the event at `position` begins a stretch that continues a version of the same or another stream."""
+
+    tenant: TenantNumber
+    position: NumberInTenant
+    stream: NumberInTenant
+    first: NumberInTenant
+    source: NumberInTenant
+    version: NumberOrZero
+
+
+class KeyEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An idempotency key and the positions of its append."""
+
+    tenant: TenantNumber
+    key: str
+    command: HexText
+    first: NumberInTenant
+    last: NumberInTenant
+    time_us: TimeUs
+
+
+class BlobEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A blob by its hash. Without content it is in a file of that name."""
+
+    tenant: TenantNumber
+    sha256: Sha256Hex
+    content: LineContent | None = None
+
+
+class NoteEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """A note; the one without a name counts the versions of a tenant's notes."""
+
+    tenant: str
+    name: str
+    version: NumberOrZero
+    value: LineContent
+
+
+class ErasedEntry(_LineEntry, frozen=True, kw_only=True, omit_defaults=True):
+    """An erased event: the positions of its notice and of its cause, and its redacted payload."""
+
+    tenant: TenantNumber
+    position: NumberInTenant
+    notice: NumberInTenant
+    cause: NumberOrZero = 0
+    stand_in: LineContent | None = None
+
+
+class CommitLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One commit, the n-th. `pending` is the pending work of erasures; `dropped_…` are the keys of deleted rows."""
+
+    n: int
+    tenants: tuple[TenantEntry, ...] = ()
+    streams: tuple[StreamEntry, ...] = ()
+    events: tuple[EventEntry, ...] = ()
+    bases: tuple[BaseEntry, ...] = ()
+    keys: tuple[KeyEntry, ...] = ()
+    blobs: tuple[BlobEntry, ...] = ()
+    notes: tuple[NoteEntry, ...] = ()
+    erased: tuple[ErasedEntry, ...] = ()
+    pending: LineContent | None = None
+    dropped_keys: tuple[tuple[TenantNumber, str], ...] = ()
+    dropped_blobs: tuple[tuple[TenantNumber, Sha256Hex], ...] = ()
+    dropped_notes: tuple[tuple[str, str], ...] = ()
+    dropped_pending: bool = False
+
+
+class SegmentHead(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a segment: store, number of the segment, commits before it, checksum of the line before."""
+
+    limpet: str
+    format: int
+    store: StoreIdHex
+    segment: int
+    n: int
+    after: str
+
+
+_line_encoder = msgspec.json.Encoder()
+_commit_decoder = msgspec.json.Decoder(CommitLine)
+_event_header_decoder = msgspec.json.Decoder(list[object])
+_segment_head_decoder = msgspec.json.Decoder(SegmentHead)
+
+
+def encode_line(before: str, value: CommitLine | SegmentHead) -> tuple[bytes, str]:
+    """Return a line and its checksum, which includes the checksum of the line before."""
+    body = _line_encoder.encode(value)[:-1]
+    check = _checksum(before, body)
+    return body + _CHECKSUM_FIELD + check.encode() + _LINE_END, check
+
+
+def _checksum(before: str, body: bytes) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()[:CHECKSUM_CHARS]
+
+
+def stated_checksum(line: bytes) -> str:
+    """Return the checksum in a line; empty if the line does not end as one does."""
+    if (
+        len(line) < _CHECKSUM_TAIL_BYTES
+        or line[-_CHECKSUM_TAIL_BYTES : -len(_LINE_END) - CHECKSUM_CHARS] != _CHECKSUM_FIELD
+    ):
+        return ""
+    return line[-len(_LINE_END) - CHECKSUM_CHARS : -len(_LINE_END)].decode("ascii", "replace")
+
+
+def is_intact(line: bytes, before: str) -> bool:
+    """Return whether a line is undamaged and follows the line with that checksum."""
+    check = stated_checksum(line)
+    return bool(check) and line.endswith(_LINE_END) and _checksum(before, line[:-_CHECKSUM_TAIL_BYTES]) == check
+
+
+_DECODE_ERRORS: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def event_address(event: EventEntry) -> chain.EventAddress:
+    """Return an event's address; raise ValueError if its header is unreadable."""
+    try:
+        match _event_header_decoder.decode(event.header):
+            case [int(), str(), int(), int(), int(position), int(stream), int(version), *_] if all(
+                0 < each <= NUMBER_MASK for each in (position, stream, version)
+            ):
+                return chain.EventAddress(position, stream, version)
+            case _:
+                pass
+    except _DECODE_ERRORS:
+        pass
+    raise ValueError("the header of an event says no place")
+
+
+def decode_commit(line: bytes) -> CommitLine:
+    """Return the commit in an intact line; raise UnreadableLine if it can't be decoded."""
+    try:
+        change = _commit_decoder.decode(line)
+    except _DECODE_ERRORS as error:
+        raise UnreadableLine(f"it can't be read ({error})") from error
+    # Looked at here, where a line is read: whoever writes one has just made the headers.
+    for index, event in enumerate(change.events):
+        try:
+            event_address(event)
+        except ValueError as error:
+            raise UnreadableLine(f"it can't be read ({error} - at `$.events[{index}]`)") from error
+    return change
+
+
+def decode_segment_head(line: bytes) -> SegmentHead:
+    """Return the head of a segment; raise UnreadableLine if it is none."""
+    try:
+        head = _segment_head_decoder.decode(line)
+    except _DECODE_ERRORS as error:
+        raise UnreadableLine(f"it does not begin as a segment does ({error})") from error
+    if head.limpet != "journal" or head.format < 1:
+        raise UnreadableLine("it does not begin as a segment does")
+    return head
+
 
 _SEGMENT_FILE_NAME: Final = re.compile(r"(\d{6,})\.jsonl")
 
@@ -88,7 +359,7 @@ class CommitJournal:
     def store_id(self) -> bytes | None:
         """Return the store id in the first segment; None if there is no journal yet."""
         line = next(self._lines(1), b"")
-        if not journal_lines.is_intact(line, ""):
+        if not is_intact(line, ""):
             if line.count(b"\n") and self._has_more(1, len(line)):
                 raise _damaged_line_error(self.path(1), 1, "it is not what was written")
             return None
@@ -96,12 +367,12 @@ class CommitJournal:
 
     def _head(self, segment: int, line: bytes) -> SegmentHead:
         try:
-            head = journal_lines.decode_segment_head(line)
+            head = decode_segment_head(line)
         except UnreadableLine as error:
             raise _damaged_line_error(self.path(segment), 1, str(error)) from error
-        if head.format > journal_lines.JOURNAL_FORMAT:
+        if head.format > JOURNAL_FORMAT:
             raise errors.NewerStore(
-                f"{self.folder} has a journal of format {head.format}; this Limpet knows {journal_lines.JOURNAL_FORMAT}.",
+                f"{self.folder} has a journal of format {head.format}; this Limpet knows {JOURNAL_FORMAT}.",
                 hint="In an up-to-date clone of Limpet: pip install .",
             )
         if head.segment != segment:
@@ -124,22 +395,20 @@ class CommitJournal:
 
     def begin(self, store_id: bytes) -> JournalPoint:
         """Create the first segment; durable on return."""
-        head = SegmentHead(
-            limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=1, n=0, after=""
-        )
-        line, check = journal_lines.encode_line("", head)
+        head = SegmentHead(limpet="journal", format=JOURNAL_FORMAT, store=store_id.hex(), segment=1, n=0, after="")
+        line, check = encode_line("", head)
         self._files.replace_content(self.path(1), line)
         return JournalPoint(1, len(line), 0, check)
 
     def has_line_at(self, point: JournalPoint) -> bool:
         if point == START:
             return True
-        width = 2 * journal_lines.CHECKSUM_CHARS
+        width = 2 * CHECKSUM_CHARS
         try:
             with open_regular_file(self.path(point.segment)) as file:
                 file.seek(max(0, point.offset - width))
                 end = file.read(min(width, point.offset))
-                return file.tell() == point.offset and journal_lines.stated_checksum(end) == point.sum
+                return file.tell() == point.offset and stated_checksum(end) == point.sum
         except FileNotFoundError:
             return False
 
@@ -151,7 +420,7 @@ class CommitJournal:
             number = self._line_at(segment, offset)
         while True:
             for line in self._lines(segment, offset):
-                if not journal_lines.is_intact(line, check):
+                if not is_intact(line, check):
                     if doubted != offset:
                         # A writer may have replaced padding while the line was read: read it once more.
                         doubted = offset
@@ -161,7 +430,7 @@ class CommitJournal:
                     return
                 number += 1
                 offset += len(line)
-                before, check = check, journal_lines.stated_checksum(line)
+                before, check = check, stated_checksum(line)
                 if number == 1:
                     self._check_head(segment, line, n, before)
                     continue
@@ -190,7 +459,7 @@ class CommitJournal:
 
     def _change(self, segment: int, number: int, line: bytes, n: int) -> CommitLine:
         try:
-            change = journal_lines.decode_commit(line)
+            change = decode_commit(line)
         except UnreadableLine as error:
             raise _damaged_line_error(self.path(segment), number, str(error)) from error
         if change.n != n:
@@ -199,7 +468,7 @@ class CommitJournal:
 
     def first_point(self) -> JournalPoint:
         line = next(self._lines(1), b"")
-        return JournalPoint(1, len(line), 0, journal_lines.stated_checksum(line))
+        return JournalPoint(1, len(line), 0, stated_checksum(line))
 
     def is_end(self, point: JournalPoint, look: FolderLook | None = None) -> bool:
         """Return whether nothing follows a point; raise Corrupt if the journal does not reach it.
@@ -280,7 +549,7 @@ class CommitJournal:
         """Append a line; durable on return. On failure the journal is unchanged, or Unavailable says that it is unknown."""
         if point.offset >= limits.JOURNAL_SEGMENT_BYTES:
             return self._append_new(point, store_id, change)
-        line, check = journal_lines.encode_line(point.sum, change)
+        line, check = encode_line(point.sum, change)
         # `catch_up` has checked under this write lock that the open file is the one at its path.
         here = self._fd is not None and self._open_segment_inode[0] == point.segment
         fd = self._fd if here and self._fd is not None else self._open_segment(point.segment)
@@ -319,11 +588,11 @@ class CommitJournal:
     def _append_new(self, point: JournalPoint, store_id: bytes, change: CommitLine) -> JournalPoint:
         segment = point.segment + 1
         head = SegmentHead(
-            limpet="journal", format=journal_lines.JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
+            limpet="journal", format=JOURNAL_FORMAT, store=store_id.hex(), segment=segment,
             n=point.n, after=point.sum,
         )  # fmt: skip
-        first, check = journal_lines.encode_line(point.sum, head)
-        line, check = journal_lines.encode_line(check, change)
+        first, check = encode_line(point.sum, head)
+        line, check = encode_line(check, change)
         try:
             self.remove_padding(point)
             fd = self._open_segment(segment, make=True)

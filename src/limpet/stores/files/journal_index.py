@@ -23,14 +23,17 @@ from limpet import errors, limits
 from limpet.stores import chain, port, split_statements
 from limpet.stores.chain import is_erased_stream
 from limpet.stores.files.folder import StoreFolder
-from limpet.stores.files.journal import PADDING, START, CommitJournal, JournalPoint
-from limpet.stores.files.journal_lines import (
+from limpet.stores.files.journal import (
     JOURNAL_FORMAT,
+    PADDING,
+    START,
     BaseEntry,
     BlobEntry,
+    CommitJournal,
     CommitLine,
     ErasedEntry,
     EventEntry,
+    JournalPoint,
     KeyEntry,
     NoteEntry,
     SegmentHead,
