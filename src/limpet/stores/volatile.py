@@ -302,7 +302,9 @@ class RamDriver:
         with self.server.lock:
             rows = self.tables(tenant).projections.get(query.kind, {}).values()
             matches = [row for row in rows if _matches_query(row.projection, query)]
-        return heapq.nlargest(query.offset + query.limit, matches, key=_sort_key)[query.offset :]
+        return heapq.nlargest(
+            query.offset + query.limit, matches, key=lambda row: (row.projection.time_us, row.projection.id)
+        )[query.offset :]
 
     def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         with self.server.lock:
@@ -449,10 +451,6 @@ class RamDriver:
     def close(self) -> None:
         self._closed = True
         self._notifications.put(None)
-
-
-def _sort_key(row: ProjectionRow) -> tuple[int, str]:
-    return row.projection.time_us, row.projection.id
 
 
 def _matches_query(row: port.Projection, query: port.Query) -> bool:

@@ -433,9 +433,13 @@ class JournalRewriter:
         folder = self._journal.folder
         left = [(made, place) for made, place in decided.moves if (folder / made).exists()]
         if left and not self._ends_at(decided.before):
-            if len(left) < len(decided.moves):
-                raise _outdated_plan_error(self._path)
-            return False
+            if len(left) == len(decided.moves):
+                return False
+            raise errors.Corrupt(
+                f"{self._path} names segments that an erasure was putting into place when others wrote to the journal or replaced it.",
+                hint="Nothing was changed. Put the folder journal back from a backup or from git.",
+                facts={"path": str(self._path), "journal": "damaged"},
+            )
         for made, place in left:
             self._files.rename(folder / made, folder / place)
         # The open file is no longer the one at its path.
@@ -459,14 +463,6 @@ def _unreadable_plan_error(path: Path) -> errors.Corrupt:
     )
 
 
-def _outdated_plan_error(path: Path) -> errors.Corrupt:
-    return errors.Corrupt(
-        f"{path} names segments that an erasure was putting into place when others wrote to the journal or replaced it.",
-        hint="Nothing was changed. Put the folder journal back from a backup or from git.",
-        facts={"path": str(path), "journal": "damaged"},
-    )
-
-
 class ErasedContentRemover:
     """An edit of lines: it removes what the index no longer has."""
 
@@ -484,8 +480,14 @@ class ErasedContentRemover:
             streams=tuple(map(self._stream, change.streams)),
             events=tuple(map(self._event, change.events)),
             bases=change.bases,
-            keys=tuple(filter(self._has_key, change.keys)),
-            blobs=tuple(filter(self._has_blob, change.blobs)),
+            keys=tuple(
+                key
+                for key in change.keys
+                if self._row("key_row", key.tenant, key.key, key.first, key.last, key.time_us)
+            ),
+            blobs=tuple(
+                blob for blob in change.blobs if self._row("blob_row", blob.tenant, bytes.fromhex(blob.sha256))
+            ),
             notes=tuple(filter(self._has_note, change.notes)),
             erased=tuple(filter(self._has_gone, change.erased)),
             pending=pending,
@@ -508,12 +510,6 @@ class ErasedContentRemover:
         if event.salt is not None and self._row("is_blank", high | place.position) == (1,):
             return msgspec.structs.replace(event, payload=None, salt=None)
         return event
-
-    def _has_key(self, key: KeyEntry) -> bool:
-        return bool(self._row("key_row", key.tenant, key.key, key.first, key.last, key.time_us))
-
-    def _has_blob(self, blob: BlobEntry) -> bool:
-        return bool(self._row("blob_row", blob.tenant, bytes.fromhex(blob.sha256)))
 
     def _has_note(self, note: NoteEntry) -> bool:
         row = self._row("note", note.tenant, note.name)

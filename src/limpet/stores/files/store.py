@@ -13,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import apsw
 import msgspec
@@ -33,13 +32,9 @@ from limpet.stores.files.journal_index import (
 )
 from limpet.stores.port import ErasureReplay
 from limpet.stores.sqlite import database, maintenance
-from limpet.stores.sqlite.database import NUMBER_MASK, first_row
+from limpet.stores.sqlite.database import NUMBER_MASK, Synchronous, first_row
 from limpet.stores.sqlite.shared_file.store_files import MEMORY_FILE_SYSTEMS, StoreFiles
 from limpet.stores.sqlite.store import CommitHook, SQLiteStore
-
-if TYPE_CHECKING:
-    from limpet.stores.sqlite.database import Synchronous
-
 
 TORN_END_REMARK = "the journal ended with {:,} byte(s) of a commit that was never acknowledged; they were cut off"
 

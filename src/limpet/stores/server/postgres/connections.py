@@ -72,20 +72,20 @@ class PostgresDsn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """What news of the store is told on."""
+        """The channel of the store's notifications."""
         return f"limpet:{self.schema}"
 
 
 def parse_url(url: str) -> PostgresDsn:
-    """Return the place that a URL names; raise InvalidRequest for one that names none."""
+    """Return the settings in a URL; raise InvalidRequest for a wrong one."""
     urls.check_credentials(url)
     urls.split_url(url)
     named, ours = _split_options(url)
     try:
-        # What libpq is not told gets a bound: nothing waits for ever.
+        # Options that the URL leaves out get a bound: nothing waits for ever.
         told = {**_LIBPQ_DEFAULTS, **conninfo.conninfo_to_dict(named)}
     except (psycopg.Error, ValueError) as error:
-        # Without its cause: that quotes the URL with its password, and a traceback would show it.
+        # Without its cause, which quotes the URL with its password: a traceback would show it.
         raise errors.InvalidRequest(
             f"this is no URL of a PostgreSQL database: {_without_password(error, named)}.",
             hint=_option_hint(str(error)),
@@ -112,7 +112,7 @@ def parse_url(url: str) -> PostgresDsn:
 
 
 def _split_options(url: str) -> tuple[str, dict[str, str]]:
-    """Return what of a URL is libpq's, letter by letter as it is written, and the options that are ours."""
+    """Return the URL for libpq, unchanged but for the scheme and Limpet's options, and those options."""
     before, _, query = url.partition("#")[0].partition("?")
     ours: dict[str, str] = {}
     theirs: list[str] = []
@@ -127,17 +127,14 @@ def _split_options(url: str) -> tuple[str, dict[str, str]]:
 
 
 def _option_hint(said: str) -> str:
-    """Return what to write in the place of an option that nobody knows, or of a whole URL."""
+    """Return the hint for an unknown option, or for a whole URL."""
     unknown = re.search(r'query parameter: "([^"]*)"', said)
     if unknown is None:
         return "Write postgresql://user@host:5432/database, with libpq's options after a ?."
     ours = f"Beside libpq's, options are {', '.join(_OPTIONS)}."
-    close = urls.closest_name(unknown[1], (*_OPTIONS, *_libpq_options()))
+    libpq = (option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults())
+    close = urls.closest_name(unknown[1], (*_OPTIONS, *libpq))
     return f"Did you mean {close}=? {ours}" if close else ours
-
-
-def _libpq_options() -> list[str]:
-    return [option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()]
 
 
 _NAME_FORM: Final = "up to 40 small letters, digits and underscores that do not begin with pg_"
@@ -169,7 +166,7 @@ def _display_name(told: Mapping[str, object]) -> str:
 
 
 def _environment_options() -> dict[str, str]:
-    """Return what libpq takes from PG… variables where it is told nothing."""
+    """Return the options that libpq takes from PG… variables unless the URL has them."""
     options = psycopg.pq.Conninfo.get_defaults()
     return {
         option.keyword.decode(): option.val.decode(errors="replace")
@@ -185,39 +182,39 @@ def _without_password(error: Exception, named: str) -> str:
 
 
 CLIENT_GRACE_S = 5.0
-"""How much longer than the server may take the client waits, so that the server's own word comes first."""
+"""How much longer than the server's own timeout the client waits, so that the server's error comes first."""
 
 _PIN_SYNCHRONOUS_COMMIT = sql.SQL(
     "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)"
 )
-"""What is looked at when a connection is made holds as long as it: loosened on the server, it stays here."""
+"""The durability that is checked for a new connection holds as long as it, even if the server's default is loosened."""
 
 Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that does not wait for ever, not even for a server that stands still."""
+    """A connection that never waits for ever, not even for a server that has stopped without closing it."""
 
     timeout_s: float = limits.SERVER_RESPONSE_S
 
     def __init__(self, pgconn: PGconn, *args: Any, **kwargs: Any) -> None:
         super().__init__(pgconn, *args, **kwargs)
         self.prepared: set[bytes] = set()
-        """The statements that it knows by names of ours. psycopg drops them with its own after a rollback: whoever rolls
-        back, and goes on, closes the connection."""
+        """Names of the statements prepared here. psycopg drops them after a rollback, so a connection that was rolled
+        back must be closed."""
         self.record_type_oids: serialization.RecordTypeOids | None = None
-        """The numbers of the types of rows, once they were asked for."""
+        """The type numbers of composite rows, once they are read."""
         self._poll = select.poll()
         self._poll.register(pgconn.socket, select.POLLIN)
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
-        """Run an exchange to its end; raise TimeoutError if nothing comes for too long."""
+        """Run an exchange to its end; raise TimeoutError if nothing arrives for too long."""
         patient = _with_timeout(gen, self.timeout_s if timeout is None else timeout)
         return super().wait(patient, interval)
 
     def wait_for_server(self, *, to_send: bool = False) -> bool:
-        """Wait until something came, or more can be sent; return whether something came. Raises TimeoutError too."""
+        """Wait until input arrives, or output can be sent; return whether input arrived. Raises TimeoutError."""
         if to_send:
             self._poll.modify(self.pgconn.socket, select.POLLIN | select.POLLOUT)
         timeout_ms = None if math.isinf(self.timeout_s) else self.timeout_s * 1000
@@ -229,13 +226,13 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         return ready[0][1] != select.POLLOUT
 
     def is_idle(self) -> bool:
-        """Whether a connection that nobody uses still stands: one that was ended has something to read."""
+        """Whether an unused connection is still usable: one that the server has ended has input to read."""
         return not self.closed and not self._poll.poll(0)
 
 
 @contextlib.contextmanager
 def without_timeout(connection: PostgresConnection) -> Iterator[None]:
-    """Let statements of the body take as long as they need: tables are written anew, or much is dropped."""
+    """Let statements of the body take as long as they need: they rewrite tables or delete many rows."""
     patience, connection.timeout_s = connection.timeout_s, math.inf
     before = connection.execute("SHOW statement_timeout", prepare=False).fetchone()
     try:
@@ -264,14 +261,14 @@ def _with_timeout(gen: PQGen[Result], patience_s: float) -> Generator[Any, Any, 
 
 
 def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
-    """Open a connection with every setting made; without the role it is the owner's, for upkeep."""
+    """Open a connection and make its settings. Without the role it is the owner's, for maintenance."""
     connection = PostgresConnection.connect(place.conninfo, autocommit=True)
     try:
         connection.timeout_s = place.timeout_s + CLIENT_GRACE_S
         connection.prepare_threshold = None
         serialization.register_dumpers(connection.adapters)
         connection.execute(_settings_statement(place, role=role))
-        # From now on every statement is prepared when it is first used; upkeep uses each once.
+        # From now on every statement is prepared at its first use. Maintenance uses each once.
         connection.prepare_threshold = 0 if role else None
     except BaseException:
         connection.close()
@@ -281,7 +278,7 @@ def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
 
 @contextlib.contextmanager
 def owner_connection(place: PostgresDsn) -> Iterator[PostgresConnection]:
-    """The owner's connection for the body, where the server's errors become ours."""
+    """Yield a connection of the schema's owner; the server's errors in the body are raised as Limpet's."""
     with (
         error_mapping.translate_errors(place.shown, owner=True),
         contextlib.closing(connect(place, role=False)) as owner,
@@ -295,7 +292,7 @@ def _settings_statement(place: PostgresDsn, *, role: bool) -> sql.Composed:
         "statement_timeout": f"{int(place.timeout_s * 1000)}",
         "lock_timeout": f"{int(place.timeout_s * 1000)}",
         "idle_in_transaction_session_timeout": "0",
-        # Whoever loses a race is told by what is there then. In a snapshot from before, it would only be told to fail.
+        # The loser of a race sees the winner's rows. At a stricter level it would only get a serialization error.
         "default_transaction_isolation": "read committed",
         "client_min_messages": "warning",
         "jit": "off",
@@ -305,8 +302,8 @@ def _settings_statement(place: PostgresDsn, *, role: bool) -> sql.Composed:
             "role": place.role,
             # Every statement is prepared once, and the tenant prunes partitions when it runs.
             "plan_cache_mode": "force_generic_plan",
-            # It is planned while tables are small, and kept while they grow. Every look within a tenant has an index
-            # that fits; lists of tenants read the whole table anyhow.
+            # A plan is made while tables are small, and kept while they grow. Every read within a tenant has an index;
+            # lists of tenants read the whole table anyway.
             "enable_seqscan": "off",
         }
     return sql.SQL("; ").join(
@@ -321,7 +318,7 @@ def _settings_statement(place: PostgresDsn, *, role: bool) -> sql.Composed:
 
 
 def wait_readable(timeout_s: float, *descriptors: int) -> set[int]:
-    """Return those that have something to read, or came to an end, within a time. Any number is fine, past 1023 too."""
+    """Return the descriptors that become readable or closed within a time. Numbers above 1023 work, too."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
@@ -329,7 +326,7 @@ def wait_readable(timeout_s: float, *descriptors: int) -> set[int]:
 
 
 class PoolSlot:
-    """Room for one connection. Whoever has it gives it back by forgetting it: so no interrupt, wherever it comes, loses it."""
+    """The right to one connection. It returns to the pool when it is no longer referenced, so no interrupt can lose it."""
 
     __slots__ = ("_slots",)
 
@@ -343,7 +340,7 @@ class PoolSlot:
 
 
 class BorrowedConnection:
-    """A connection for the body of a `with`, where the server's errors become ours. One that failed is not used again."""
+    """A connection for the body of a `with`, which raises the server's errors as Limpet's. One that failed is closed."""
 
     __slots__ = ("_connection", "_pool", "_slot")
 
@@ -355,7 +352,7 @@ class BorrowedConnection:
         try:
             self._connection = self._pool.take_connection()
         except BaseException:
-            # The error knows this loan, and may be kept for long.
+            # The traceback refers to this object, and may be kept for long.
             self._slot = None
             raise
         return self._connection
@@ -370,7 +367,7 @@ class BorrowedConnection:
 
 
 class PostgresConnectionPool:
-    """Idle connections, and how many there may be in all. Whoever comes when none is left waits a while."""
+    """A limited number of connections. A thread that finds none free waits, up to the timeout."""
 
     def __init__(self, place: PostgresDsn, made: Callable[[PostgresConnection], None]) -> None:
         self._dsn = place
@@ -389,7 +386,6 @@ class PostgresConnectionPool:
         return self._closed
 
     def borrow(self) -> BorrowedConnection:
-        """Return a connection for the body of a `with`, which raises the server's errors as ours."""
         if self._closed:
             raise errors.EngineClosed
         if os.getpid() != self._process:
@@ -406,6 +402,7 @@ class PostgresConnectionPool:
             ) from None
 
     def take_connection(self) -> PostgresConnection:
+        """Return an idle connection, or a new one that was checked."""
         return self._take_idle() or self._open_checked()
 
     def _take_idle(self) -> PostgresConnection | None:
@@ -440,7 +437,7 @@ class PostgresConnectionPool:
             return True
 
     def close(self) -> None:
-        """Close what is idle; what is in use is closed when it is given back. Closing twice is fine."""
+        """Close idle connections; others are closed when they are given back. Closing twice is fine."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
@@ -456,10 +453,10 @@ def _close_quietly(connection: PostgresConnection) -> None:
 
 BinaryArguments = Sequence[bytes | None]
 PreparedCall = tuple[bytes, BinaryArguments]
-"""The name of a prepared statement, and what it is given in binary form."""
+"""The name of a prepared statement, and its arguments in binary format."""
 
 DUPLICATE = b"taken"
-"""The answer of a call that failed because something that has to be new is there already."""
+"""The answer of a call that failed because a row that must be new exists."""
 
 _UNIQUE_VIOLATION = b"23505"
 _TUPLES_OK, _PIPELINE_SYNC = pq.ExecStatus.TUPLES_OK, pq.ExecStatus.PIPELINE_SYNC
@@ -487,41 +484,30 @@ def send_calls(connection: PostgresConnection, calls: Sequence[PreparedCall]) ->
 
 
 def send_pipelined(connection: PostgresConnection, calls: Sequence[PreparedCall]) -> None:
-    """Send calls behind those that are not answered yet. From then on, until `rest`, only this and `receive_next` will do."""
+    """Send calls after unanswered ones. Until `end_pipeline`, only this and `receive_pipelined` may follow."""
     handle = connection.pgconn
     if handle.pipeline_status == pq.PipelineStatus.OFF:
         handle.enter_pipeline_mode()
     for name, arguments in calls:
         handle.send_query_prepared(name, arguments, [_BINARY] * len(arguments), _BINARY)
-        # What is sent between two syncs is one transaction.
+        # The calls between two syncs are one transaction.
         handle.pipeline_sync()
     _flush_output(connection)
 
 
 def receive_pipelined(connection: PostgresConnection, count: int) -> list[bytes]:
-    """Return what the next so many calls have answered, of those that were sent ahead."""
+    """Return the answers of the next `count` pipelined calls."""
     return [_single_value(_read_results_to_sync(connection)) for _ in range(count)]
 
 
-def has_result(connection: PostgresConnection) -> bool:
-    """Whether the next result is there whole; what comes after it may have to be waited for."""
-    handle = connection.pgconn
-    if handle.is_busy():
-        handle.consume_input()
-    return not handle.is_busy()
-
-
 def end_pipeline(connection: PostgresConnection) -> None:
-    """End sending ahead: all is answered."""
+    """Leave the pipeline mode: every call is answered."""
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         connection.pgconn.exit_pipeline_mode()
 
 
 def receive_answers(connection: PostgresConnection, count: int) -> list[bytes]:
-    """Return what as many calls as were sent have answered, one value each. The connection is free again then.
-
-    After any error that is raised the connection must not be used any more.
-    """
+    """Return the answers of `count` calls, one value each. After an error the connection must not be used any more."""
     if count == 1:
         return [_single_value(_read_results(connection))]
     answers = receive_pipelined(connection, count)
@@ -530,10 +516,7 @@ def receive_answers(connection: PostgresConnection, count: int) -> list[bytes]:
 
 
 def _single_value(results: Iterable[PGresult]) -> bytes:
-    """Return the value of the one row. All results are looked at: what fails when it is committed fails at the end.
-
-    No answer is none: silence never means that something is done.
-    """
+    """Return the value of the one row; raise the error in any of the results, since a commit fails at the end."""
     answer: bytes | None = None
     for result in results:
         if result.status == _TUPLES_OK:
@@ -548,20 +531,17 @@ def _single_value(results: Iterable[PGresult]) -> bytes:
 
 
 def _read_results(connection: PostgresConnection) -> list[PGresult]:
-    results: list[PGresult] = []
-    while (result := _next_result(connection)) is not None:
-        results.append(result)
-    return results
+    return list(iter(functools.partial(_next_result, connection), None))
 
 
 def _read_results_to_sync(connection: PostgresConnection) -> list[PGresult]:
-    """Return the results of one call of several. Each call has an end, and then a sync."""
+    """Return the results of one pipelined call, which end with a sync."""
     results = _read_results(connection)
     while (result := _next_result(connection)) is not None:
         if result.status == _PIPELINE_SYNC:
             return results
         results.append(result)
-    # What was said last, if it is a failure, tells more.
+    # An error among the last results tells more.
     _single_value(results)
     raise psycopg.OperationalError("the connection was lost")
 
@@ -575,7 +555,7 @@ def _next_result(connection: PostgresConnection) -> PGresult | None:
 
 
 def _flush_output(connection: PostgresConnection) -> None:
-    """Send all that is to be sent. What comes meanwhile is read: a server that can't answer would read no more."""
+    """Send all output. Input is read meanwhile: a server that can't send its answers would stop reading."""
     handle = connection.pgconn
     while handle.flush():
         if connection.wait_for_server(to_send=True):
@@ -587,19 +567,19 @@ ResultParser = Callable[[TenantChange, bytes], ChangeResult]
 
 
 class PostgresPipeline:
-    """A loan for changes on their way. `is_known` says whether a change needs nothing to be prepared first."""
+    """Changes in flight over one connection. `is_prepared` tells whether the statement of a change is prepared."""
 
     def __init__(
         self,
         loan: BorrowedConnection,
         call: CallFactory,
-        is_known: Callable[[PostgresConnection, TenantChange], bool],
-        verdict: ResultParser,
+        is_prepared: Callable[[PostgresConnection, TenantChange], bool],
+        parse_result: ResultParser,
     ) -> None:
         self._loan = loan
         self._call = call
-        self._is_prepared = is_known
-        self._parse_result = verdict
+        self._is_prepared = is_prepared
+        self._parse_result = parse_result
         self._in_flight: deque[Sequence[TenantChange]] = deque()
 
     def __enter__(self) -> PostgresPipeline:
@@ -622,7 +602,7 @@ class PostgresPipeline:
         self._loan.__exit__(kind, error, trace)
 
     def send(self, changes: Sequence[TenantChange]) -> bool:
-        """Send changes; False if one needs a statement to be prepared, which no answer may be out for."""
+        """Send changes; return False if a statement must be prepared first, which needs every answer to be in."""
         connection = self._connection
         if not all(self._is_prepared(connection, change) for change in changes):
             if self._in_flight:
@@ -634,11 +614,14 @@ class PostgresPipeline:
         return True
 
     def receive(self) -> list[ChangeResult]:
-        said = receive_pipelined(self._connection, len(self._in_flight[0]))
-        return [self._parse_result(*one) for one in zip(self._in_flight.popleft(), said, strict=True)]
+        answers = receive_pipelined(self._connection, len(self._in_flight[0]))
+        return list(map(self._parse_result, self._in_flight.popleft(), answers))
 
     def has_answer(self) -> bool:
-        return has_result(self._connection)
+        handle = self._connection.pgconn
+        if handle.is_busy():
+            handle.consume_input()
+        return not handle.is_busy()
 
     def fileno(self) -> int:
         return self._connection.pgconn.socket

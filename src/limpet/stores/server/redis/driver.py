@@ -129,7 +129,7 @@ class RedisPendingErasures:
     def announce(self, tenant: str, position: int) -> None:
         """Announce an erasure at a position of a tenant. Must precede the erasure, or its work could be overlooked."""
         key = self._names.announced_erasures
-        self._servers.command(key, b"SADD", key, _announcement(tenant, position), write=True)
+        self._servers.command(key, b"SADD", key, b"%d " % position + tenant.encode(), write=True)
 
     def pending(self) -> bytes | None:
         entries = self._collect_all()
@@ -183,10 +183,6 @@ class RedisPendingErasures:
         # If another process has replaced them meanwhile, its entries are right.
         seen, rest = ([serialization.raw_bytes(each) for each in some] for some in (before, after))
         self._servers.script("set_pending", self._names.pending_erasures, serialization.pack(seen), serialization.pack(rest))  # fmt: skip
-
-
-def _announcement(tenant: str, position: int) -> bytes:
-    return b"%d " % position + tenant.encode()
 
 
 def _announcement_order(member: bytes) -> tuple[bytes, int]:

@@ -234,11 +234,7 @@ def index_rank(time_us: int, id_: str) -> tuple[str, bytes]:
     score = str(int(float(time_us)))
     if -_EXACT_NUMBER_MAX <= time_us <= _EXACT_NUMBER_MAX:
         return score, b"\0" + id_.encode()
-    return score, b"\1" + _sortable_time(time_us) + id_.encode()
-
-
-def _sortable_time(time_us: int) -> bytes:
-    return (time_us + (1 << 63)).to_bytes(8, "big")
+    return score, b"\1" + (time_us + (1 << 63)).to_bytes(8, "big") + id_.encode()
 
 
 def pack_query(query: port.Query) -> bytes:
@@ -247,7 +243,8 @@ def pack_query(query: port.Query) -> bytes:
     given = {"o": query.owner, "s": query.status, "l": query.lookup}
     named = index_names(kind, query.owner or "", query.status or "", query.lookup or "", query.terms)
     absent = [f"{letter}:{kind}:" for letter, text in given.items() if text == ""]
-    high, low = _upper_bound(query), _lower_bound(query)
+    high = _upper_bound(query)
+    low = ("-inf", b"") if query.since_us is None else index_rank(query.since_us, "")
     return pack(
         (
             query.limit, query.offset, raw_bytes(projection_key_prefix(query.kind)),
@@ -265,10 +262,6 @@ def _upper_bound(query: port.Query) -> tuple[str, bytes]:
         score, member = index_rank(query.until_us, "")
         bounds.append((score, member + b"\xff"))
     return min(bounds, key=lambda bound: (int(bound[0]), bound[1]), default=("+inf", b""))
-
-
-def _lower_bound(query: port.Query) -> tuple[str, bytes]:
-    return ("-inf", b"") if query.since_us is None else index_rank(query.since_us, "")
 
 
 def pack_notification(tenant: str, position: int, sender: bytes) -> bytes:
@@ -318,13 +311,9 @@ def unpack_stream(answer: object) -> driver.StreamRow:
         unpack_text(name),
         unpack_number(first),
         unpack_number(version),
-        tuple(_unpack_base(each) for each in cast("list[bytes]", bases)),
+        tuple(chain.StreamBase(*unpack(each, tuple[int, int, int, int])) for each in cast("list[bytes]", bases)),
         cast("bytes | None", mark) or b"",
     )
-
-
-def _unpack_base(content: bytes) -> chain.StreamBase:
-    return chain.StreamBase(*unpack(content, tuple[int, int, int, int]))
 
 
 def unpack_events(answer: object) -> list[driver.FeedRow]:
