@@ -10,6 +10,9 @@ stream that another stream, or the same one after a rewind, continues from. A st
 own events after one base; its number is the position of its first event.
 """
 
+# pyright: reportReturnType=false
+# A verb of a protocol has a docstring instead of a body.
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -177,19 +180,15 @@ class ChangePipeline(AbstractContextManager["ChangePipeline"], Protocol):
 
     def send(self, changes: Sequence[TenantChange]) -> bool:
         """Send changes of different tenants; return False, with nothing sent, if they need `apply`."""
-        ...
 
     def receive(self) -> list[ChangeResult]:
         """Wait for the results of the oldest unanswered `send`. DuplicateRow may also mean that the change needs `apply`."""
-        ...
 
     def has_answer(self) -> bool:
         """Whether part of an answer has arrived."""
-        ...
 
     def fileno(self) -> int:
         """Return the file descriptor that becomes readable with an answer."""
-        ...
 
 
 class Driver(Protocol):
@@ -202,34 +201,27 @@ class Driver(Protocol):
     @property
     def durability(self) -> str:
         """Which failures an applied change survives, by the server's settings: a level of the port."""
-        ...
 
     def head(self, tenant: str) -> FeedHead:
         """Return a tenant's head."""
-        ...
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events, sorted."""
-        ...
 
     def unlisted_tenants(self) -> list[str]:
         """Return tenants that have events but are missing from `tenants`, because a list was damaged; sorted.
 
         May scan the whole server. A driver that finds tenants by their events returns none.
         """
-        ...
 
     def tenants_with_notes(self) -> list[str]:
         """Return every tenant that has notes, with or without events, sorted."""
-        ...
 
     def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
         """Return a stream by name or number, with its bases in the order of their first versions."""
-        ...
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
         """Return streams with number > after, by number."""
-        ...
 
     def own_events(
         self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
@@ -238,99 +230,75 @@ class Driver(Protocol):
 
         Of more than `limit` events the first, or the `newest`. A stream that does not exist is None.
         """
-        ...
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
         """Return events with position > after, in order."""
-        ...
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
         """Return the version of a stream's last own event with a position up to `position`; 0 if there is none."""
-        ...
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
         """Return the lowest own version, low <= version <= high, whose event has at least this ordinal; 0 if there is none."""
-        ...
 
     def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         """Return stretch, text and version of those of the claims that exist in one of the stretches."""
-        ...
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
         """Return the number of claims in the stretches."""
-        ...
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
         """Return names of other streams with a base in stream `number`, each with the base's version, by the base's stretch."""
-        ...
 
     def key(self, tenant: str, key: str) -> KeyRow | None:
         """Return the use of an idempotency key."""
-        ...
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
         """Return uses of keys whose text is > after, by text."""
-        ...
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         """Return keys whose use, first … last, includes one of the positions."""
-        ...
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Delete keys used before that moment; return how many."""
-        ...
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         """Return one projection."""
-        ...
 
     def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
         """Return one page of projections; see `Query` of the port."""
-        ...
 
     def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
         """Return projections of all kinds with (kind, id) > after, in that order."""
-        ...
 
     def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
         """Return the newest snapshot of a stream."""
-        ...
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of those of the blobs that exist, by hash."""
-        ...
 
     def list_blobs(self, tenant: str, *, after: bytes = b"", limit: int = 100) -> list[tuple[bytes, bytes]]:
         """Return blobs with a hash > after, by hash."""
-        ...
 
     def blob_uses(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[tuple[int, bytes]]:
         """Return uses of blobs with position > after, by position: about `limit`, never part of a position's uses."""
-        ...
 
     def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
         """Return those of the blobs that exist and that no event outside the streams `but` refers to."""
-        ...
 
     def note(self, tenant: str, name: str) -> NoteRow | None:
         """Return a note."""
-        ...
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Compare and set, as in the port. The stored checksum is `checked_reads.note_checksum(tenant, name, note)`."""
-        ...
 
     def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
         """Return notes whose name has the prefix and is > after, in the order of the names' UTF-8 bytes."""
-        ...
 
     def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
         """Apply changes of different tenants, each on its own, in as few round trips as possible; return the result of each."""
-        ...
 
     def pipeline(self) -> ChangePipeline | None:
         """Return a pipeline; None if the driver has none."""
-        ...
 
     def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
         """Replace all derived rows of a tenant (claims, blob uses, projections, snapshots) by those of the changes, or none.
@@ -338,7 +306,6 @@ class Driver(Protocol):
         The tenant's head gets the next epoch. The changes have derived rows only, each claim of a stretch once; their
         heads are ignored. Returns False, with nothing changed, if the tenant's head is not `before`.
         """
-        ...
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         """Wait for a tenant's advisory lock; return False after the timeout.
@@ -349,19 +316,15 @@ class Driver(Protocol):
         (tenant, 0), the others with AppliedUnderContention at their next change. A waiter polls every few
         milliseconds or is woken. A driver without such locks returns True at once.
         """
-        ...
 
     def release_advisory_lock(self, tenant: str) -> None:
         """Release the tenant's advisory lock if this store holds it."""
-        ...
 
     def pending_erasures(self) -> bytes | None:
         """Return the pending work of erasures, as in the port."""
-        ...
 
     def scrub(self, done: bytes, left: bytes) -> None:
         """Remove erased content from the server's files as far as possible; then set the pending work, as in the port."""
-        ...
 
     def listen(self) -> Iterator[tuple[str, int]]:
         """Yield tenant and new position after each change, by any store. Ends when the driver is closed.
@@ -369,15 +332,12 @@ class Driver(Protocol):
         Run by one thread. Yields ("", 0) if notifications may have been missed, and (tenant, 0) if another store wants
         the tenant's advisory lock. May raise if the connection fails; a new call begins with ("", 0).
         """
-        ...
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: backend, server, version, settings, counts."""
-        ...
 
     def close(self) -> None:
         """Give back every connection. Closing twice is fine."""
-        ...
 
 
 class ErrorCase(NamedTuple):
