@@ -340,15 +340,12 @@ class StreamDerivation:
         )
 
 
-class InFlightCommit:
+class InFlightCommit(msgspec.Struct):
     """A commit that was sent and not answered: its outcomes if it is applied, and its builders and indexes by tenant."""
 
-    __slots__ = ("builders", "indexes", "outcomes")
-
-    def __init__(self) -> None:
-        self.builders: dict[str, ChangeBuilder] = {}
-        self.indexes: dict[str, list[int]] = {}
-        self.outcomes: list[port.AppendOutcome] = []
+    builders: dict[str, ChangeBuilder] = {}
+    indexes: dict[str, list[int]] = {}
+    outcomes: list[port.AppendOutcome] = []
 
 
 class ServerPipeline:

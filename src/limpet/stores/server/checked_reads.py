@@ -251,23 +251,6 @@ def event_link(driver: Driver, tenant: str, stream: str | int, version: int) -> 
     return row, own[0].event.link if own else b""
 
 
-def find_claim(driver: Driver, tenant: str, spans: Sequence[Span], text: str) -> int:
-    """Return the version at which a path has a claim; 0 if it has none."""
-    if not spans:
-        return 0
-    claims = driver.claims(tenant, (text,), [span.stretch for span in spans])
-    return chain.find_claim_version(spans, [(stretch, version) for stretch, _, version in claims])
-
-
-def find_ordinal(driver: Driver, tenant: str, spans: Sequence[Span], ordinal: int) -> int:
-    """Return the lowest version on a path whose event has at least this ordinal; 0 if there is none."""
-    for span in spans:
-        version = driver.find_ordinal(tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal)
-        if version:
-            return version
-    return 0
-
-
 def to_key_record(used: port.RawKey) -> port.KeyRecord:
     return port.KeyRecord(used.command_hash, used.first, used.last)
 

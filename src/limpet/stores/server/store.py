@@ -285,10 +285,16 @@ class ServerStore:
         return checked_reads.stream_path(self._driver, tenant, row, at) if row is not None else ()
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
-        return checked_reads.find_ordinal(self._driver, tenant, self._stream_path(tenant, stream, at), ordinal)
+        for span in self._stream_path(tenant, stream, at):
+            version = self._driver.find_ordinal(tenant, span.stream, low=span.low, high=span.high, ordinal=ordinal)
+            if version:
+                return version
+        return 0
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
-        return checked_reads.find_claim(self._driver, tenant, self._stream_path(tenant, stream, at), claim)
+        spans = self._stream_path(tenant, stream, at)
+        found = self._driver.claims(tenant, (claim,), [span.stretch for span in spans]) if spans else []
+        return chain.find_claim_version(spans, [(stretch, version) for stretch, _, version in found])
 
     def find_key(self, tenant: str, key: str) -> port.KeyRecord | None:
         self._cached_tenant(tenant)

@@ -14,6 +14,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from limpet import errors
 from limpet.stores.chain import Span
 from limpet.stores.server.driver import AppliedUnderContention, Driver, FeedHead, StreamRow
@@ -108,19 +110,16 @@ BATCHES_PER_EVICTION = 64
 """After how many batches the cached streams are counted."""
 
 
-class CachedTenant:
+class CachedTenant(msgspec.Struct):
     """Cached state of one tenant: its head, streams by name, and by number the spans before a forked stream's own ones.
 
     `newer_head` is set if the server was seen to have another head: the rest is then stale.
     """
 
-    __slots__ = ("earlier_spans", "head", "newer_head", "streams")
-
-    def __init__(self, head: FeedHead) -> None:
-        self.head = head
-        self.newer_head: FeedHead | None = None
-        self.streams: dict[str, StreamRow] = {}
-        self.earlier_spans: dict[int, tuple[Span, ...]] = {}
+    head: FeedHead
+    newer_head: FeedHead | None = None
+    streams: dict[str, StreamRow] = {}
+    earlier_spans: dict[int, tuple[Span, ...]] = {}
 
 
 class TenantCache:

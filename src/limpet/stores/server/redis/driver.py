@@ -34,7 +34,7 @@ from limpet.stores.server.redis.connections import (
     interrupt_reader,
     load_script,
 )
-from limpet.stores.server.redis.serialization import RedisKeys, decode_name
+from limpet.stores.server.redis.serialization import RedisKeys, decode_name, pack, unpack_number, unpack_text
 from limpet.stores.server.redis.settings import RedisSettings
 
 _SCAN_ROWS: Final = 1_000
@@ -61,7 +61,7 @@ class RedisRebuild:
         """Write and install the derived rows; return False, with nothing changed, if the tenant's head has moved."""
         head = self._before.position, self._before.link, self._before.epoch
         self._clean_leftovers()
-        number = serialization.unpack_number(self._script("begin_rebuild", *head))
+        number = unpack_number(self._script("begin_rebuild", *head))
         if not number:
             return False
         done = False
@@ -148,7 +148,7 @@ class RedisPendingErasures:
 
     def _collect(self, member: bytes) -> None:
         position, _, name = member.partition(b" ")
-        tenant = serialization.unpack_text(name)
+        tenant = unpack_text(name)
         head, todo = self._names.head(tenant), self._names.tenant_prefix(tenant) + b"todo"
         word, *found = cast("list[bytes]", self._servers.script("take_pending", head, position))
         if word == b"wait":
@@ -182,7 +182,7 @@ class RedisPendingErasures:
     def _replace_entries(self, before: list[bytes], after: list[bytes]) -> None:
         # If another process has replaced them meanwhile, its entries are right.
         seen, rest = ([serialization.raw_bytes(each) for each in some] for some in (before, after))
-        self._servers.script("set_pending", self._names.pending_erasures, serialization.pack(seen), serialization.pack(rest))  # fmt: skip
+        self._servers.script("set_pending", self._names.pending_erasures, pack(seen), pack(rest))  # fmt: skip
 
 
 def _announcement_order(member: bytes) -> tuple[bytes, int]:
@@ -204,6 +204,13 @@ _KEYS_PER_SCRIPT: Final = 1_000
 """Idempotency keys that one script deletes. While it runs, the server answers no other client."""
 
 
+_LOCK_EXPIRY_MS: Final = 2_000
+"""After this time the server drops an advisory lock that was not released: its holder has died, or takes too long."""
+
+_LOCK_POLL_S, _LOCK_POLL_S_MAX = 0.001, 0.005
+"""The pause between two tries to take an advisory lock: the first and the longest."""
+
+
 class RedisDriver:
     """A server or cluster as one store sees it. Thread-safe.
 
@@ -218,7 +225,9 @@ class RedisDriver:
         self._note_counts: dict[str, int] = {}
         self._settings = RedisSettings(self._servers)
         self._pending_erasures = RedisPendingErasures(self._servers, self._names)
-        self._advisory_lock = RedisAdvisoryLock(self._servers, self._names, random)
+        self._random = random
+        self._lock_token = b""
+        """The value of the advisory lock's key, if this store holds the lock."""
         self._listener = RedisListener(self._servers, self._names)
 
     def check(self) -> None:
@@ -231,7 +240,7 @@ class RedisDriver:
         self._settings.check()
         keys = (self._names.format, self._names.tenants)
         found = self._servers.run([RedisCall(key, (b"EXISTS", key)) for key in keys])
-        return any(serialization.unpack_number(count) for count in found)
+        return any(unpack_number(count) for count in found)
 
     @property
     def durability(self) -> str:
@@ -276,7 +285,7 @@ class RedisDriver:
 
     def _apply_call(self, change: driver.TenantChange) -> RedisCall:
         notification = serialization.pack_notification(change.tenant, change.after.position, self._names.sender)
-        words = (serialization.pack_change(change), self._names.channel, notification, self._advisory_lock.token)
+        words = (serialization.pack_change(change), self._names.channel, notification, self._lock_token)
         return RedisCall(self._names.head(change.tenant), words, load_script("apply"))
 
     def _list_tenant(self, key: bytes, tenant: str) -> None:
@@ -292,7 +301,7 @@ class RedisDriver:
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         count = 0
-        while some := serialization.unpack_number(self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)):
+        while some := unpack_number(self._script("delete_keys", tenant, before_us, _KEYS_PER_SCRIPT)):
             count += some
         return count
 
@@ -313,7 +322,7 @@ class RedisDriver:
                 if word == b"yes":
                     self._count_note(tenant, version)
                 return word == b"yes"
-            self._count_note(tenant, serialization.unpack_number(count[0]))
+            self._count_note(tenant, unpack_number(count[0]))
         raise driver.contention_error()
 
     def _count_note(self, tenant: str, count: int) -> None:
@@ -327,10 +336,24 @@ class RedisDriver:
         return RedisRebuild(self._servers, self._names, tenant, before).replace(derived)
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
-        return self._advisory_lock.acquire(tenant, timeout_s)
+        key, token = self._names.tenant_prefix(tenant) + b"guard", self._random(16)
+        until, pause = time.monotonic() + timeout_s, _LOCK_POLL_S
+        news = serialization.pack_notification(tenant, 0, self._names.sender)
+        take = RedisCall(key, (b"SET", key, token, b"NX", b"PX", _LOCK_EXPIRY_MS))
+        _, taken = self._servers.run([RedisCall(key, (b"PUBLISH", self._names.channel, news)), take])
+        while not taken:
+            if time.monotonic() + pause > until:
+                return False
+            time.sleep(pause)
+            pause = min(pause * 2, _LOCK_POLL_S_MAX)
+            (taken,) = self._servers.run([take])
+        self._lock_token = token
+        return True
 
     def release_advisory_lock(self, tenant: str) -> None:
-        self._advisory_lock.release(tenant)
+        token, self._lock_token = self._lock_token, b""
+        if token:
+            self._script("release_lock", tenant, token)
 
     def pending_erasures(self) -> bytes | None:
         return self._pending_erasures.pending()
@@ -355,7 +378,7 @@ class RedisDriver:
             **self._settings.facts(),
             "tenants": len(tenants),
             "events": sum(head.position for head in heads.values()),
-            "blobs": sum(serialization.unpack_number(count) for count in blobs),
+            "blobs": sum(unpack_number(count) for count in blobs),
             "holds": cast("Json", self._count_by_status(tenants)),
             "heads": {name: {"position": head.position, "link": head.link.hex()} for name, head in heads.items()},
         }
@@ -402,7 +425,7 @@ class RedisDriver:
                     break
 
     def _listed_names(self, key: bytes) -> list[str]:
-        return [serialization.unpack_text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip
+        return [unpack_text(each) for each in cast("list[bytes]", self._servers.command(key, b"SMEMBERS", key))]  # fmt: skip
 
     def _read_heads(self, tenants: Collection[str]) -> list[driver.FeedHead]:
         keys = [self._names.head(tenant) for tenant in tenants]
@@ -418,9 +441,9 @@ class RedisDriver:
                 answer = self._script("count_by_status", tenant, at or b"0", _SCAN_ROWS)
                 at, rows = cast("tuple[bytes, list[list[object]]]", answer)
                 for row in rows:
-                    kind, status = (serialization.unpack_text(row[0]), decode_name(serialization.unpack_text(row[1])))
+                    kind, status = (unpack_text(row[0]), decode_name(unpack_text(row[1])))
                     counts = counts_by_kind.setdefault(kind, {})
-                    counts[status] = counts.get(status, 0) + serialization.unpack_number(row[2])
+                    counts[status] = counts.get(status, 0) + unpack_number(row[2])
         return counts_by_kind
 
     def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
@@ -440,7 +463,7 @@ class RedisDriver:
             return None, []
         row, rows = cast("list[object]", answer)
         if isinstance(rows, bytes):
-            place = chain.EventAddress(serialization.unpack_number(rows), 0, 0)
+            place = chain.EventAddress(unpack_number(rows), 0, 0)
             raise chain.damaged_event_error(place, "it is missing from the log")
         return serialization.unpack_stream(row), serialization.unpack_events(rows)
 
@@ -448,30 +471,25 @@ class RedisDriver:
         return serialization.unpack_events(self._script("feed", tenant, after, limit))
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
-        return serialization.unpack_number(self._script("version_at", tenant, stream, position))
+        return unpack_number(self._script("version_at", tenant, stream, position))
 
     def find_ordinal(self, tenant: str, number: int, *, low: int, high: int, ordinal: int) -> int:
-        return serialization.unpack_number(self._script("find_ordinal", tenant, number, low, high, ordinal))
+        return unpack_number(self._script("find_ordinal", tenant, number, low, high, ordinal))
 
     def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
-        asked = serialization.pack(list(claims)), serialization.pack(list(stretches))
+        asked = pack(list(claims)), pack(list(stretches))
         answer = cast("list[list[object]]", self._script("claims", tenant, *asked, "find"))
         return [
-            (
-                serialization.unpack_number(stretch),
-                serialization.unpack_text(claim),
-                serialization.unpack_number(version),
-            )
-            for stretch, claim, version in answer
+            (unpack_number(stretch), unpack_text(claim), unpack_number(version)) for stretch, claim, version in answer
         ]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        asked = serialization.pack([]), serialization.pack(list(stretches))
-        return serialization.unpack_number(self._script("claims", tenant, *asked, "count"))
+        asked = pack([]), pack(list(stretches))
+        return unpack_number(self._script("claims", tenant, *asked, "count"))
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
         answer = cast("list[list[object]]", self._script("forks", tenant, number))
-        return [(serialization.unpack_text(name), serialization.unpack_number(version)) for name, version in answer]
+        return [(unpack_text(name), unpack_number(version)) for name, version in answer]
 
     def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         hash_key = self._names.tenant_prefix(tenant) + b"keys"
@@ -491,8 +509,8 @@ class RedisDriver:
         return [serialization.unpack_key(*each) for each in page]
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
-        answer = self._script("keys_covering", tenant, serialization.pack(list(positions)))
-        return [serialization.unpack_text(each) for each in cast("list[bytes]", answer)]
+        answer = self._script("keys_covering", tenant, pack(list(positions)))
+        return [unpack_text(each) for each in cast("list[bytes]", answer)]
 
     def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
         answer = self._script("projection", tenant, "rows", serialization.projection_key(kind, id))
@@ -533,7 +551,7 @@ class RedisDriver:
         return [(int.from_bytes(each[:8], "big"), each[16:]) for each in found]
 
     def unused_blobs(self, tenant: str, hashes: Collection[bytes], *, but: Collection[int]) -> set[bytes]:
-        asked = (serialization.pack([serialization.raw_bytes(each) for each in hashes]), serialization.pack(list(but)))
+        asked = (pack([serialization.raw_bytes(each) for each in hashes]), pack(list(but)))
         return set(cast("list[bytes]", self._script("unused_blobs", tenant, *asked)))
 
     def note(self, tenant: str, name: str) -> driver.NoteRow | None:
@@ -563,16 +581,16 @@ _: type[driver.Driver] = RedisDriver
 
 
 MISSED = ("", 0)
-"""What is told after news may have been missed."""
+"""Notifications may have been missed."""
 
 _CLOSE_CHECK_S: Final = 1.0
-"""How often whoever listens looks whether it is to stop."""
+"""How often a listener checks whether it was closed."""
 
 _notification_decoder = msgspec.msgpack.Decoder(tuple[str, int, bytes])
 
 
 class RedisListener:
-    """The channel that every applied change is told on."""
+    """Listens for changes that other stores apply."""
 
     def __init__(self, servers: RedisServers, names: RedisKeys) -> None:
         self._servers = servers
@@ -582,7 +600,7 @@ class RedisListener:
         self._connection: RedisConnection | None = None
 
     def listen(self) -> Iterator[tuple[str, int]]:
-        """Yield MISSED, then tenant and position of every change by others. Raises if the server can't be heard."""
+        """Yield MISSED, then tenant and position of every change by other stores. Raises if the connection fails."""
         try:
             connection = self._subscribe()
             if connection is None:
@@ -599,7 +617,7 @@ class RedisListener:
             self._close_connection()
 
     def _subscribe(self) -> RedisConnection | None:
-        # Every server of a cluster hears what is told to any of them.
+        # Every server of a cluster gets the notifications of all of them.
         failure: Exception | None = None
         for link in self._servers.primary_pools():
             try:
@@ -639,49 +657,7 @@ class RedisListener:
         try:
             tenant, position, sender = _notification_decoder.decode(content)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            # Somebody else's words: look.
+            # A message of another program: something may have been missed.
             return MISSED
-        # Who hears of itself would take itself for another that writes to the tenant.
+        # This store's own changes are no sign of another writer.
         return None if sender == self._names.sender else (tenant, position)
-
-
-_LOCK_EXPIRY_MS: Final = 2_000
-"""How long one that is not given back is held: its holder died, or takes too long."""
-
-_LOCK_POLL_S: Final = (0.001, 0.005)
-"""Between two tries, the first and the longest."""
-
-
-class RedisAdvisoryLock:
-    """The guard of a tenant is a key that ends by itself: the only one of a store that does."""
-
-    def __init__(self, servers: RedisServers, names: RedisKeys, random: Callable[[int], bytes]) -> None:
-        self._servers = servers
-        self._names = names
-        self._random = random
-        self.token = b""
-        """What the guard that is had, if one is, holds at the server."""
-
-    def acquire(self, tenant: str, timeout_s: float) -> bool:
-        """Try to have the guard within a time; all others that listen are told first."""
-        key, token = self._names.tenant_prefix(tenant) + b"guard", self._random(16)
-        until, pause = time.monotonic() + timeout_s, _LOCK_POLL_S[0]
-        tell = RedisCall(
-            key, (b"PUBLISH", self._names.channel, serialization.pack_notification(tenant, 0, self._names.sender))
-        )
-        take = RedisCall(key, (b"SET", key, token, b"NX", b"PX", _LOCK_EXPIRY_MS))
-        _, taken = self._servers.run([tell, take])
-        while not taken:
-            if time.monotonic() + pause > until:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 2, _LOCK_POLL_S[1])
-            (taken,) = self._servers.run([take])
-        self.token = token
-        return True
-
-    def release(self, tenant: str) -> None:
-        token, self.token = self.token, b""
-        if token:
-            key = self._names.head(tenant)
-            self._servers.script("release_lock", key, token)
