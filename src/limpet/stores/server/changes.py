@@ -361,6 +361,7 @@ class ServerPipeline:
     ) -> None:
         self._driver = driver
         self._pipeline = pipeline
+        self.has_answer, self.fileno = pipeline.has_answer, pipeline.fileno
         self._tenant_cache = tenant_cache
         self._notifications = notifications
         self._random = random
@@ -430,12 +431,6 @@ class ServerPipeline:
                 self._tenant_cache.change_applied(tenant, builder.head_after, result)
         self._notifications.notify(commit.builders)
         return commit.outcomes
-
-    def has_answer(self) -> bool:
-        return self._pipeline.has_answer()
-
-    def fileno(self) -> int:
-        return self._pipeline.fileno()
 
 
 _conforms: type[port.StorePipeline] = ServerPipeline

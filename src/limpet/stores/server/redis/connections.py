@@ -194,11 +194,11 @@ def _load_sections() -> dict[str, tuple[frozenset[str], str]]:
 
 RedisArgument = bytes | str | int
 RedisAnswer = object
-"""What a server says: bytes, a number, None, a list of these, or an error."""
+"""Bytes, a number, None, a list of these, or an error."""
 
 
 class RedisConnection(Protocol):
-    """What is used of the driver's connection."""
+    """The part of redis-py's connection that is used here."""
 
     _sock: socket.socket | None
 
@@ -211,7 +211,7 @@ class RedisConnection(Protocol):
 
 
 def interrupt_reader(connection: RedisConnection) -> None:
-    """Let whoever reads from a connection find it ended; it is closed by the thread that has it."""
+    """End a read of another thread on a connection. That thread closes it."""
     sock = connection._sock  # pyright: ignore[reportPrivateUsage]
     if sock is not None:
         with contextlib.suppress(OSError):
@@ -219,14 +219,14 @@ def interrupt_reader(connection: RedisConnection) -> None:
 
 
 class RedisCall(msgspec.Struct):
-    """A command, or a script with its arguments, and the key that says where in a cluster it goes."""
+    """A command, or a script with its arguments, and the key that decides its server in a cluster."""
 
     key: bytes
     arguments: tuple[RedisArgument, ...]
     script: LuaScript | None = None
 
     def command(self, *, whole: bool = False) -> tuple[RedisArgument, ...]:
-        """Return what is sent: a script by its sum, or whole to a server that does not know it."""
+        """Return the command to send: a script by its SHA-1, or `whole` to a server that does not know it."""
         if self.script is None:
             return self.arguments
         if whole:
@@ -235,7 +235,7 @@ class RedisCall(msgspec.Struct):
 
 
 class RedisConnectionPool:
-    """One server. Connections are lent to one thread at a time, and thrown away after the least doubt."""
+    """The connections to one server. Each is used by one thread at a time, and closed after any error."""
 
     def __init__(self, place: RedisDsn) -> None:
         self.dsn = place
@@ -246,17 +246,14 @@ class RedisConnectionPool:
         self.opened_count = 0
 
     def run(self, commands: Sequence[tuple[RedisArgument, ...]]) -> list[RedisAnswer]:
-        """Send commands in one go; return the answers, an error in the place of the answer to what was refused.
-
-        Raises what the driver raises if not every answer was had.
-        """
+        """Send commands together; return the answers, an error for a refused command. Raises redis-py's errors."""
         with self.borrow() as connection:
             connection.send_packed_command(connection.pack_commands(commands))
             return [read_answer(connection) for _ in commands]
 
     @contextlib.contextmanager
     def borrow(self) -> Generator[RedisConnection]:
-        """A connection for the body of a `with`, at whose end it is free again; thrown away if that raises."""
+        """Yield a connection. If the body raises, it is closed."""
         if not self._free.acquire(timeout=self.dsn.timeout_s):
             raise exceptions.TimeoutError("all connections are in use")
         try:
@@ -282,7 +279,7 @@ class RedisConnectionPool:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self.open_connection()
-            # A connection that has something to say was closed by the server, or is out of step.
+            # An idle connection with input was closed by the server, or is out of step.
             try:
                 if not connection.can_read(0):
                     return connection
@@ -330,22 +327,22 @@ def read_answer(connection: RedisConnection) -> RedisAnswer:
 
 
 RETRY_PAUSE_S: Final = 0.05
-"""Between two looks at whether a server has got ready for something."""
+"""The pause between two checks whether a server has become ready."""
 
 _CLUSTER_WAIT_S: Final = 5.0
-"""How long a command looks for the server of a cluster that takes it, while slots or primaries change."""
+"""How long a command is retried in a cluster while slots or primaries change."""
 
 NOT_EXECUTED = (MovedError, AskError, TryAgainError, NoScriptError, ClusterDownError)
-"""Answers that say that nothing was done, and that it may be done elsewhere, later, or sent whole."""
+"""Answers to a command that was not executed, and may be: elsewhere, later, or sent whole."""
 
 _CONNECTION_LOST: Final = (redis.ConnectionError, redis.TimeoutError)
-"""A server of a cluster that vanishes without a word is not heard of any more: it may not be the primary by now."""
+"""Errors after which a server of a cluster may no longer be the primary."""
 
 _NOT_SENT = TryAgainError("TRYAGAIN nothing was sent yet")
 
 
 class RedisServers:
-    """A server, or a cluster. Commands come with a key each; those for one server go in one round trip."""
+    """A server, or a cluster. Each command has a key; the commands for one server take one round trip."""
 
     def __init__(self, place: RedisDsn) -> None:
         self.dsn = place
@@ -357,7 +354,7 @@ class RedisServers:
     @property
     def opened_count(self) -> int:
         with self._lock:
-            return sum(link.opened_count for link in self._pools.values())
+            return sum(pool.opened_count for pool in self._pools.values())
 
     def script(self, name: str, key: bytes, *words: bytes | str | int) -> RedisAnswer:
         return self.run([RedisCall(key, words, load_script(name))])[0]
@@ -366,9 +363,9 @@ class RedisServers:
         return self.run([RedisCall(key, words)], write=write)[0]
 
     def run(self, calls: Sequence[RedisCall], *, write: bool = False) -> list[RedisAnswer]:
-        """Run calls, each whole by itself, and return their answers in order; raise the first error among them.
+        """Run calls, each atomic, and return their answers in order; raise the first error among them.
 
-        A write that was sent and not answered is never sent again. A read is, once.
+        A write that was sent and not answered is never repeated. A read is, once.
         """
         write = write or any(call.script is not None and call.script.writes for call in calls)
         try:
@@ -390,13 +387,13 @@ class RedisServers:
         whole, again = False, not write
         while left and time.monotonic() < until:
             whole = self._prepare_retry([answers[index] for index in left], whole=whole)
-            for link, indexes in self._group_by_pool(calls, answers, left).items():
+            for pool, indexes in self._group_by_pool(calls, answers, left).items():
                 chosen = [calls[index] for index in indexes]
                 asking = [isinstance(answers[index], AskError) for index in indexes]
                 try:
-                    found = self._exchange(link, chosen, asking, write=write, whole=whole)
+                    found = self._exchange(pool, chosen, asking, write=write, whole=whole)
                 except _CONNECTION_LOST:
-                    self.forget_pool(link)
+                    self.forget_pool(pool)
                     if not again or time.monotonic() >= until:
                         raise
                     again = False
@@ -407,7 +404,7 @@ class RedisServers:
         return answers
 
     def _run_single_server(self, calls: Sequence[RedisCall], *, write: bool) -> list[RedisAnswer]:
-        """Do what nearly always is all there is to do: send to the one server, and hear what it says."""
+        """Run calls on the only server. This is the usual case."""
         commands = [call.command() for call in calls]
         try:
             return self._first_pool.run(commands)
@@ -417,7 +414,7 @@ class RedisServers:
             return self._first_pool.run(commands)
 
     def _exchange(
-        self, link: RedisConnectionPool, calls: Sequence[RedisCall], asking: Sequence[bool], *, write: bool, whole: bool
+        self, pool: RedisConnectionPool, calls: Sequence[RedisCall], asking: Sequence[bool], *, write: bool, whole: bool
     ) -> list[RedisAnswer]:
         commands: list[tuple[bytes | str | int, ...]] = []
         for call, ask in zip(calls, asking, strict=True):
@@ -425,7 +422,7 @@ class RedisServers:
             commands.append(call.command(whole=whole))
         if write and self.dsn.waitaof:
             commands.append((b"WAITAOF", 1, 0, int(self.dsn.timeout_s * 900)))
-        found = iter(link.run(commands))
+        found = iter(pool.run(commands))
         answers: list[RedisAnswer] = []
         for ask in asking:
             if ask:
@@ -450,16 +447,16 @@ class RedisServers:
         parts: dict[RedisConnectionPool, list[int]] = {}
         for index in left:
             answer = answers[index]
-            link = (
+            pool = (
                 self._pool_at(str(cast("object", answer.host)), answer.port)
                 if isinstance(answer, AskError)
                 else self._pool_for_key(calls[index].key)
             )
-            parts.setdefault(link, []).append(index)
+            parts.setdefault(pool, []).append(index)
         return parts
 
     def _prepare_retry(self, refusals: Sequence[RedisAnswer], *, whole: bool) -> bool:
-        """Make the next try a better one; return whether scripts have to be sent whole."""
+        """Wait or forget the slots, as the refusals require; return whether scripts must be sent whole."""
         if not self.dsn.cluster and any(isinstance(each, MovedError) for each in refusals):
             raise next(each for each in refusals if isinstance(each, MovedError))
         if any(isinstance(each, MovedError) for each in refusals):
@@ -470,9 +467,9 @@ class RedisServers:
         return whole or any(isinstance(each, NoScriptError) for each in refusals)
 
     def single_pool(self) -> RedisConnectionPool | None:
-        """Return the link to the one server that has everything and syncs before it answers; None if there is no such.
+        """Return the pool of the only server; None on a cluster, or if each write waits for a sync (WAITAOF).
 
-        Nor is there one where a single connection is allowed: whoever kept it would wait for itself at the first look.
+        None, too, if only one connection is allowed: a pipeline would keep it, and its holder's reads would wait.
         """
         place = self.dsn
         return None if place.cluster or place.waitaof or place.connections < 2 else self._first_pool
@@ -497,38 +494,38 @@ class RedisServers:
         with self._lock:
             self._slots = []
 
-    def forget_pool(self, link: RedisConnectionPool) -> None:
-        """A server does not answer: look again which one has which slots, and ask that one last."""
+    def forget_pool(self, pool: RedisConnectionPool) -> None:
+        """Forget the slots, and ask this server last: it does not answer."""
         with self._lock:
             self._slots = []
-            place = (link.dsn.host, link.dsn.port)
+            place = (pool.dsn.host, pool.dsn.port)
             if place in self._pools:
                 self._pools[place] = self._pools.pop(place)
 
     def _pool_at(self, host: str, port: int) -> RedisConnectionPool:
         with self._lock:
-            link = self._pools.get((host, port))
-            if link is None:
-                link = self._pools[host, port] = RedisConnectionPool(self.dsn.at(host, port))
-            return link
+            pool = self._pools.get((host, port))
+            if pool is None:
+                pool = self._pools[host, port] = RedisConnectionPool(self.dsn.at(host, port))
+            return pool
 
     def _load_slots(self) -> list[RedisConnectionPool]:
         failure: Exception | None = None
         with self._lock:
             known = list(self._pools.values())
-        for link in known:
+        for pool in known:
             try:
-                (answer,) = link.run([(b"CLUSTER", b"SLOTS")])
+                (answer,) = pool.run([(b"CLUSTER", b"SLOTS")])
                 if isinstance(answer, Exception):
                     raise answer
             except error_mapping.DRIVER_ERRORS as error:
-                self.forget_pool(link)
+                self.forget_pool(pool)
                 failure = failure or error
                 continue
             ranges = cast("list[list[list[bytes | int]]]", answer)
             slots: list[RedisConnectionPool | None] = [None] * redis.crc.REDIS_CLUSTER_HASH_SLOTS
             for first, last, primary, *_ in ranges:
-                host = cast("bytes", primary[0] or b"").decode() or link.dsn.host
+                host = cast("bytes", primary[0] or b"").decode() or pool.dsn.host
                 at = self._pool_at(host, cast("int", primary[1]))
                 low, high = cast("int", first), cast("int", last)
                 slots[low : high + 1] = [at] * (high + 1 - low)
@@ -543,30 +540,27 @@ class RedisServers:
     def close(self) -> None:
         with self._lock:
             links = list(self._pools.values())
-        for link in links:
-            link.close()
+        for pool in links:
+            pool.close()
 
 
 class RedisPipeline:
-    """A connection lent for changes on their way.
-
-    `announce` sees to what has to be so before changes are sent, `check` before what was answered counts.
-    """
+    """Changes in flight over one connection. `prepare` runs before changes are sent, `check` before answers count."""
 
     def __init__(
         self,
-        link: RedisConnectionPool,
+        pool: RedisConnectionPool,
         *,
-        announce: Callable[[Sequence[TenantChange]], None],
+        prepare: Callable[[Sequence[TenantChange]], None],
         call: Callable[[TenantChange], RedisCall],
-        verdict: Callable[[RedisAnswer], ChangeResult],
+        parse_result: Callable[[RedisAnswer], ChangeResult],
         check: Callable[[], None],
     ) -> None:
-        self._dsn = link.dsn
-        self._loan = link.borrow()
-        self._prepare = announce
+        self._dsn = pool.dsn
+        self._loan = pool.borrow()
+        self._prepare = prepare
         self._call = call
-        self._parse_result = verdict
+        self._parse_result = parse_result
         self._check = check
         self._in_flight: deque[int] = deque()
 
@@ -583,7 +577,6 @@ class RedisPipeline:
         self._loan.__exit__(kind, error, trace)
 
     def send(self, changes: Sequence[TenantChange]) -> bool:
-        """Send changes. Always."""
         self._prepare(changes)
         commands = [self._call(change).command() for change in changes]
         self._in_flight.append(len(changes))
@@ -613,7 +606,7 @@ class RedisPipeline:
 
 
 class UnansweredChanges(Exception):
-    """Answers were out when a line was given back."""
+    """A pipeline was left before every change was answered."""
 
 
 _conforms: type[driver.ChangePipeline] = RedisPipeline

@@ -254,12 +254,16 @@ class RedisDriver:
 
     def pipeline(self) -> RedisPipeline | None:
         """Return a pipeline; None on a cluster, or if each change waits for a sync (WAITAOF)."""
-        link = self._servers.single_pool()
-        if link is None:
+        pool = self._servers.single_pool()
+        if pool is None:
             return None
         return RedisPipeline(
-            link, announce=self._prepare_changes, call=self._apply_call, verdict=_change_result, check=self._recheck_durability
-        )  # fmt: skip
+            pool,
+            prepare=self._prepare_changes,
+            call=self._apply_call,
+            parse_result=_change_result,
+            check=self._recheck_durability,
+        )
 
     def _prepare_changes(self, changes: Sequence[driver.TenantChange]) -> None:
         self._settings.recheck()
@@ -414,10 +418,10 @@ class RedisDriver:
         return sorted(set(self._scan_logs()) - listed)
 
     def _scan_logs(self) -> Iterator[str]:
-        for link in self._servers.primary_pools():
+        for pool in self._servers.primary_pools():
             at = b"0"
             while True:
-                (answer,) = link.run([(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)])
+                (answer,) = pool.run([(b"SCAN", at, b"MATCH", self._names.log_pattern, b"COUNT", _SCAN_ROWS)])
                 checked = error_mapping.checked_answer(answer, self._servers.dsn)
                 at, keys = cast("tuple[bytes, list[bytes]]", checked)
                 yield from map(self._names.tenant_of, keys)
@@ -619,11 +623,11 @@ class RedisListener:
     def _subscribe(self) -> RedisConnection | None:
         # Every server of a cluster gets the notifications of all of them.
         failure: Exception | None = None
-        for link in self._servers.primary_pools():
+        for pool in self._servers.primary_pools():
             try:
-                connection = link.open_connection()
+                connection = pool.open_connection()
             except error_mapping.DRIVER_ERRORS as error:
-                self._servers.forget_pool(link)
+                self._servers.forget_pool(pool)
                 failure = error
                 continue
             with self._lock:

@@ -57,11 +57,11 @@ class RedisSettings:
     def check(self) -> None:
         """Refuse a server that can't keep what it acknowledges, and name the fix."""
         servers: list[Mapping[str, str]] = []
-        for link in self._primary_pools():
-            found = self._read_settings(link)
-            check_version(found, link.dsn.shown, waitaof=link.dsn.waitaof)
-            self._check_role(found, link)
-            self._check_eviction(found, link)
+        for pool in self._primary_pools():
+            found = self._read_settings(pool)
+            check_version(found, pool.dsn.shown, waitaof=pool.dsn.waitaof)
+            self._check_role(found, pool)
+            self._check_eviction(found, pool)
             servers.append(found)
         asked, place = self._servers.dsn.durability, self._servers.dsn.shown
         level = self._durability_of(servers)
@@ -90,7 +90,7 @@ class RedisSettings:
             raise errors.NewerStore(facts={"format": found})
 
     def durability(self) -> str:
-        return self._durability_of([self._read_settings(link) for link in self._primary_pools()])
+        return self._durability_of([self._read_settings(pool) for pool in self._primary_pools()])
 
     def _durability_of(self, servers: Sequence[Mapping[str, str]]) -> str:
         """Return the level of the server that holds least."""
@@ -98,7 +98,7 @@ class RedisSettings:
         return min(levels, key=DURABILITY_LEVELS.index)
 
     def facts(self) -> Mapping[str, Json]:
-        every = [self._read_settings(link) for link in self._primary_pools()]
+        every = [self._read_settings(pool) for pool in self._primary_pools()]
         first = every[0]
         return {
             "durability": self._durability_of(every),
@@ -116,90 +116,90 @@ class RedisSettings:
         with error_mapping.translate_errors(self._servers.dsn):
             return self._servers.primary_pools()
 
-    def _read_settings(self, link: RedisConnectionPool) -> dict[str, str]:
+    def _read_settings(self, pool: RedisConnectionPool) -> dict[str, str]:
         sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
-        *told, config = self._run(link, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
+        *told, config = self._run(pool, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
         found: dict[str, str] = {}
         for answer in told:
-            found |= serialization.unpack_info(error_mapping.checked_answer(answer, link.dsn))
+            found |= serialization.unpack_info(error_mapping.checked_answer(answer, pool.dsn))
         if not isinstance(config, Exception):
             found |= serialization.unpack_config(config)
         return found
 
-    def _run(self, link: RedisConnectionPool, *commands: tuple[bytes | str | int, ...]) -> list[object]:
+    def _run(self, pool: RedisConnectionPool, *commands: tuple[bytes | str | int, ...]) -> list[object]:
         try:
-            return link.run(commands)
+            return pool.run(commands)
         except error_mapping.DRIVER_ERRORS as error:
-            self._servers.forget_pool(link)
-            raise error_mapping.to_error(error, link.dsn) from error
+            self._servers.forget_pool(pool)
+            raise error_mapping.to_error(error, pool.dsn) from error
 
-    def _check_role(self, found: Mapping[str, str], link: RedisConnectionPool) -> None:
+    def _check_role(self, found: Mapping[str, str], pool: RedisConnectionPool) -> None:
         if found.get("role") == "slave":
             raise errors.StoreReadOnly(
-                f"{link.dsn.shown} is a replica: it takes no writes.",
+                f"{pool.dsn.shown} is a replica: it takes no writes.",
                 hint=f"Name the primary in the URL: {found.get('master_host')}:{found.get('master_port')}.",
-                facts={"server": link.dsn.shown},
+                facts={"server": pool.dsn.shown},
             )
         if not self._servers.dsn.cluster and found.get("redis_mode") == "cluster":
             raise errors.InvalidRequest(
-                f"{link.dsn.shown} is part of a cluster.",
+                f"{pool.dsn.shown} is part of a cluster.",
                 hint="Write redis+cluster:// in the place of redis:// in the URL.",
             )
 
-    def _check_eviction(self, found: Mapping[str, str], link: RedisConnectionPool) -> None:
+    def _check_eviction(self, found: Mapping[str, str], pool: RedisConnectionPool) -> None:
         policy = found.get("maxmemory_policy", found.get("maxmemory-policy", "noeviction"))
         if policy != "noeviction":
             raise errors.UnsafeStore(
-                f"{link.dsn.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
+                f"{pool.dsn.shown} throws data away when its memory is full: maxmemory-policy is {policy}.",
                 hint="Set it with: CONFIG SET maxmemory-policy noeviction (and in the server's file).",
-                facts={"server": link.dsn.shown, "policy": policy},
+                facts={"server": pool.dsn.shown, "policy": policy},
             )
 
     def rewrite(self) -> None:
         """Have every server rewrite its files, and wait until they are in place."""
-        for link in self._primary_pools():
-            found = self._read_settings(link)
+        for pool in self._primary_pools():
+            found = self._read_settings(pool)
             if found.get("aof_enabled") == "1":
-                self._rewrite_file(link, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
+                self._rewrite_file(pool, b"BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", "aof_rewrite_scheduled")  # fmt: skip
             # Without the right to CONFIG it is not known whether there are snapshots, so there may be.
             if found.get("save", "unknown"):
-                self._rewrite_file(link, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
+                self._rewrite_file(pool, b"BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status")
 
-    def _rewrite_file(self, link: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str) -> None:
+    def _rewrite_file(self, pool: RedisConnectionPool, command: bytes, going: str, status: str, *waits: str) -> None:
         until = time.monotonic() + limits.REDIS_REWRITE_WAIT_S
         # A running rewrite may have begun before the erasure: wait for its end, then begin another.
-        self._wait_until_idle(link, (going, *waits), until)
-        while isinstance(answer := self._run(link, (command,))[0], Exception):
+        self._wait_until_idle(pool, (going, *waits), until)
+        while isinstance(answer := self._run(pool, (command,))[0], Exception):
             # Another process that erases may have begun one meanwhile: wait for its end, too.
             if not any(words in str(answer) for words in _REWRITE_IN_PROGRESS):
-                raise error_mapping.to_error(answer, link.dsn) from answer
+                raise error_mapping.to_error(answer, pool.dsn) from answer
             if time.monotonic() > until:
-                raise _rewrite_slow_error(link) from answer
+                raise _rewrite_slow_error(pool) from answer
             time.sleep(RETRY_PAUSE_S)
-            self._wait_until_idle(link, (going, *waits), until)
-        found = self._wait_until_idle(link, (going, *waits), until)
+            self._wait_until_idle(pool, (going, *waits), until)
+        found = self._wait_until_idle(pool, (going, *waits), until)
         if found.get(status, "ok") != "ok":
             raise errors.Unavailable(
-                f"{link.dsn.shown} could not write its files anew ({command.decode()}): what was erased may"
+                f"{pool.dsn.shown} could not write its files anew ({command.decode()}): what was erased may"
                 " still be in them.",
                 hint="See the server's log and its disk, then erase() once more; a worker does it too.",
                 facts={"pending": True},
             )
 
-    def _wait_until_idle(self, link: RedisConnectionPool, names: tuple[str, ...], until: float) -> dict[str, str]:
+    def _wait_until_idle(self, pool: RedisConnectionPool, names: tuple[str, ...], until: float) -> dict[str, str]:
         while True:
-            (answer,) = self._run(link, (b"INFO", b"persistence"))
-            found = serialization.unpack_info(error_mapping.checked_answer(answer, link.dsn))
+            (answer,) = self._run(pool, (b"INFO", b"persistence"))
+            found = serialization.unpack_info(error_mapping.checked_answer(answer, pool.dsn))
             if not any(found.get(name) == "1" for name in names):
                 return found
             if time.monotonic() > until:
-                raise _rewrite_slow_error(link)
+                raise _rewrite_slow_error(pool)
             time.sleep(RETRY_PAUSE_S)
 
 
-def _rewrite_slow_error(link: RedisConnectionPool) -> errors.StoreBusy:
+def _rewrite_slow_error(pool: RedisConnectionPool) -> errors.StoreBusy:
     return errors.StoreBusy(
-        f"{link.dsn.shown} takes long to write its files anew: what was erased may still be in them.",
+        f"{pool.dsn.shown} takes long to write its files anew: what was erased may still be in them.",
         hint="Wait, then erase() once more; a worker does it too.",
         facts={"pending": True},
     )
