@@ -20,23 +20,7 @@ import msgspec
 from limpet import errors
 from limpet.core.values.validation import Json
 from limpet.stores import port
-from limpet.stores.server import checked_reads
-from limpet.stores.server.driver import (
-    AppliedUnderContention,
-    ChangePipeline,
-    ChangeResult,
-    Driver,
-    DuplicateRow,
-    FeedHead,
-    FeedRow,
-    HeadMoved,
-    KeyRow,
-    NoteRow,
-    ProjectionRow,
-    SnapshotRow,
-    StreamRow,
-    TenantChange,
-)
+from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.store import ServerStore
 
 replace = msgspec.structs.replace
@@ -46,34 +30,34 @@ class TenantTables:
     """The rows of one tenant. The caller holds the server's lock."""
 
     def __init__(self) -> None:
-        self.head = FeedHead()
-        self.streams: dict[int, StreamRow] = {}
+        self.head = driver.FeedHead()
+        self.streams: dict[int, driver.StreamRow] = {}
         self.stream_numbers: dict[str, int] = {}
         self.positions: dict[int, list[int]] = {}
         """By stream, the positions of its own events. Their versions have no gap."""
-        self.rows: dict[int, FeedRow] = {}
+        self.rows: dict[int, driver.FeedRow] = {}
         """By position, in that order."""
         self.claims: dict[int, dict[str, int]] = {}
         """By stretch."""
-        self.keys: dict[str, KeyRow] = {}
-        self.projections: dict[str, dict[str, ProjectionRow]] = {}
+        self.keys: dict[str, driver.KeyRow] = {}
+        self.projections: dict[str, dict[str, driver.ProjectionRow]] = {}
         """By kind and id."""
-        self.snapshots: dict[int, SnapshotRow] = {}
+        self.snapshots: dict[int, driver.SnapshotRow] = {}
         self.blobs: dict[bytes, bytes] = {}
         self.blob_uses: dict[int, set[bytes]] = {}
         """By position."""
-        self.notes: dict[str, NoteRow] = {}
+        self.notes: dict[str, driver.NoteRow] = {}
         self.note_versions = 0
 
-    def stream(self, stream: str | int) -> StreamRow | None:
+    def stream(self, stream: str | int) -> driver.StreamRow | None:
         number = self.stream_numbers.get(stream) if isinstance(stream, str) else stream
         return self.streams.get(number) if number is not None else None
 
-    def own_positions(self, stream: StreamRow, low: int, high: int) -> list[int]:
+    def own_positions(self, stream: driver.StreamRow, low: int, high: int) -> list[int]:
         begin, end = max(0, low - stream.first), max(0, high - stream.first + 1)
         return self.positions[stream.number][begin:end]
 
-    def has_duplicate(self, change: TenantChange) -> bool:
+    def has_duplicate(self, change: driver.TenantChange) -> bool:
         renamed = {number: name for number, name, _ in change.renames}
         return (
             any(row.number in self.streams or self._has_name(row.name, renamed) for row in change.streams)
@@ -89,7 +73,7 @@ class TenantTables:
         number = self.stream_numbers.get(name)
         return name in renamed.values() or (number is not None and number not in renamed)
 
-    def apply(self, change: TenantChange) -> None:
+    def apply(self, change: driver.TenantChange) -> None:
         """Apply a change in the order that `TenantChange` names."""
         self._drop(change)
         for number, name, checksum in change.renames:
@@ -127,7 +111,7 @@ class TenantTables:
                 self.rows[position] = replace(self.rows[position], stream=name)
         self.streams[number] = replace(stream, name=name, checksum=checksum)
 
-    def _drop(self, change: TenantChange) -> None:
+    def _drop(self, change: driver.TenantChange) -> None:
         for kind, id_ in change.drop_projections:
             self.projections.get(kind, {}).pop(id_, None)
         for number in change.drop_snapshots:
@@ -142,7 +126,7 @@ class TenantTables:
             for position in self.positions[number]:
                 self.blob_uses.pop(position, None)
 
-    def put_derived(self, change: TenantChange) -> None:
+    def put_derived(self, change: driver.TenantChange) -> None:
         for stretch, text, version in change.claims:
             self.claims.setdefault(stretch, {})[text] = version
         for position, hash_ in change.blob_uses:
@@ -186,7 +170,7 @@ class RamDriver:
             raise errors.EngineClosed
         return self.server.tenants.get(tenant) or TenantTables()
 
-    def head(self, tenant: str) -> FeedHead:
+    def head(self, tenant: str) -> driver.FeedHead:
         return self.tables(tenant).head
 
     def tenants(self) -> list[str]:
@@ -201,19 +185,18 @@ class RamDriver:
         with self.server.lock:
             return sorted(name for name, tables in self.server.tenants.items() if tables.notes)
 
-    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
+    def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
         with self.server.lock:
             return self.tables(tenant).stream(stream)
 
-    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
         with self.server.lock:
             streams = self.tables(tenant).streams
-            numbers = sorted(number for number in streams if number > after)
-            return [streams[number] for number in numbers[:limit]]
+            return [streams[number] for number in sorted(number for number in streams if number > after)[:limit]]
 
     def own_events(
         self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
-    ) -> tuple[StreamRow | None, list[FeedRow]]:
+    ) -> tuple[driver.StreamRow | None, list[driver.FeedRow]]:
         with self.server.lock:
             tables = self.tables(tenant)
             row = tables.stream(stream)
@@ -223,7 +206,7 @@ class RamDriver:
             page = own[max(0, len(own) - limit) :] if newest else own[:limit]
             return row, [tables.rows[position] for position in page if position in tables.rows]
 
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[driver.FeedRow]:
         with self.server.lock:
             rows = self.tables(tenant).rows
             last = min(after + limit, next(reversed(rows), 0))
@@ -269,11 +252,11 @@ class RamDriver:
                 if base.source == number != row.number
             ]
 
-    def key(self, tenant: str, key: str) -> KeyRow | None:
+    def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         with self.server.lock:
             return self.tables(tenant).keys.get(key)
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
         with self.server.lock:
             keys = self.tables(tenant).keys
             return [keys[key] for key in sorted(key for key in keys if key > after)[:limit]]
@@ -294,11 +277,11 @@ class RamDriver:
                 del keys[key]
             return len(old)
 
-    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
+    def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
         with self.server.lock:
             return self.tables(tenant).projections.get(kind, {}).get(id)
 
-    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
         with self.server.lock:
             rows = self.tables(tenant).projections.get(query.kind, {}).values()
             matches = [row for row in rows if _matches_query(row.projection, query)]
@@ -306,13 +289,15 @@ class RamDriver:
             query.offset + query.limit, matches, key=lambda row: (row.projection.time_us, row.projection.id)
         )[query.offset :]
 
-    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[driver.ProjectionRow]:
         with self.server.lock:
             by_kind = self.tables(tenant).projections
-            places = sorted((k, i) for k, rows in by_kind.items() for i in rows if (k, i) > after)
-            return [by_kind[kind][id_] for kind, id_ in places[:limit]]
+            ids = sorted((kind, id_) for kind, rows in by_kind.items() for id_ in rows if (kind, id_) > after)
+            return [by_kind[kind][id_] for kind, id_ in ids[:limit]]
 
-    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
+    def snapshot(self, tenant: str, stream: str) -> driver.SnapshotRow | None:
         with self.server.lock:
             tables = self.tables(tenant)
             return tables.snapshots.get(tables.stream_numbers.get(stream, 0))
@@ -345,7 +330,7 @@ class RamDriver:
                     used |= own
             return {hash_ for hash_ in hashes if hash_ in tables.blobs} - used
 
-    def note(self, tenant: str, name: str) -> NoteRow | None:
+    def note(self, tenant: str, name: str) -> driver.NoteRow | None:
         with self.server.lock:
             return self.tables(tenant).notes.get(name)
 
@@ -361,29 +346,28 @@ class RamDriver:
                 tables.note_versions += 1
                 note = port.Note(value, tables.note_versions)
                 checksum = checked_reads.note_checksum(tenant, name, note)
-                tables.notes[name] = NoteRow(name, note, checksum)
+                tables.notes[name] = driver.NoteRow(name, note, checksum)
             return True
 
-    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[driver.NoteRow]:
         with self.server.lock:
             notes = self.tables(tenant).notes
-            names = sorted(name for name in notes if name.startswith(prefix) and name > after)
-            return [notes[name] for name in names[:limit]]
+            return [notes[name] for name in sorted(notes) if name.startswith(prefix) and name > after][:limit]
 
-    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+    def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
         return [self._apply_change(change) for change in changes]
 
-    def pipeline(self) -> ChangePipeline | None:
+    def pipeline(self) -> driver.ChangePipeline | None:
         """Return None: there is no round trip to overlap."""
         return None
 
-    def _apply_change(self, change: TenantChange) -> ChangeResult:
+    def _apply_change(self, change: driver.TenantChange) -> driver.ChangeResult:
         with self.server.lock:
             tables = self.tables(change.tenant)
             if tables.head != change.before:
-                return HeadMoved(tables.head)
+                return driver.HeadMoved(tables.head)
             if tables.has_duplicate(change):
-                return DuplicateRow()
+                return driver.DuplicateRow()
             tables.apply(change)
             self.server.tenants[change.tenant] = tables
             if change.pending_work is not None:
@@ -391,7 +375,7 @@ class RamDriver:
             self._notify((change.tenant, change.after.position))
             locked = self.server.advisory_locks.get(change.tenant)
             contended = locked is not None and locked.locked() and not self._has_advisory_lock
-            return AppliedUnderContention() if contended else None
+            return driver.AppliedUnderContention() if contended else None
 
     def _notify(self, notification: tuple[str, int], but: object = None) -> None:
         with self.server.lock:
@@ -399,7 +383,7 @@ class RamDriver:
                 if listener is not but:
                     listener.put(notification)
 
-    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: driver.FeedHead, derived: Iterable[driver.TenantChange]) -> bool:
         changes = list(derived)
         with self.server.lock:
             tables = self.tables(tenant)
@@ -503,5 +487,5 @@ def _check_append(append: port.Append) -> None:
         assert all(0 <= at < len(write.events) for _, at in write.claims), "a claim names its event"
 
 
-_driver: type[Driver] = RamDriver
+_driver: type[driver.Driver] = RamDriver
 _store: type[port.Store] = VolatileStore

@@ -22,24 +22,7 @@ from psycopg import sql
 from limpet import errors, limits
 from limpet.core.values.validation import Json
 from limpet.stores import chain, port
-from limpet.stores.server import checked_reads
-from limpet.stores.server.driver import (
-    NOTE_TRIES_MAX,
-    AppliedUnderContention,
-    ChangeResult,
-    DuplicateRow,
-    EventErasure,
-    FeedHead,
-    FeedRow,
-    HeadMoved,
-    KeyRow,
-    NoteRow,
-    ProjectionRow,
-    SnapshotRow,
-    StreamRow,
-    TenantChange,
-    contention_error,
-)
+from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.postgres import connections, error_mapping, schema, serialization
 from limpet.stores.server.postgres.connections import (
     PostgresConnection,
@@ -78,7 +61,7 @@ class PostgresDriver:
     def durability(self) -> str:
         return self._server.durability
 
-    def apply(self, changes: Sequence[TenantChange]) -> list[ChangeResult]:
+    def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
         with self._connections.borrow() as connection:
             connections.send_calls(connection, [self._prepared_call(connection, change) for change in changes])
             answers = connections.receive_answers(connection, len(changes))
@@ -87,7 +70,7 @@ class PostgresDriver:
     def pipeline(self) -> PostgresPipeline:
         return PostgresPipeline(self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result)
 
-    def _prepared_call(self, connection: PostgresConnection, change: TenantChange) -> connections.PreparedCall:
+    def _prepared_call(self, connection: PostgresConnection, change: driver.TenantChange) -> connections.PreparedCall:
         name = _statement_name(change)
         if name == _APPEND:
             if connection.record_type_oids is None:
@@ -106,18 +89,18 @@ class PostgresDriver:
         assert row is not None, "a row always comes"
         return serialization.RecordTypeOids(*row)
 
-    def _change_result(self, change: TenantChange, answer: bytes) -> ChangeResult:
+    def _change_result(self, change: driver.TenantChange, answer: bytes) -> driver.ChangeResult:
         if answer == _APPLIED:
             return None
         if answer == _APPLIED_UNDER_CONTENTION:
             # The server can't tell this store's own lock from another store's.
-            return None if self._advisory_lock.is_held(change.tenant) else AppliedUnderContention()
+            return None if self._advisory_lock.is_held(change.tenant) else driver.AppliedUnderContention()
         if answer == connections.DUPLICATE:
-            return DuplicateRow()
+            return driver.DuplicateRow()
         position, link, epoch = answer.decode().split()
-        return HeadMoved(FeedHead(int(position), bytes.fromhex(link), int(epoch)))
+        return driver.HeadMoved(driver.FeedHead(int(position), bytes.fromhex(link), int(epoch)))
 
-    def replace_derived(self, tenant: str, before: FeedHead, derived: Iterable[TenantChange]) -> bool:
+    def replace_derived(self, tenant: str, before: driver.FeedHead, derived: Iterable[driver.TenantChange]) -> bool:
         with self._connections.borrow() as connection:
             with without_timeout(connection):
                 replaced = self._replace_in_transaction(connection, tenant, before, derived)
@@ -127,7 +110,11 @@ class PostgresDriver:
             return replaced
 
     def _replace_in_transaction(
-        self, connection: PostgresConnection, tenant: str, before: FeedHead, derived: Iterable[TenantChange]
+        self,
+        connection: PostgresConnection,
+        tenant: str,
+        before: driver.FeedHead,
+        derived: Iterable[driver.TenantChange],
     ) -> bool:
         with connection.transaction() as transaction:
             head = {"position": before.position, "link": before.link, "epoch": before.epoch}
@@ -143,10 +130,10 @@ class PostgresDriver:
             return True
         return False
 
-    def _put_derived(self, connection: PostgresConnection, change: TenantChange) -> None:
+    def _put_derived(self, connection: PostgresConnection, change: driver.TenantChange) -> None:
         connections.send_calls(connection, [self._prepared_call(connection, change)])
         (answer,) = connections.receive_answers(connection, 1)
-        if isinstance(self._change_result(change, answer), HeadMoved | DuplicateRow):
+        if isinstance(self._change_result(change, answer), driver.HeadMoved | driver.DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
             raise errors.Corrupt(
                 "the log derives one row twice.",
@@ -163,7 +150,7 @@ class PostgresDriver:
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Compare and set. The checksum covers the new version, so that is read first and compared again."""
-        for _ in range(NOTE_TRIES_MAX):
+        for _ in range(driver.NOTE_TRIES_MAX):
             count = int(self._read(tenant, "noted")[0][0])
             checksum = b"" if value is None else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
             rows = self._query_once(
@@ -172,7 +159,7 @@ class PostgresDriver:
             )  # fmt: skip
             if rows[0][0] != "counted":
                 return bool(rows[0][0] == "put")
-        raise contention_error()
+        raise driver.contention_error()
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         return self._advisory_lock.acquire(tenant, timeout_s)
@@ -259,9 +246,9 @@ class PostgresDriver:
         with self._connections.borrow() as connection:
             return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
 
-    def head(self, tenant: str) -> FeedHead:
+    def head(self, tenant: str) -> driver.FeedHead:
         rows = self._read(tenant, "head")
-        return FeedHead(*rows[0]) if rows else FeedHead()
+        return driver.FeedHead(*rows[0]) if rows else driver.FeedHead()
 
     def tenants(self) -> list[str]:
         return self._list_tenants("tenants")
@@ -278,7 +265,7 @@ class PostgresDriver:
             rows = connection.execute(self._sql[name].encode()).fetchall()
         return sorted(decode_tenant(tenant) for (tenant,) in rows)
 
-    def stream(self, tenant: str, stream: str | int) -> StreamRow | None:
+    def stream(self, tenant: str, stream: str | int) -> driver.StreamRow | None:
         rows = self._query_with_retry(tenant, self._stream_sql(stream), **_stream_parameter(stream))
         return _stream_row(rows[0]) if rows else None
 
@@ -286,13 +273,13 @@ class PostgresDriver:
         which = "stream_by_name" if isinstance(stream, str) else "stream_by_number"
         return f"{self._sql['stream']} {self._sql[which]}"
 
-    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[StreamRow]:
+    def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
         statement = f"{self._sql['stream']} {self._sql['streams']}"
         return [_stream_row(row) for row in self._query_with_retry(tenant, statement, after=after, limit=limit)]
 
     def own_events(
         self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
-    ) -> tuple[StreamRow | None, list[FeedRow]]:
+    ) -> tuple[driver.StreamRow | None, list[driver.FeedRow]]:
         statement = self._sql["own"].format(stream=self._stream_sql(stream), direction="DESC" if newest else "ASC")
         values = {"low": low, "high": min(high, _BIGINT_MAX), "limit": limit, **_stream_parameter(stream)}
         rows = self._query_with_retry(tenant, statement, **values)
@@ -301,7 +288,7 @@ class PostgresDriver:
         kept = [_feed_row(row[_STREAM_COLUMNS:]) for row in rows if row[_STREAM_COLUMNS] is not None]
         return _stream_row(rows[0]), kept
 
-    def feed(self, tenant: str, *, after: int, limit: int) -> list[FeedRow]:
+    def feed(self, tenant: str, *, after: int, limit: int) -> list[driver.FeedRow]:
         rows = self._read(tenant, "feed", after=after, limit=limit)
         return [_feed_row(row) for row in rows]
 
@@ -331,11 +318,11 @@ class PostgresDriver:
         rows = self._read(tenant, "forks", number=number)
         return [(_decode_text(name), version) for name, version in rows]
 
-    def key(self, tenant: str, key: str) -> KeyRow | None:
+    def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         rows = self._read(tenant, "key", key=key.encode())
         return _key_row(rows[0]) if rows else None
 
-    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[KeyRow]:
+    def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
         rows = self._read(tenant, "keys", after=after.encode(), limit=limit)
         return [_key_row(row) for row in rows]
 
@@ -345,11 +332,11 @@ class PostgresDriver:
         rows = self._read(tenant, "keys_of", positions=bigint_array(sorted(positions)))
         return [_decode_text(key) for (key,) in rows]
 
-    def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
+    def projection(self, tenant: str, kind: str, id: str) -> driver.ProjectionRow | None:
         rows = self._read(tenant, "projection", kind=kind.encode(), id=id.encode())
         return _projection_row(rows[0]) if rows else None
 
-    def query_projections(self, tenant: str, query: port.Query) -> list[ProjectionRow]:
+    def query_projections(self, tenant: str, query: port.Query) -> list[driver.ProjectionRow]:
         limit, offset = min(query.limit, _BIGINT_MAX), min(query.offset, _BIGINT_MAX)
         values: dict[str, object] = {"kind": query.kind.encode(), "limit": limit, "offset": offset}
         parts = ["query"]
@@ -373,13 +360,15 @@ class PostgresDriver:
         statement = "\n".join(self._sql[part] for part in (*parts, "query_page"))
         return [_projection_row(row) for row in self._query_with_retry(tenant, statement, **values)]
 
-    def projections(self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500) -> list[ProjectionRow]:
+    def projections(
+        self, tenant: str, *, after: tuple[str, str] = ("", ""), limit: int = 500
+    ) -> list[driver.ProjectionRow]:
         rows = self._read(tenant, "projections", kind=after[0].encode(), id=after[1].encode(), limit=limit)
         return [_projection_row(row) for row in rows]
 
-    def snapshot(self, tenant: str, stream: str) -> SnapshotRow | None:
+    def snapshot(self, tenant: str, stream: str) -> driver.SnapshotRow | None:
         for version, fold, state, mark in self._read(tenant, "snapshot", name=stream.encode()):
-            return SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
+            return driver.SnapshotRow(port.Snapshot(stream, version, fold, state), mark)
         return None
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
@@ -399,11 +388,11 @@ class PostgresDriver:
         rows = self._read(tenant, "unused", hashes=bytea_array(list(hashes)), but=bigint_array(list(but)))
         return {hash_ for (hash_,) in rows}
 
-    def note(self, tenant: str, name: str) -> NoteRow | None:
+    def note(self, tenant: str, name: str) -> driver.NoteRow | None:
         rows = self._read(tenant, "note", name=name.encode())
         return _note_row(rows[0]) if rows else None
 
-    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[NoteRow]:
+    def notes(self, tenant: str, prefix: str, *, after: str, limit: int) -> list[driver.NoteRow]:
         rows = self._read(tenant, "notes", prefix=prefix.encode(), after=after.encode(), limit=limit)
         return [_note_row(row) for row in rows]
 
@@ -432,51 +421,51 @@ def _clamp_bigint(number: int) -> int:
     return max(-_BIGINT_MAX, min(number, _BIGINT_MAX))
 
 
-def _stream_row(row: Sequence[Any]) -> StreamRow:
+def _stream_row(row: Sequence[Any]) -> driver.StreamRow:
     number, name, first, version, flat, checksum = row[:_STREAM_COLUMNS]
     parts = (flat[at : at + _BASE_COLUMNS] for at in range(0, len(flat), _BASE_COLUMNS))
     bases = tuple(chain.StreamBase(*part) for part in parts)
-    return StreamRow(number, _decode_text(name), first, version, bases, checksum)
+    return driver.StreamRow(number, _decode_text(name), first, version, bases, checksum)
 
 
-def _feed_row(row: Sequence[Any]) -> FeedRow:
+def _feed_row(row: Sequence[Any]) -> driver.FeedRow:
     position, stream, version, header, payload, salt, digest, link, name, ordinal, notice = row[:11]
     event = chain.EventRow(chain.EventAddress(position, stream, version), header, payload, salt, digest, link)
-    erasure = None if notice is None else EventErasure(notice, row[11] or 0, row[12])
+    erasure = None if notice is None else driver.EventErasure(notice, row[11] or 0, row[12])
     # A stream without a name is damage, which the caller detects by the number.
-    return FeedRow(_decode_text(name) if name is not None else "", event, ordinal, erasure)
+    return driver.FeedRow(_decode_text(name) if name is not None else "", event, ordinal, erasure)
 
 
-def _key_row(row: Sequence[Any]) -> KeyRow:
-    return KeyRow(_decode_text(row[0]), *row[1:])
+def _key_row(row: Sequence[Any]) -> driver.KeyRow:
+    return driver.KeyRow(_decode_text(row[0]), *row[1:])
 
 
-def _projection_row(row: Sequence[Any]) -> ProjectionRow:
+def _projection_row(row: Sequence[Any]) -> driver.ProjectionRow:
     kind, id_, owner, status, time_us, lookup, terms, document, checksum = row
     projection = port.Projection(
         kind=_decode_text(kind), id=_decode_text(id_), owner=_decode_text(owner), status=_decode_text(status),
         time_us=time_us, lookup=_decode_text(lookup), terms=tuple(map(_decode_text, terms)), document=document,
     )  # fmt: skip
-    return ProjectionRow(projection, checksum)
+    return driver.ProjectionRow(projection, checksum)
 
 
-def _note_row(row: Sequence[Any]) -> NoteRow:
+def _note_row(row: Sequence[Any]) -> driver.NoteRow:
     name, value, version, checksum = row
-    return NoteRow(_decode_text(name), port.Note(value, version), checksum)
+    return driver.NoteRow(_decode_text(name), port.Note(value, version), checksum)
 
 
 _APPEND, _APPLY, _APPLY_REMOVALS = b"limpet_append", b"limpet_apply", b"limpet_take_away"
 _APPLIED, _APPLIED_UNDER_CONTENTION = b"ok", b"wanted"
 
 
-def _statement_name(change: TenantChange) -> bytes:
+def _statement_name(change: driver.TenantChange) -> bytes:
     """Return the name of the prepared statement for a change. Each name has a fixed number of arguments."""
     if serialization.is_plain_append(change):
         return _APPEND
     return _APPLY_REMOVALS if serialization.has_removals(change) else _APPLY
 
 
-def _is_prepared(connection: PostgresConnection, change: TenantChange) -> bool:
+def _is_prepared(connection: PostgresConnection, change: driver.TenantChange) -> bool:
     """Whether the change's statement is prepared. Preparing one needs an answer, so it can't be pipelined."""
     return _statement_name(change) in connection.prepared
 
