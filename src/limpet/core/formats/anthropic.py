@@ -120,10 +120,9 @@ class AnthropicRequest(TypedDict):
 def to_anthropic(messages: Sequence[Message]) -> AnthropicRequest:
     """Return the arguments of a Messages call; `system` only if there is a system prompt.
 
-    The system messages at the start are the system prompt; later ones become tagged words of the user.
-    Roles alternate: neighbours of the same role become one message, results first. Blank text is
-    left out. If the user does not begin, a user message OPENING_USER_TEXT does. Raises OpenCalls or
-    ResultWithoutCall.
+    The system messages at the start are the system prompt; later ones become tagged words of the user. Roles alternate:
+    neighbours of the same role become one message, results first. Blank text is left out. If the user does not begin, a
+    user message OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
     """
     leading, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.ANTHROPIC_CALL_ID_MAX, once=True)

@@ -1,8 +1,7 @@
 """Content parts in one provider-neutral form, messages with the results of their calls, and envelopes.
 
-Reading a part never fails: a part of an unknown type is `unknown` and is replaced by a
-placeholder text. Tool call ids and tool names are made acceptable to each provider here. An envelope holds the fields
-stored beside a provider's dict.
+Reading a part never fails: a part of an unknown type is `unknown` and is replaced by a placeholder text. Tool call ids
+and tool names are made acceptable to each provider here. An envelope holds the fields stored beside a provider's dict.
 """
 
 from __future__ import annotations

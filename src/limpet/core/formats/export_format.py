@@ -1,9 +1,8 @@
 """The lines of an export file: sessions as their events, one JSON object a line.
 
-The file has a header, then each session with its events in order, then counts and the SHA-256 of
-all bytes before. Events of a session are numbered from 1 in the file, and references use these
-numbers. Event data is as in the log, with large texts in place; of a fork or rewind only the
-data that can't be derived is written.
+The file has a header, then each session with its events in order, then counts and the SHA-256 of all bytes before.
+Events of a session are numbered from 1 in the file, and references use these numbers. Event data is as in the log, with
+large texts in place; of a fork or rewind only the data that can't be derived is written.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Conversations in files of other programs: OpenAI-style chats and Penguin sessions.
 
-Reading is lenient: unknown fields go to `extra` or to the session's metadata, and a value that
-is no message is left out with a note. A JSON text that cannot be stored is refused with its
-reason.
+Reading is lenient: unknown fields go to `extra` or to the session's metadata, and a value that is no message is left
+out with a note. A JSON text that cannot be stored is refused with its reason.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ MessageLike = Message | Mapping[str, Any] | SdkMessage
 def accept(value: MessageLike) -> Message:
     """Return a message from whatever a caller may hand in.
 
-    That is: a Message; its to_dict(); an OpenAI chat dict; an Anthropic message dict, its blocks as
-    dicts or SDK objects; a message or a completion with one choice, as the SDKs of both give it.
-    Raises a kind of InvalidMessage.
+    That is: a Message; its to_dict(); an OpenAI chat dict; an Anthropic message dict, its blocks as dicts or SDK
+    objects; a message or a completion with one choice, as the SDKs of both give it. Raises a kind of InvalidMessage.
     """
     if type(value) is not dict and isinstance(value, Message):
         return value if value.openai is None and value.anthropic is None else _checked_against_provider(value)

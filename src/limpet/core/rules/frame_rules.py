@@ -1,7 +1,6 @@
 """The rules of frames: which events a command makes, or why it is refused.
 
-Covers frames, tokens, handles, tool runs, suspensions, expiry and pending work. Pure: the time is
-an argument.
+Covers frames, tokens, handles, tool runs, suspensions, expiry and pending work. Pure: the time is an argument.
 """
 
 from __future__ import annotations

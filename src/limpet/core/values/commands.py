@@ -1,8 +1,7 @@
 """Commands on sessions and on frames, as values.
 
-A session command is decided against the state of one session, a frame command against the state
-of one frame tree. The idempotency hash of a command covers its field names: do not rename
-fields.
+A session command is decided against the state of one session, a frame command against the state of one frame tree. The
+idempotency hash of a command covers its field names: do not rename fields.
 """
 
 from __future__ import annotations

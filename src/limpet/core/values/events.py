@@ -1,9 +1,8 @@
 """Events of sessions and frame trees, and an event with its place in the log.
 
-The log is the truth; everything else is derived from it. `kind` is the stored tag of an event
-and does not depend on its class. Frames have the nine kinds of the StateIndex document: budget
-operations, tools, packs, expiry and revocation are parts of `frame.updated`, removed handles of
-`frame.compacted`. A receipt says how much an erasure removed.
+The log is the truth; everything else is derived from it. `kind` is the stored tag of an event and does not depend on
+its class. Frames have the nine kinds of the StateIndex document: budget operations, tools, packs, expiry and revocation
+are parts of `frame.updated`, removed handles of `frame.compacted`. A receipt says how much an erasure removed.
 """
 
 from __future__ import annotations

@@ -291,9 +291,8 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A unit of work. `budget.used` includes what closed children spent; `settled` is that part.
 
-    `tools` are unfinished tool runs, `children` the open children, `failures` failed children that are not
-    handled yet. `deadline_us` is the frame's own time limit; the clock stops at `stood_us` while anything in
-    its tree is suspended.
+    `tools` are unfinished tool runs, `children` the open children, `failures` failed children that are not handled yet.
+    `deadline_us` is the frame's own time limit; the clock stops at `stood_us` while anything in its tree is suspended.
     """
 
     frame_id: str

@@ -1,8 +1,7 @@
 """Ids and timestamps, made by one replaceable factory.
 
-No other module of `core` reads a clock or draws random bytes. An id holds the millisecond and 64
-random bits, and sorts by time. The order in a session is the position, never the id or
-timestamp.
+No other module of `core` reads a clock or draws random bytes. An id holds the millisecond and 64 random bits, and sorts
+by time. The order in a session is the position, never the id or timestamp.
 """
 
 from __future__ import annotations

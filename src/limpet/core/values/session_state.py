@@ -51,15 +51,14 @@ def checked_summary_prefix(prefix: object) -> str:
 class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How large a session's windows are and how they shrink. It is stored in the session's log.
 
-    A window has `budget` tokens, counted as `model` does or by a named `counter`; `reserve` of them are for
-    tool definitions and the answer. An append that takes the window past its `high`-water mark records a
-    cut down to the `low`-water mark (both are parts of the budget without the reserve). With `stubs`, tool
-    outputs from before the current turn are replaced by their size first; then the oldest turns go. With
-    `summary`, a language, a rolling summary replaces them. Between two cuts the beginning of the window does
-    not change. `shares` limit categories of messages to parts of the window, for example {"CONTEXT": 0.3},
-    unless others leave room; with shares there are no cuts, and each window is fitted anew. A written summary
-    is refused if it keeps less than `recall` of the names, numbers and identifiers of its messages. A summary
-    begins with `summary_prefix`, or with the words of its language.
+    A window has `budget` tokens, counted as `model` does or by a named `counter`; `reserve` of them are for tool
+    definitions and the answer. An append that takes the window past its `high`-water mark records a cut down to the
+    `low`-water mark (both are parts of the budget without the reserve). With `stubs`, tool outputs from before the
+    current turn are replaced by their size first; then the oldest turns go. With `summary`, a language, a rolling
+    summary replaces them. Between two cuts the beginning of the window does not change. `shares` limit categories of
+    messages to parts of the window, for example {"CONTEXT": 0.3}, unless others leave room; with shares there are no
+    cuts, and each window is fitted anew. A written summary is refused if it keeps less than `recall` of the names,
+    numbers and identifiers of its messages. A summary begins with `summary_prefix`, or with the words of its language.
     """
 
     budget: int
@@ -243,16 +242,15 @@ class OpenCall(msgspec.Struct, frozen=True, gc=False):
 class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
     """The state of a session, folded from its events up to `version`.
 
-    `generation` counts resets; `began` and `ordinal_began` are the version and message ordinal at which the
-    present generation starts. Ordinals count messages over the whole life of the stream.
-    `kept` are the versions of system and context messages, which a continuation carries over; `pins` are those
-    of other messages that every window looks at. `turn` and `turn_ordinal` are the newest user message, `group`
-    is the newest message with calls. `preview` is the beginning of the first user message, for listings.
-    `policy`, `cut` and `summary` say how windows are made; `live` is the tokens of what the cut leaves in;
-    `corrections` correct counters. `forked_from` is the session and version of a fork; `rebased` is the version
-    at which it was forked or last rewound. Long-term memory has taken all generations below `handed` and those
-    in `handed_more`. `until` is the version at which an import is complete; `erased` is the version of the last
-    erasure notice.
+    `generation` counts resets; `began` and `ordinal_began` are the version and message ordinal at which the present
+    generation starts. Ordinals count messages over the whole life of the stream. `kept` are the versions of system and
+    context messages, which a continuation carries over; `pins` are those of other messages that every window looks at.
+    `turn` and `turn_ordinal` are the newest user message, `group` is the newest message with calls. `preview` is the
+    beginning of the first user message, for listings. `policy`, `cut` and `summary` say how windows are made; `live` is
+    the tokens of what the cut leaves in; `corrections` correct counters. `forked_from` is the session and version of a
+    fork; `rebased` is the version at which it was forked or last rewound. Long-term memory has taken all generations
+    below `handed` and those in `handed_more`. `until` is the version at which an import is complete; `erased` is the
+    version of the last erasure notice.
     """
 
     id: str

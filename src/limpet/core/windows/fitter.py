@@ -54,17 +54,16 @@ class ItemView(msgspec.Struct, frozen=True, gc=False):
 class ContextItem(msgspec.Struct, frozen=True):
     """Messages that stay together, with their tokens. `first` is the number of the first of them.
 
-    One without messages stands for `count` of them that were not even looked at: a gap; `told`, if the
-    session's summary stands for them. The summary itself is an item with the numbers that it stands for
-    and its one message. `whole` has the sizes in the conversation of messages that come altered already,
-    0 for the others; it is empty if none does.
-    `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't.
-    `asks`: it begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where
-    there is room, with its account, if it was made before it was asked for.
+    One without messages stands for `count` of them that were not even looked at: a gap; `told`, if the session's
+    summary stands for them. The summary itself is an item with the numbers that it stands for and its one message.
+    `whole` has the sizes in the conversation of messages that come altered already, 0 for the others; it is empty if
+    none does. `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't. `asks`: it
+    begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where there is room, with its
+    account, if it was made before it was asked for.
 
-    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it
-    is read by itself, so what is older may go in without it. `light` makes it shorter, if there is a way
-    of its own. `ladder` gives how a critical item goes in at each level, if it may be compacted.
+    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it is read by
+    itself, so what is older may go in without it. `light` makes it shorter, if there is a way of its own. `ladder`
+    gives how a critical item goes in at each level, if it may be compacted.
     """
 
     first: int

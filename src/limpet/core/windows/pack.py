@@ -344,8 +344,7 @@ _EVIDENCE_CLOSING = re.compile(r"\[/evidence-([0-9]{1,18})\]")
 def brief_text(given: BriefContext, scope: Scope, level: CompactionLevel, chars: int = 0) -> str:
     """Return the brief context at a level of compaction, each of its texts within `chars` if that is given.
 
-    From light on long texts are shortened. At the last level working context and tools are only named
-    by their size.
+    From light on long texts are shortened. At the last level working context and tools are only named by their size.
     """
 
     def text(said: str) -> str:
