@@ -86,58 +86,40 @@ IDEMPOTENCY_KEEP_S: Final = 7 * 86_400
 """How long an idempotency key is kept."""
 RETENTION_DAYS_MAX: Final = 1_000_000
 """Largest number of days that ended sessions can be kept: beyond it, keep them for ever."""
-
 CHECKPOINT_PAGES: Final = 1_000
 """Pages in the write-ahead log that trigger a checkpoint."""
-
 WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 """Size to which a checkpoint shortens the write-ahead log file."""
-
 CACHED_SESSIONS: Final = 1_000
 """Session states kept in memory by one engine."""
-
 CACHE_PAGES_KIB: Final = 8_192
 """Page cache of one SQLite connection."""
-
 READERS_MAX: Final = 4
 """SQLite connections that one process keeps open for reading."""
-
 SERVER_CONNECTIONS: Final = 8
 """Largest number of connections of one process to a server, unless the URL has ?connections=."""
-
 SERVER_CONNECT_S: Final = 10
 """How long connecting to a server may take."""
-
 SERVER_RESPONSE_S: Final = 30.0
 """How long a server may take for one answer, unless the URL has ?timeout_s=."""
-
 REDIS_REWRITE_WAIT_S: Final = 300.0
 """How long an erasure waits for a server to rewrite its files before it postpones the rest."""
-
 CONTINUATION_GRACE_SHARE: Final = 0.1
 """Share of max_messages_per_session by which a session may grow beyond it to reach the end of a turn."""
-
 IDLE_TIMEOUT_S: Final = 86_400.0
 """expire() ends a session that did not change for this long."""
-
 CHAT_CALL_ID_MAX: Final = 40
 """Characters of a tool call's id in an OpenAI Chat request. A longer id is replaced in the request."""
-
 RESPONSES_CALL_ID_MAX: Final = 64
 """Characters of a tool call's id in an OpenAI Responses request."""
-
 ANTHROPIC_CALL_ID_MAX: Final = 64
 """Characters of a tool call's id in an Anthropic request. Anthropic states no length; this one is safe."""
-
 GEMINI_CALL_ID_MAX: Final = 64
 """Characters of a tool call's id in a Gemini request. Gemini states no bound; this one is safe."""
-
 ANTHROPIC_TOOL_NAME_MAX: Final = 128
 """Characters of a tool's name that came from Anthropic and is sent back to it."""
-
 TOOL_NAME_MAX: Final = 64
 """Characters of a tool's name in any request: the smallest bound of all providers."""
-
 LIGHT_CHARS: Final = 2_000
 """Characters of one text that light compaction keeps: its head and its tail."""
 ABBREVIATION_CHARS: Final = 60
@@ -362,21 +344,15 @@ BOOTSTRAP_REQUESTS_MAX: Final = 8
 """Sessions that may ask a memory engine at once, each in a thread. Others begin without."""
 BOOTSTRAP_FAILURES_MAX: Final = 3
 """Failures in a row after which new sessions begin without asking the memory engine for a while."""
-
 BOOTSTRAP_COOLDOWN_S: Final = 30.0
 """How long they begin without."""
-
 TASK_STEP_S_MAX: Final = 900.0
 """How long one step of background work keeps its lease without renewal."""
-
 EXPIRE_EVERY_S: Final = 60.0
 """How often a worker looks for sessions and frames past their time limit."""
-
 RETAIN_EVERY_S: Final = 3_600.0
 """How often a worker looks for sessions past their retention."""
-
 FUSION_RANK_OFFSET: Final = 60
 """Added to every rank when result lists are merged, so that no first place outweighs all others."""
-
 MIGRATE_ROUNDS_MAX: Final = 8
 """How often a copy catches up with its source before it ends behind it, and says so."""

@@ -12,14 +12,13 @@ from typing import cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.rules.frame_rules import tool_result_text
 from limpet.core.values import commands as c
 from limpet.core.values import events as e
 from limpet.core.values.context import TARGET_VERSION_KEY, ContextHandle, HandleType
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.core.values.validation import Json, checked_text
+from limpet.core.values.validation import Json, checked_text, text_or_json
 from limpet.core.windows.pack_assembly import HandleContent
 from limpet.core.windows.summary import message_text
 from limpet.runtime import event_reader, state_cache
@@ -296,7 +295,7 @@ def messages_text(messages: Sequence[Message]) -> str:
 
 def _output_text(output: Json) -> str:
     """Return a tool's output as text: the text of its parts, or its JSON."""
-    return message_text(Message("user", output)) if isinstance(output, list) else tool_result_text(output)
+    return message_text(Message("user", output)) if isinstance(output, list) else text_or_json(output)
 
 
 def _check_size(handle: ContextHandle, content: HandleContent) -> HandleContent:

@@ -19,6 +19,7 @@ from limpet.core.values import ids
 from limpet.core.values.frame_state import Frame, FrameStatus, ToolRun, TreeState
 from limpet.core.values.messages import Message, ToolCallResult
 from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.values.validation import text_or_json
 from limpet.runtime import state_cache
 from limpet.runtime.state_cache import FrameTreeCache
 from limpet.stores import port
@@ -208,9 +209,7 @@ class FramePlanner:
         if session is None or tool.call_id is None:
             return (made,), ()
         result = ToolCallResult(
-            tool.call_id,
-            frame_rules.tool_result_text(frame_rules.tool_output(tool, command)),
-            is_error=command.is_error,
+            tool.call_id, text_or_json(frame_rules.tool_output(tool, command)), is_error=command.is_error
         )
         message = self._result_message([result], abandoned=command.abandon)
         event = made.event

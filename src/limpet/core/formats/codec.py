@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Final, cast
+from typing import Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -22,8 +22,8 @@ from limpet.core.values.messages import CATEGORY_OF_ROLE, Message
 from limpet.core.values.session_state import SessionInfo, SessionState
 from limpet.core.values.validation import Json, freeze
 
-PathStep = str | int
-TextPath = tuple[PathStep, ...]
+_T = TypeVar("_T")
+TextPath = tuple[str | int, ...]
 
 _CHARACTER_BYTES_MAX = 4
 """What one character takes at most."""
@@ -126,20 +126,11 @@ def _set_at(value: Json, path: TextPath, text: str) -> None:
     _value_at(value, path[:-1])[path[-1]] = text
 
 
+_SESSION_EVENT_TYPES: Final = get_args(events.SessionEvent)
+
 SESSION_EVENT_SCHEMAS: Final[Mapping[str, int]] = {
-    events.SessionCreatedEvent.kind: 1,
+    **{kind.kind: 1 for kind in _SESSION_EVENT_TYPES},
     events.MessageAddedEvent.kind: 2,
-    events.WindowRecordedEvent.kind: 1,
-    events.WindowCutEvent.kind: 1,
-    events.SessionSummarizedEvent.kind: 1,
-    events.SessionUpdatedEvent.kind: 1,
-    events.SessionContinuedEvent.kind: 1,
-    events.SessionForkedEvent.kind: 1,
-    events.SessionRewoundEvent.kind: 1,
-    events.SessionResetEvent.kind: 1,
-    events.SessionEndedEvent.kind: 1,
-    events.SessionOffloadedEvent.kind: 1,
-    events.SessionErasedEvent.kind: 1,
 }
 """The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
 
@@ -154,22 +145,8 @@ UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {(events.MessageAddedEvent.k
 SESSION_FOLD_VERSION: Final = 4
 """Version of the folded state. A snapshot of another fold is not read but folded anew."""
 
-_SESSION_EVENT_DECODERS: Final = {
-    kind.kind: msgspec.json.Decoder(kind)
-    for kind in (
-        events.SessionCreatedEvent,
-        events.WindowRecordedEvent,
-        events.WindowCutEvent,
-        events.SessionSummarizedEvent,
-        events.SessionUpdatedEvent,
-        events.SessionContinuedEvent,
-        events.SessionForkedEvent,
-        events.SessionRewoundEvent,
-        events.SessionResetEvent,
-        events.SessionEndedEvent,
-        events.SessionOffloadedEvent,
-        events.SessionErasedEvent,
-    )
+_SESSION_EVENT_DECODERS: Final[Mapping[str, msgspec.json.Decoder[events.SessionEvent]]] = {
+    kind.kind: msgspec.json.Decoder(kind) for kind in _SESSION_EVENT_TYPES if kind is not events.MessageAddedEvent
 }
 _canonical_encoder = msgspec.json.Encoder(order="sorted")
 _state_decoder = msgspec.json.Decoder(SessionState)
@@ -259,11 +236,7 @@ def decode_session_event(
     """
     known = SESSION_EVENT_SCHEMAS.get(kind, 0)
     if schema > known:
-        raise errors.NewerStore(
-            f"an event of kind {kind} with schema {schema} was written by a newer Limpet.",
-            hint="In an up-to-date clone of Limpet: pip install .",
-            facts={"kind": kind, "schema": schema},
-        )
+        raise _newer_event_error(kind, schema)
     try:
         if kind == events.MessageAddedEvent.kind:
             parted = schema == SCHEMA_WITH_BLOBS
@@ -276,6 +249,14 @@ def decode_session_event(
         return _SESSION_EVENT_DECODERS[kind].decode(_encoder.encode(lifted))
     except (msgspec.MsgspecError, errors.Refused) as error:
         raise errors.Corrupt(f"a stored {kind} can't be read.", facts={"kind": kind}) from error
+
+
+def _newer_event_error(kind: str, schema: int) -> errors.NewerStore:
+    return errors.NewerStore(
+        f"an event of kind {kind} with schema {schema} was written by a newer Limpet.",
+        hint="In an up-to-date clone of Limpet: pip install .",
+        facts={"kind": kind, "schema": schema},
+    )
 
 
 def upcast(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
@@ -298,35 +279,32 @@ def decode_message(data: Mapping[str, Json]) -> Message:
     return Message.from_dict(data)
 
 
-def encode_state(state: SessionState) -> bytes:
-    """Return a state's bytes, for a snapshot."""
-    return _encoder.encode(state)
+encode_state: Final[Callable[[SessionState], bytes]] = _encoder.encode
+"""Return a state's bytes, for a snapshot."""
+encode_info: Final[Callable[[SessionInfo], bytes]] = _encoder.encode
+"""Return a listing row's bytes."""
 
 
 def decode_state(data: bytes) -> SessionState | None:
     """Return the state of a snapshot, or None if it is not one (it is folded anew then)."""
     try:
-        return _freeze_metadata(_state_decoder.decode(data))
+        state = _state_decoder.decode(data)
     except msgspec.MsgspecError:
         return None
-
-
-def _freeze_metadata(state: SessionState) -> SessionState:
     return msgspec.structs.replace(state, metadata=freeze(state.metadata))
-
-
-def encode_info(row: SessionInfo) -> bytes:
-    """Return a listing row's bytes."""
-    return _encoder.encode(row)
 
 
 def decode_info(data: bytes, *, id: str, user_id: str | None, active_us: int) -> SessionInfo:
     """Return a listing row, with what it is found by, which its bytes do not say again."""
-    try:
-        row = _info_decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a stored session row can't be read.") from error
+    row = _decode_row(_info_decoder, data, "session row")
     return msgspec.structs.replace(row, id=id, user_id=user_id, active_us=active_us)
+
+
+def _decode_row(decoder: msgspec.json.Decoder[_T], data: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, errors.Refused) as error:
+        raise errors.Corrupt(f"a stored {what} can't be read.") from error
 
 
 def digest(data: bytes) -> bytes:
@@ -426,8 +404,8 @@ _FRAME_FIELDS_NOT_COMPARED: Final[Mapping[type, frozenset[str]]] = {
 }
 """Fields that Limpet fills in, or that are settings: not what the caller said."""
 
-_FRAME_EVENT_DECODERS: Final = {
-    kind.kind: msgspec.json.Decoder(kind) for kind in (*events.FRAME_EVENT_TYPES, events.TreeErasedEvent)
+_FRAME_EVENT_DECODERS: Final[Mapping[str, msgspec.json.Decoder[events.FrameEvent]]] = {
+    kind.kind: msgspec.json.Decoder(kind) for kind in get_args(events.FrameEvent)
 }
 _tree_decoder = msgspec.json.Decoder(TreeState)
 _frame_decoder = msgspec.json.Decoder(Frame)
@@ -449,9 +427,8 @@ def frame_command_bytes(command: commands.FrameCommand) -> bytes:
     return _canonical_encoder.encode([FRAME_COMMAND_TAGS[type(command)], fields])
 
 
-def encode_frame_event(event: events.FrameEvent) -> bytes:
-    """Return the payload of an event."""
-    return _encoder.encode(event)
+encode_frame_event: Final[Callable[[events.FrameEvent], bytes]] = _encoder.encode
+"""Return the payload of an event."""
 
 
 def decode_frame_event(kind: str, schema: int, payload: bytes) -> events.FrameEvent:
@@ -461,11 +438,7 @@ def decode_frame_event(kind: str, schema: int, payload: bytes) -> events.FrameEv
     """
     decoder = _FRAME_EVENT_DECODERS.get(kind)
     if decoder is None or schema > FRAME_EVENT_SCHEMA:
-        raise errors.NewerStore(
-            f"an event of kind {kind} with schema {schema} was written by a newer Limpet.",
-            hint="In an up-to-date clone of Limpet: pip install .",
-            facts={"kind": kind, "schema": schema},
-        )
+        raise _newer_event_error(kind, schema)
     try:
         return decoder.decode(payload)
     except (msgspec.MsgspecError, errors.Refused) as error:
@@ -487,9 +460,8 @@ def frame_event_hashes(event: events.FrameEvent) -> list[bytes]:
     return [bytes.fromhex(one) for one in dict.fromkeys(found) if one is not None]
 
 
-def encode_tree(tree: TreeState) -> bytes:
-    """Return a tree's bytes, for a snapshot."""
-    return _encoder.encode(tree)
+encode_tree: Final[Callable[[TreeState], bytes]] = _encoder.encode
+"""Return a tree's bytes, for a snapshot."""
 
 
 def decode_tree(data: bytes) -> TreeState | None:
@@ -518,10 +490,7 @@ def encode_frame(frame: Frame) -> bytes:
 
 def decode_frame(data: bytes) -> Frame:
     """Return the frame of a row."""
-    try:
-        return _frame_decoder.decode(data)
-    except (msgspec.MsgspecError, errors.Refused) as error:
-        raise errors.Corrupt("a stored frame can't be read.") from error
+    return _decode_row(_frame_decoder, data, "frame")
 
 
 def encode_suspension(suspension: Suspension) -> bytes:
@@ -531,7 +500,4 @@ def encode_suspension(suspension: Suspension) -> bytes:
 
 def decode_suspension(data: bytes) -> Suspension:
     """Return the suspension of a row."""
-    try:
-        return _suspension_decoder.decode(data)
-    except (msgspec.MsgspecError, errors.Refused) as error:
-        raise errors.Corrupt("a stored suspension can't be read.") from error
+    return _decode_row(_suspension_decoder, data, "suspension")

@@ -18,7 +18,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.messages import CATEGORY_OF_ROLE, Message, ToolCallRequest, ToolCallResult, category_named
-from limpet.core.values.validation import EMPTY, Json, freeze
+from limpet.core.values.validation import EMPTY, Json, freeze, json_text, text_or_json
 
 PartKind = Literal["text", "refusal", "image", "audio", "video", "file", "private", "unknown"]
 
@@ -88,7 +88,7 @@ def read_result_parts(result: Json) -> tuple[ContentPart, ...]:
             return parts
     if result is None:
         return ()
-    return (ContentPart(kind="text", text=result if isinstance(result, str) else json_text(result)),)
+    return (ContentPart(kind="text", text=text_or_json(result)),)
 
 
 def _is_provider_part(part: ContentPart) -> bool:
@@ -101,10 +101,8 @@ def _is_provider_part(part: ContentPart) -> bool:
 
 def read_part(part: Json) -> ContentPart:
     """Return one part."""
-    if isinstance(part, str):
-        return ContentPart(kind="text", text=part)
     if not isinstance(part, dict):
-        return ContentPart(kind="text", text=json_text(part))
+        return ContentPart(kind="text", text=text_or_json(part))
     raw = cast("Mapping[str, Json]", part)
     kind = _text_at(raw, "type")
     if kind in _PRIVATE_TYPES or kind.endswith("_tool_result"):
@@ -112,11 +110,6 @@ def read_part(part: Json) -> ContentPart:
     if reader := _PART_READERS.get(kind):
         return reader(raw)
     return ContentPart(kind="unknown", name=kind, raw=raw) if kind else _gemini_part(raw)
-
-
-def json_text(value: Json) -> str:
-    """Return a JSON value as text, compact."""
-    return msgspec.json.encode(value).decode()
 
 
 def placeholder(part: ContentPart) -> str:

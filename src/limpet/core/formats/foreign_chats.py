@@ -28,7 +28,7 @@ from limpet.core.values.messages import (
     checked_id,
 )
 from limpet.core.values.session_state import DERIVED_METADATA
-from limpet.core.values.validation import EMPTY, Json, checked_text
+from limpet.core.values.validation import EMPTY, Json, checked_text, text_or_json
 
 
 class ForeignChat(msgspec.Struct, kw_only=True):
@@ -182,9 +182,7 @@ def _valid_timestamp(value: Json) -> str:
 def _message_content(content: Json) -> Json:
     if content is None:
         return ""
-    if isinstance(content, (str, list, dict)):
-        return cast("Json", content)
-    return msgspec.json.encode(content).decode()
+    return cast("Json", content) if isinstance(content, (list, dict)) else text_or_json(content)
 
 
 def _message_calls(given: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[ToolCallRequest, ...]:

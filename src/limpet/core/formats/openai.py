@@ -16,7 +16,7 @@ from limpet.core.formats import content_parts
 from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values import ids
 from limpet.core.values.messages import CATEGORY_OF_ROLE, PREVALIDATED, Message, ToolCallRequest, ToolCallResult
-from limpet.core.values.validation import EMPTY, Json, freeze_object, thaw
+from limpet.core.values.validation import EMPTY, Json, freeze_object, json_text, thaw
 
 if TYPE_CHECKING:
     # For type checkers only: no client library is needed at run time.
@@ -204,7 +204,7 @@ def _chat_call(call: ToolCallRequest, name: str) -> dict[str, Json]:
 
 def argument_text(call: ToolCallRequest) -> str:
     """Return a call's arguments as text: the provider's own where there was one."""
-    return call.arguments or content_parts.json_text(call.args)
+    return call.arguments or json_text(call.args)
 
 
 def _chat_result(answer: content_parts.CallAnswer, name: str, below: list[ContentPart]) -> dict[str, Json]:

@@ -36,7 +36,7 @@ from limpet.core.values.frame_state import (
     ToolStatus,
     TreeState,
 )
-from limpet.core.values.validation import Json
+from limpet.core.values.validation import Json, json_text
 
 UNKNOWN_OUTCOME_TEXT: Final = (
     "The outcome of this call is unknown: the run stopped before its result was recorded."
@@ -132,7 +132,7 @@ def _end_tool_write(frame: Frame, command: commands.EndTool, now_us: int) -> Fra
     status = ToolStatus.ABANDONED if command.abandon else ToolStatus.FINISHED
     event = _tool_status_event(frame, tool, status, now_us)
     output = tool_output(tool, command)
-    text = msgspec.json.encode(output).decode()
+    text = json_text(output)
     if len(text) > limits.BLOB_BYTES_MIN:
         return FrameWrite(replace(event, output_hash=text_hash(text)), (text,))
     return FrameWrite(replace(event, output=output))
@@ -161,11 +161,6 @@ def _retry_tool_event(frame: Frame, command: commands.RetryTool, now_us: int) ->
 
 def _tool_status_event(frame: Frame, tool: ToolRun, status: ToolStatus, now_us: int) -> e.FrameUpdatedEvent:
     return e.FrameUpdatedEvent(frame_id=frame.frame_id, tool=replace(tool, status=status, changed_us=now_us))
-
-
-def tool_result_text(output: Json) -> str:
-    """Return an output as the text of a tool's result."""
-    return output if isinstance(output, str) else msgspec.json.encode(output).decode()
 
 
 SuspensionCommand = commands.SuspendFrame | commands.EndSuspension | commands.RevokeSuspension

@@ -32,7 +32,7 @@ from limpet.core.values.session_state import (
     WindowPolicy,
     bounded_factor,
 )
-from limpet.core.values.validation import checked_id
+from limpet.core.values.validation import checked_id, text_or_json
 
 replace = msgspec.structs.replace
 
@@ -404,17 +404,13 @@ def result_as_output(message: Message) -> Message:
     said = [result.result for result in message.tool_results]
     return Message(
         "system",
-        content=_output_text(said[0] if len(said) == 1 else said),
+        content=text_or_json(said[0] if len(said) == 1 else said),
         category=MessageCategory.SYSTEM_OUTPUT,
         id=message.id,
         timestamp=message.timestamp,
         metadata={**message.metadata, "original_role": "tool"},
         extra={"original": whole},
     )
-
-
-def _output_text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def accept_message(value: object, note: ReportRepair, *, name: str) -> Message | None:

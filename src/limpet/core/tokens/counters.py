@@ -20,7 +20,7 @@ from limpet import errors, limits
 from limpet.core.tokens import estimates, media
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import CounterCorrection, ReportedUsage, bounded_factor
-from limpet.core.values.validation import Json
+from limpet.core.values.validation import Json, json_text, text_or_json
 
 _TEXT_FIELDS: Final = {
     "text": "text", "input_text": "text", "output_text": "text", "summary_text": "text",
@@ -113,7 +113,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         if message.role == "system":
             tokens += self.format.system
         for call in message.tool_calls:
-            arguments = call.arguments or _json_text(call.args)
+            arguments = call.arguments or json_text(call.args)
             tokens += self.format.call + self.text(call.name) + self.text(arguments)
         if message.tool_results:
             tokens += self._count_results(message)
@@ -133,7 +133,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
             return self._count_content(value)
         items = cast("list[Json]", value)
         if not items or not all(isinstance(item, Mapping) and "type" in item for item in items):
-            return self.text(_json_text(value))
+            return self.text(json_text(value))
         # Parts are put together in lines, and media that a result can't hold follow in a message of their own.
         shown = sum(media.media_in_part(item) is not None for item in items)
         tokens = sum(map(self._count_part, items)) + len(items) + shown * _NOTE_TOKENS
@@ -142,7 +142,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
         """Count the definitions of tools."""
         each = [
-            self.format.tool + self.text(_json_text(definition)) + _ENUM_VALUE_TOKENS * _count_enum_values(definition)
+            self.format.tool + self.text(json_text(definition)) + _ENUM_VALUE_TOKENS * _count_enum_values(definition)
             for definition in definitions
         ]
         return self.format.tools + sum(each) if each else 0
@@ -150,11 +150,9 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
     def _count_content(self, content: Json) -> int:
         if content is None:
             return 0
-        if isinstance(content, str):
-            return self.text(content)
         if isinstance(content, list):
             return sum(map(self._count_part, cast("list[Json]", content)))
-        return self.text(_json_text(content))
+        return self.text(text_or_json(content))
 
     def _count_part(self, item: Json) -> int:
         """Count a part; what is no provider's part, such as a row that a tool gave, as JSON."""
@@ -165,7 +163,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
             field = "text" if [*part] == ["text"] else _TEXT_FIELDS.get(str(part.get("type")))
             if field and isinstance(part.get(field), (str, list)):
                 return self._count_content(part[field])
-        return self.text(_json_text(item)) + 1
+        return self.text(json_text(item)) + 1
 
 
 class ScaledCounter(msgspec.Struct, frozen=True):
@@ -229,11 +227,7 @@ def _extra_texts(message: Message) -> list[str]:
     said = [message.openai.get(key) for key in _EXTRA_TEXT_FIELDS]
     if message.openai.get("content") is not None:
         said.append(message.openai.get("refusal"))
-    return [one if isinstance(one, str) else _json_text(one) for one in said if one is not None]
-
-
-def _json_text(value: Json) -> str:
-    return msgspec.json.encode(value).decode()
+    return [text_or_json(one) for one in said if one is not None]
 
 
 def _is_worth_caching(text: str) -> bool:
@@ -253,22 +247,16 @@ def total(counter: Counter, messages: Sequence[Message]) -> int:
 _CALIBRATED_NAME: Final = re.compile(r"(.+)\*(\d\.\d{3})")
 
 
-class Calibration(msgspec.Struct, frozen=True):
+class Calibration(CounterCorrection, frozen=True):
     """How a counter's numbers compare with what its provider charges.
 
     `factor` is the running mean of reported / estimated over `observations`; new ones keep a weight,
     since models change under their names. It stays within limits.CALIBRATION_FACTOR_MAX.
     """
 
-    counter: str
-    factor: float = 1.0
-    observations: int = 0
-
     def observe(self, estimated: int, reported: int) -> Calibration:
         """Return the calibration after one more request: what the plain counter said, what was charged."""
-        known = CounterCorrection(self.counter, self.factor, self.observations)
-        after = known.with_usage(ReportedUsage(self.counter, estimated, reported))
-        return Calibration(self.counter, after.factor, after.observations)
+        return self.with_usage(ReportedUsage(self.counter, estimated, reported))
 
     def apply(self, counter: Counter) -> Counter:
         """Return the counter, corrected. Its name says by how much, so that `named` finds it again."""

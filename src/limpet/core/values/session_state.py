@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, cast
+from typing import Final, Self, cast
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -188,12 +188,12 @@ class CounterCorrection(msgspec.Struct, frozen=True):
     factor: float = 1.0
     observations: int = 0
 
-    def with_usage(self, usage: ReportedUsage) -> CounterCorrection:
+    def with_usage(self, usage: ReportedUsage) -> Self:
         """Return the correction after one more observation."""
         weight = 1 / (min(self.observations, limits.CALIBRATION_OBSERVATIONS) + 1)
         ratio = bounded_factor(usage.reported / usage.estimated)
         factor = bounded_factor(self.factor + (ratio - self.factor) * weight)
-        return CounterCorrection(self.counter, factor, self.observations + 1)
+        return type(self)(self.counter, factor, self.observations + 1)
 
 
 def bounded_factor(factor: float) -> float:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+import msgspec
+
 from limpet import errors, limits
 
 Json = Any
@@ -147,6 +149,16 @@ def checked_text(text: str) -> str:
         except UnicodeEncodeError as error:
             raise errors.BadEncoding(facts={"index": error.start}) from error
     return plain
+
+
+def json_text(value: Json) -> str:
+    """Return a JSON value as compact text."""
+    return msgspec.json.encode(value).decode()
+
+
+def text_or_json(value: Json) -> str:
+    """Return a text as it is, any other JSON value as compact text."""
+    return value if isinstance(value, str) else json_text(value)
 
 
 def freeze_object(what: str, value: Json) -> Mapping[str, Json]:
