@@ -129,7 +129,9 @@ class SessionReplay:
             case events.SessionSummarizedEvent():
                 check_summary(fact.summary, _message_count_max(state))
             case events.SessionEndedEvent():
-                _check_end(state, fact)
+                _check_active(state)
+                if fact.reason is EndReason.DELETED:
+                    raise errors.InvalidRequest("a deleted session can't be imported.")
             case events.SessionResetEvent():
                 pass
             case _:
@@ -146,7 +148,7 @@ class SessionReplay:
             checked_id("a user's id", user)
         if not 0 <= fact.continuation_index <= limits.TOKENS_MAX:
             raise errors.InvalidRequest("its place in the chain is not a valid number.")
-        self._check_policy(fact.policy)
+        self._terms.check_policy(fact.policy)
         for one in fact.corrections:
             _check_correction(one)
         if fact.summary is not None:
@@ -161,10 +163,6 @@ class SessionReplay:
             continued_from=fact.continued_from and terms.new_id(fact.continued_from),
             until=self._until if hidden or self._version_offset else 0,
         )
-
-    def _check_policy(self, policy: WindowPolicy | None) -> None:
-        if policy is not None:
-            self._terms.check_policy(policy)
 
     def _message_event(self, state: SessionState, fact: events.MessageAddedEvent) -> events.MessageAddedEvent:
         message = fact.message
@@ -195,7 +193,7 @@ class SessionReplay:
         if fact.title is not msgspec.UNSET:
             checked_title(fact.title)
         if fact.policy is not msgspec.UNSET:
-            self._check_policy(fact.policy)
+            self._terms.check_policy(fact.policy)
         if isinstance(fact.usage, ReportedUsage):
             checked_id("the name of a counter", fact.usage.counter)
         for name in fact.drop_metadata:
@@ -210,24 +208,8 @@ class SessionReplay:
             raise errors.DamagedFile("a fork must follow the event before it.")
         version = self._version_offset + self.number
         source = checked_id("a session's id", self._terms.new_id(fact.source))
-        there = replace(
-            state,
-            version=version,
-            rebased=version,
-            status=SessionStatus.ACTIVE,
-            end_reason=None,
-            title=checked_title(fact.title),
-            metadata=checked_metadata(fact.metadata),
-            carried=0,
-            carried_tokens=0,
-            root_id=None,
-            continued_from=None,
-            continuations=(),
-            continuation_index=0,
-            forked_from=(source, version - 1),
-            handed=state.generation,
-            handed_more=(),
-        )
+        title, metadata = checked_title(fact.title), checked_metadata(fact.metadata)
+        there = session_rules.forked_state(state, version, source, title=title, metadata=metadata)
         return events.SessionForkedEvent(there.id, source, version - 1, there)
 
     def _rewound_event(
@@ -240,23 +222,8 @@ class SessionReplay:
             self._used_keys.discard(self._message_keys.pop()[1])
         self._rewind_states = {number: was for number, was in self._rewind_states.items() if number <= fact.to}
         version, to = self._version_offset + self.number, self._version_offset + fact.to
-        back = replace(
-            there,
-            version=version,
-            rebased=version,
-            title=state.title,
-            metadata=state.metadata,
-            handed=state.handed,
-            handed_more=state.handed_more,
-            until=state.until,
-        )
+        back = session_rules.rewound_state(there, state, version, until=state.until)
         return events.SessionRewoundEvent(to, back), None if fact.to == self.number - 1 else to
-
-
-def _check_end(state: SessionState, fact: events.SessionEndedEvent) -> None:
-    _check_active(state)
-    if fact.reason is EndReason.DELETED:
-        raise errors.InvalidRequest("a deleted session can't be imported.")
 
 
 def _check_active(state: SessionState) -> None:
@@ -400,7 +367,6 @@ def closing_message(before: Message, open_calls: session_rules.OpenToolCalls) ->
 
 def result_as_output(message: Message) -> Message:
     """Return a result without its call as a system message with its output."""
-    whole = message.raw()
     said = [result.result for result in message.tool_results]
     return Message(
         "system",
@@ -409,7 +375,7 @@ def result_as_output(message: Message) -> Message:
         id=message.id,
         timestamp=message.timestamp,
         metadata={**message.metadata, "original_role": "tool"},
-        extra={"original": whole},
+        extra={"original": message.raw()},
     )
 
 

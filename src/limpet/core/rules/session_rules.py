@@ -36,7 +36,17 @@ from limpet.core.values.session_state import (
 )
 from limpet.core.values.validation import Json, check_size, checked_str, freeze
 
+CALLER_COUNTER: Final = "given"
+"""The counter's name of a count that the caller gave."""
+PREVIEW_CHARS: Final = 80
+TRANSITION_TYPE: Final = "session_transition"
+ALWAYS_VISIBLE_CATEGORIES: Final = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
+
 OpenToolCalls = tuple[OpenCall, ...]
+ForkOrRewindEvent = e.SessionForkedEvent | e.SessionRewoundEvent
+"""Events that say all of the state after them."""
+
+encode, replace = msgspec.json.encode, msgspec.structs.replace
 
 
 def check_message(open_calls: OpenToolCalls, answered: tuple[str, ...], message: Message) -> None:
@@ -105,12 +115,6 @@ def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
     return frozen
 
 
-replace = msgspec.structs.replace
-
-ForkOrRewindEvent = e.SessionForkedEvent | e.SessionRewoundEvent
-"""Events that say all of the state after them."""
-
-
 def fork_event(source: SessionState, command: commands.ForkSession) -> e.SessionForkedEvent:
     """Return the event that begins a fork. It is a conversation of its own: it follows no other."""
     there = _target_state(command.there)
@@ -120,45 +124,54 @@ def fork_event(source: SessionState, command: commands.ForkSession) -> e.Session
             hint="For another user, create a session and add the messages to it.",
             facts={"session": source.id},
         )
-    version = there.version + 1
-    state = replace(
+    title = source.title if command.title is None else checked_title(command.title)
+    metadata = source.metadata if command.metadata is None else checked_metadata(command.metadata)
+    state = forked_state(there, there.version + 1, source.id, title=title, metadata=metadata)
+    state = replace(state, id=command.fork_id, user_id=source.user_id, until=0)
+    return e.SessionForkedEvent(command.fork_id, source.id, there.version, state)
+
+
+def forked_state(
+    there: SessionState, version: int, source_id: str, *, title: str | None, metadata: Mapping[str, Json]
+) -> SessionState:
+    """Return the state of a session that begins as a fork, at `version`, of the state `there` of another."""
+    return replace(
         there,
-        id=command.fork_id,
         version=version,
         rebased=version,
         status=SessionStatus.ACTIVE,
         end_reason=None,
-        user_id=source.user_id,
-        title=source.title if command.title is None else checked_title(command.title),
-        metadata=source.metadata if command.metadata is None else checked_metadata(command.metadata),
+        title=title,
+        metadata=metadata,
         carried=0,
         carried_tokens=0,
         root_id=None,
         continued_from=None,
         continuations=(),
         continuation_index=0,
-        forked_from=(source.id, there.version),
+        forked_from=(source_id, version - 1),
         handed=there.generation,
         handed_more=(),
-        until=0,
     )
-    return e.SessionForkedEvent(command.fork_id, source.id, there.version, state)
 
 
 def rewind_event(state: SessionState, command: commands.RewindSession) -> e.SessionRewoundEvent | None:
-    """Return the event that takes a session back; None if it is there.
-
-    Title and metadata are the session's, not the conversation's: they stay as they are.
-    """
+    """Return the event that takes a session back; None if it is there."""
     there = _target_state(command.there)
     if there.ordinal == state.ordinal and there.continuations == state.continuations:
         return None
-    version = state.version + 1
-    back = replace(
+    return e.SessionRewoundEvent(there.version, rewound_state(there, state, state.version + 1, until=0))
+
+
+def rewound_state(there: SessionState, state: SessionState, version: int, *, until: int) -> SessionState:
+    """Return the state of a session that goes back to `there`.
+
+    Title and metadata are the session's, not the conversation's: they stay as they are.
+    """
+    return replace(
         there, version=version, rebased=version, title=state.title, metadata=state.metadata,
-        handed=state.handed, handed_more=state.handed_more, until=0,
+        handed=state.handed, handed_more=state.handed_more, until=until,
     )  # fmt: skip
-    return e.SessionRewoundEvent(there.version, back)
 
 
 def _target_state(state: SessionState | None) -> SessionState:
@@ -171,9 +184,6 @@ def evolve_rebased(event: ForkOrRewindEvent, time_us: int) -> SessionState:
     there = event.state
     created = time_us if isinstance(event, e.SessionForkedEvent) else there.created_us
     return replace(there, metadata=freeze(there.metadata), created_us=created, active_us=time_us)
-
-
-encode = msgspec.json.encode
 
 
 def update_events(state: SessionState, command: commands.UpdateSession) -> list[e.SessionEvent]:
@@ -243,9 +253,8 @@ def evolve_offloaded(state: SessionState, event: e.SessionOffloadedEvent) -> Ses
     handed = state.handed
     while handed in more:
         handed += 1
-    left = tuple(sorted(one for one in more if one > handed))
-    version = state.version + 1
-    return msgspec.structs.replace(state, version=version, handed=handed, handed_more=left)
+    left = tuple(sorted(generation for generation in more if generation > handed))
+    return replace(state, version=state.version + 1, handed=handed, handed_more=left)
 
 
 def is_fully_offloaded(state: SessionState) -> bool:
@@ -257,14 +266,6 @@ def is_fully_offloaded(state: SessionState) -> bool:
         return True
     ended = state.generation + (state.status is SessionStatus.ENDED)
     return all(is_offloaded(state, generation) for generation in range(state.handed, ended))
-
-
-CALLER_COUNTER = "given"
-"""The counter's name of a count that the caller gave."""
-
-PREVIEW_CHARS = 80
-
-ALWAYS_VISIBLE_CATEGORIES = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
 
 
 class SessionWrite(msgspec.Struct, frozen=True):
@@ -676,9 +677,6 @@ def message_preview(message: Message) -> str | None:
     return " ".join(text[:PREVIEW_CHARS].split()) or None
 
 
-TRANSITION_TYPE: Final = "session_transition"
-
-
 class CarriedVersions(msgspec.Struct, frozen=True):
     """Versions of the messages to carry over: single ones, then all from `since` on (0: none)."""
 
@@ -715,9 +713,9 @@ def carry_if_due(state: SessionState, messages: Sequence[Message], max_messages:
 
 def carry_on_request(state: SessionState, max_messages: int) -> CarriedVersions:
     """Return what to carry over when the caller continues a session now: an open group is included."""
-    return (
-        carry_with_turn(state, max_messages) if state.open_calls else CarriedVersions(_always_visible_versions(state))
-    )
+    if state.open_calls:
+        return carry_with_turn(state, max_messages)
+    return CarriedVersions(_always_visible_versions(state))
 
 
 def carry_with_turn(state: SessionState, max_messages: int) -> CarriedVersions:
@@ -727,18 +725,17 @@ def carry_with_turn(state: SessionState, max_messages: int) -> CarriedVersions:
     that is short or open: copying all of it at each boundary would cost the square of its length.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
-        return CarriedVersions(_versions_before(_always_visible_versions(state), state.turn), since=state.turn)
+        return CarriedVersions(_always_visible_versions(state, state.turn), since=state.turn)
     near = state.turn <= state.group and state.version - state.group < max_messages
     since = state.group if state.open_calls or (state.group and near) else 0
-    singles = {*_versions_before(_always_visible_versions(state), since or state.version + 1)}
+    singles = {*_always_visible_versions(state, since or state.version + 1)}
     if state.turn > 0 and (not since or state.turn < since):
         singles.add(state.turn)
     return CarriedVersions(tuple(sorted(singles)), since=since)
 
 
-def _always_visible_versions(state: SessionState) -> tuple[int, ...]:
-    """Return the versions of the messages that every window looks at."""
-    return tuple(sorted((*state.kept, *state.pins))) if state.pins else state.kept
+def _always_visible_versions(state: SessionState, before: int | None = None) -> tuple[int, ...]:
+    return tuple(version for version in sorted((*state.kept, *state.pins)) if before is None or version < before)
 
 
 def is_carried(message: Message) -> bool:
@@ -747,26 +744,18 @@ def is_carried(message: Message) -> bool:
     return not paired and message.metadata.get("type") != TRANSITION_TYPE
 
 
-def _versions_before(versions: tuple[int, ...], limit: int) -> tuple[int, ...]:
-    return tuple(version for version in versions if version < limit)
-
-
 def first_messages(
     source: SessionState, kept: Sequence[Message], turn: Sequence[Message], marker: Message
 ) -> tuple[Message, ...]:
     """Return the first messages of a continuation: carried copies, the marker, copies of the turn."""
-    copies = [_copy_message(message, source.id) for message in kept]
-    return (*copies, marker, *(_copy_message(message, source.id) for message in turn))
-
-
-def _copy_message(message: Message, source_id: str) -> Message:
-    return msgspec.structs.replace(message, origin=message.origin or source_id)
+    copies = [replace(message, origin=message.origin or source.id) for message in (*kept, *turn)]
+    return (*copies[: len(kept)], marker, *copies[len(kept) :])
 
 
 def carried_summary(source: SessionState) -> Summary | None:
     """Return the session's summary for the next session, where it stands for none of the messages."""
     stands = source.summary
-    return None if stands is None else msgspec.structs.replace(stands, first=0, last=0)
+    return None if stands is None else replace(stands, first=0, last=0)
 
 
 def transition_marker(source: SessionState) -> Message:
