@@ -55,7 +55,7 @@ class _HandleGroup(msgspec.Struct, frozen=True):
 
     @property
     def must_stay(self) -> bool:
-        return any(map(_must_stay, self.handles))
+        return any(handle.never_dropped for handle in self.handles)
 
     @property
     def priority(self) -> ContextPriority:
@@ -64,10 +64,6 @@ class _HandleGroup(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         return sum(handle.size for handle in self.handles)
-
-
-def _must_stay(handle: ContextHandle) -> bool:
-    return handle.pinned or handle.priority is ContextPriority.CRITICAL
 
 
 def plan_compaction(
@@ -108,8 +104,6 @@ def _handle_groups(frame: Frame, together: CallGroups) -> list[_HandleGroup]:
 
 
 class _CompactionPlanner:
-    """One compaction in the making."""
-
     def __init__(self, frame: Frame, target: int, strategy: CompactionStrategy, units: list[_HandleGroup]) -> None:
         self._frame = frame
         self._target = target
@@ -186,7 +180,7 @@ class _CompactionPlanner:
         gone = was.keys() - now.keys()
         for unit in self._units:
             names = {handle.handle_id for handle in unit.handles}
-            if lost := sorted(h.handle_id for h in unit.handles if _must_stay(h) and h.handle_id in gone):
+            if lost := sorted(h.handle_id for h in unit.handles if h.never_dropped and h.handle_id in gone):
                 raise errors.InvalidRequest(
                     f"the strategy dropped {lost[0]!r}, which is critical or pinned.",
                     hint="Nothing was changed. Keep critical and pinned segments.",
@@ -202,7 +196,7 @@ class _CompactionPlanner:
             text = texts.get(handle.handle_id)
             if text is None:
                 continue
-            if _must_stay(handle):
+            if handle.never_dropped:
                 raise errors.InvalidRequest(
                     f"the strategy altered {handle.handle_id!r}, which is critical or pinned.",
                     facts={"handles": [handle.handle_id]},
@@ -222,7 +216,7 @@ class _CompactionPlanner:
         result = CompactionResult(
             original_tokens=self._original,
             final_tokens=final,
-            compaction_level=self._level(final),
+            compaction_level=self._level(final, out),
             items_removed=len(self._removed),
             items_summarized=len(self._summarised),
             target_met=final <= self._target,
@@ -241,16 +235,15 @@ class _CompactionPlanner:
         )
         return CompactionPlan(command, result)
 
-    def _level(self, final: int) -> CompactionLevel:
-        """Return the level by what was done: see `level_of`."""
-        gone = {handle.handle_id for handle in (*self._removed, *self._summarised)}
+    def _level(self, final: int, out: Sequence[ContextHandle]) -> CompactionLevel:
+        gone = {handle.handle_id for handle in out}
         rest = [h for h in self._frame.context_handles if h.handle_id not in gone]
         return resulting_level(
             self._original,
             final,
             changed=bool(gone),
             summarised=bool(self._summarised),
-            only_critical=all(map(_must_stay, rest)) and not self._replacements,
+            only_critical=all(handle.never_dropped for handle in rest) and not self._replacements,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -22,6 +23,7 @@ from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 from limpet.core.values.messages import Message
 from limpet.core.values.validation import Json, checked_str, freeze, thaw
 from limpet.core.windows import summary
+from limpet.core.windows.window import CounterInfo
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
@@ -270,6 +272,88 @@ class ContextPack(msgspec.Struct, frozen=True, kw_only=True):
     def explain(self, handle_id: str | None = None) -> str:
         """Say in words what is in it and what is not, and why; or what became of one handle."""
         return _explain_pack(self) if handle_id is None else _explain_handle(self, handle_id)
+
+
+class PackDraft:
+    """A pack in the making: its messages in order, their sizes and sources, and the segments that they show."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.sizes: list[int] = []
+        self.sources: list[PackSource] = []
+        self.segments: list[ContextSegment] = []
+
+    def append(self, message: Message, size: int, source: PackSource, segment: ContextSegment | None = None) -> None:
+        """Add a message at the end; brief and breadcrumbs have no segment."""
+        self.messages.append(message)
+        self.sizes.append(size)
+        self.sources.append(source)
+        if segment is not None:
+            self.segments.append(segment)
+
+    def finish(
+        self,
+        metadata: ContextPackMetadata,
+        breadcrumbs: tuple[FrameBreadcrumb, ...],
+        ledger: PackLedger,
+        *,
+        budget: int,
+        level: CompactionLevel,
+        counted: CounterInfo,
+        moment: ConversationMoment | None,
+    ) -> ContextPack:
+        """Return the pack with its token summary and its hash."""
+        brief = self.messages[[source.kind for source in self.sources].index(SOURCE_BRIEF)]
+        pack = ContextPack(
+            metadata=metadata,
+            brief_context=str(brief.content),
+            breadcrumbs=breadcrumbs,
+            segments=tuple(self.segments),
+            token_summary=self._token_summary(budget, level, counted),
+            context_hash="",
+            ledger=ledger,
+            messages=tuple(self.messages),
+            sizes=tuple(self.sizes),
+            sources=tuple(self.sources),
+            conversation_moment=moment,
+        )
+        return msgspec.structs.replace(pack, context_hash=context_hash(metadata.frame_id, pack))
+
+    def _token_summary(self, budget: int, level: CompactionLevel, counted: CounterInfo) -> TokenSummary:
+        sums: Counter[str] = Counter()
+        for source, size in zip(self.sources, self.sizes, strict=True):
+            sums[source.kind] += size
+        used = sums.total() + counted.overhead
+        return TokenSummary(
+            budget=budget,
+            used=used,
+            remaining=max(0, budget - used),
+            breakdown=TokenBreakdown(
+                brief=sums[SOURCE_BRIEF],
+                breadcrumbs=sums[SOURCE_BREADCRUMBS],
+                conversation=sums[SOURCE_MESSAGE] + sums[SOURCE_SUMMARY],
+                evidence=sums[SOURCE_HANDLE] + sums[SOURCE_EVIDENCE_SUMMARY],
+                overhead=counted.overhead,
+            ),
+            compaction_level=level,
+            overflow=used > budget,
+            counter=counted.name,
+            exact=counted.exact,
+        )
+
+
+def message_segment(
+    message: Message, size: int, priority: ContextPriority, kind: SegmentType, *, shortened: bool
+) -> ContextSegment:
+    """Return the segment of a message of the conversation, or of a summary, which is no message of it."""
+    return ContextSegment(
+        segment_type=kind,
+        priority=priority,
+        content=summary.message_text(message),
+        estimated_tokens=size,
+        message_id=None if kind is SegmentType.SUMMARY else message.id,
+        shortened=shortened,
+    )
 
 
 def _labelled_dict(one: ContextSegment | HandleEntry) -> dict[str, Json]:

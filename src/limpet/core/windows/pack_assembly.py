@@ -14,7 +14,6 @@ from operator import attrgetter
 from typing import Final
 
 import msgspec
-from msgspec.structs import replace
 
 from limpet import errors, limits
 from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, Fate
@@ -37,14 +36,12 @@ from limpet.core.windows.pack import (
     ConversationMoment,
     FrameBreadcrumb,
     HandleEntry,
+    PackDraft,
     PackLedger,
     PackSource,
     SegmentType,
-    TokenBreakdown,
-    TokenSummary,
-    context_hash,
+    message_segment,
 )
-from limpet.core.windows.summary import message_text
 from limpet.core.windows.window import CounterInfo
 
 EVIDENCE_POOL: Final = "evidence"
@@ -440,28 +437,22 @@ def assemble(wanted: PackInput, fetch: FetchContents, *, count: CountMessage, co
     try:
         fitted = work.fit()
     except errors.ContextOverflow as error:
-        kept = [one.handle.handle_id for one in work.evidence.values() if _is_critical(one.item)]
+        critical = ContextPriority.CRITICAL
+        kept = [one.handle.handle_id for one in work.evidence.values() if one.item.priority is critical]
         error.facts |= {"frame": wanted.frame.frame_id, "critical_handles": sorted(kept)}
         raise
     return _PackBuilder(work, fitted).build()
 
 
-def _is_critical(item: ContextItem) -> bool:
-    return item.priority is ContextPriority.CRITICAL
-
-
 class _PackBuilder:
-    """What became of each item, put into words and numbers."""
+    """Writes the pack of what was fitted."""
 
     def __init__(self, work: PackAssembler, fitted: FitResult) -> None:
         self._work = work
         self._wanted = work.wanted
         self._fitted = fitted
         self._items = work.items
-        self._segments: list[ContextSegment] = []
-        self._messages: list[Message] = []
-        self._sizes: list[int] = []
-        self._sources: list[PackSource] = []
+        self._draft = PackDraft()
 
     def build(self) -> ContextPack:
         """Return the pack."""
@@ -471,30 +462,16 @@ class _PackBuilder:
             view = self._fitted.placed.get(index)
             if view is not None:
                 self._add(item, view)
-        frame, wanted = self._wanted.frame, self._wanted
-        made = ContextPack(
-            metadata=self._metadata(),
-            brief_context=str(self._message(SOURCE_BRIEF).content),
-            breadcrumbs=_frame_breadcrumbs(wanted.ancestry, self._fitted.level),
-            segments=tuple(self._segments),
-            token_summary=self._token_summary(),
-            context_hash="",
-            ledger=PackLedger(tuple(self._entries()), self._fitted.ledger),
-            messages=tuple(self._messages),
-            sizes=tuple(self._sizes),
-            sources=tuple(self._sources),
-            conversation_moment=wanted.conversation_moment,
+        level = self._fitted.level
+        return self._draft.finish(
+            self._metadata(),
+            _frame_breadcrumbs(self._wanted.ancestry, level),
+            PackLedger(tuple(self._entries()), self._fitted.ledger),
+            budget=self._wanted.budget,
+            level=level,
+            counted=self._work.counted,
+            moment=self._wanted.conversation_moment,
         )
-        return replace(made, context_hash=context_hash(frame.frame_id, made))
-
-    def _message(self, kind: str) -> Message:
-        at = next(i for i, source in enumerate(self._sources) if source.kind == kind)
-        return self._messages[at]
-
-    def _append(self, message: Message, size: int, source: PackSource) -> None:
-        self._messages.append(message)
-        self._sizes.append(size)
-        self._sources.append(source)
 
     def _add_summary(self, index: int, item: ContextItem) -> None:
         message, size = self._fitted.summaries[index]
@@ -503,49 +480,46 @@ class _PackBuilder:
             under = (one for at, one in enumerate(self._items) if at in self._fitted.summarised)
             shown = [self._work.evidence[one.first] for one in under if one.pool == EVIDENCE_POOL]
             source = PackSource(SOURCE_EVIDENCE_SUMMARY, sessions=_source_sessions(shown))
-        self._append(message, size, source)
-        self._segments.append(
-            ContextSegment(
-                segment_type=SegmentType.SUMMARY,
-                priority=ContextPriority.MEDIUM,
-                content=str(message.content),
-                estimated_tokens=size,
-                shortened=True,
-            )
+        segment = ContextSegment(
+            segment_type=SegmentType.SUMMARY,
+            priority=ContextPriority.MEDIUM,
+            content=str(message.content),
+            estimated_tokens=size,
+            shortened=True,
         )
+        self._draft.append(message, size, source, segment)
 
     def _add(self, item: ContextItem, view: ItemView) -> None:
         if item.pool == FIXED_POOL:
             kind = SOURCE_BRIEF if item is self._items[0] else SOURCE_BREADCRUMBS
-            self._append(view.messages[0], view.size, PackSource(kind))
+            self._draft.append(view.messages[0], view.size, PackSource(kind))
         elif item.pool:
             self._add_evidence(item, view)
         elif item.is_summary:
-            self._append(view.messages[0], view.size, PackSource(SOURCE_SUMMARY))
-            self._segments.append(_message_segment(item, view.messages[0], view.size, shortened=False))
+            segment = message_segment(view.messages[0], view.size, item.priority, SegmentType.SUMMARY, shortened=False)
+            self._draft.append(view.messages[0], view.size, PackSource(SOURCE_SUMMARY), segment)
         else:
             for at, message in enumerate(view.messages):
                 came = message is item.messages[at] and not (item.original_sizes and item.original_sizes[at])
-                source = PackSource(SOURCE_MESSAGE, None, item.first + at, not came)
-                self._append(message, view.tokens[at], source)
-                self._segments.append(_message_segment(item, message, view.tokens[at], shortened=not came))
+                source, size = PackSource(SOURCE_MESSAGE, None, item.first + at, not came), view.tokens[at]
+                kind = SegmentType.CONVERSATION
+                segment = message_segment(message, size, item.priority, kind, shortened=not came)
+                self._draft.append(message, size, source, segment)
 
     def _add_evidence(self, item: ContextItem, view: ItemView) -> None:
         shown = self._work.evidence[item.first]
         message, handle = view.messages[0], shown.handle
         shortened = message is not item.messages[0]
         source = PackSource(SOURCE_HANDLE, handle.handle_id, 0, shortened, _source_sessions([shown]))
-        self._append(message, view.size, source)
-        self._segments.append(
-            ContextSegment(
-                segment_type=SEGMENT_TYPE_OF_HANDLE[handle.handle_type],
-                priority=handle.priority,
-                content=shown.fence.unwrap(str(message.content)),
-                estimated_tokens=view.size,
-                handle_id=handle.handle_id,
-                shortened=shortened,
-            )
+        segment = ContextSegment(
+            segment_type=SEGMENT_TYPE_OF_HANDLE[handle.handle_type],
+            priority=handle.priority,
+            content=shown.fence.unwrap(str(message.content)),
+            estimated_tokens=view.size,
+            handle_id=handle.handle_id,
+            shortened=shortened,
         )
+        self._draft.append(message, view.size, source, segment)
 
     def _metadata(self) -> ContextPackMetadata:
         wanted, known = self._wanted, set[str]()
@@ -559,11 +533,6 @@ class _PackBuilder:
             unknown_includes=tuple(sorted(wanted.include - known)),
             unknown_excludes=tuple(sorted(wanted.exclude - known)),
         )
-
-    def _token_summary(self) -> TokenSummary:
-        counted = self._work.counted
-        parts = token_breakdown(self._sources, self._sizes, counted.overhead)
-        return token_summary(self._wanted.budget, parts, self._fitted.level, counter=counted.name, exact=counted.exact)
 
     def _entries(self) -> Iterator[HandleEntry]:
         for index, item in enumerate(self._items):
@@ -607,48 +576,6 @@ class _PackBuilder:
             yield HandleEntry(
                 fate=Fate.LEFT_OUT, rule=rule, priority=priority, tokens=waiting.tokens, count=waiting.count
             )
-
-
-def token_breakdown(sources: Sequence[PackSource], sizes: Sequence[int], overhead: int) -> TokenBreakdown:
-    """Return what the parts of a pack take."""
-    sums: dict[str, int] = {}
-    for source, size in zip(sources, sizes, strict=True):
-        sums[source.kind] = sums.get(source.kind, 0) + size
-    return TokenBreakdown(
-        brief=sums.get(SOURCE_BRIEF, 0),
-        breadcrumbs=sums.get(SOURCE_BREADCRUMBS, 0),
-        conversation=sums.get(SOURCE_MESSAGE, 0) + sums.get(SOURCE_SUMMARY, 0),
-        evidence=sums.get(SOURCE_HANDLE, 0) + sums.get(SOURCE_EVIDENCE_SUMMARY, 0),
-        overhead=overhead,
-    )
-
-
-def token_summary(
-    budget: int, parts: TokenBreakdown, level: CompactionLevel, *, counter: str, exact: bool
-) -> TokenSummary:
-    """Return how a pack stands to its budget."""
-    used = parts.brief + parts.breadcrumbs + parts.conversation + parts.evidence + parts.overhead
-    return TokenSummary(
-        budget=budget,
-        used=used,
-        remaining=max(0, budget - used),
-        breakdown=parts,
-        compaction_level=level,
-        overflow=used > budget,
-        counter=counter,
-        exact=exact,
-    )
-
-
-def _message_segment(item: ContextItem, message: Message, size: int, *, shortened: bool) -> ContextSegment:
-    return ContextSegment(
-        segment_type=SegmentType.SUMMARY if item.is_summary else SegmentType.CONVERSATION,
-        priority=item.priority,
-        content=message_text(message),
-        estimated_tokens=size,
-        message_id=None if item.is_summary else message.id,
-        shortened=shortened,
-    )
 
 
 def _source_sessions(shown: Sequence[EvidenceItem]) -> tuple[tuple[str, int], ...]:

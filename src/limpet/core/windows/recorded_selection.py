@@ -6,7 +6,7 @@ never fits again. The recorded digest proves that the result is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, cast
 
 import msgspec
@@ -28,14 +28,13 @@ from limpet.core.windows.pack import (
     ConversationMoment,
     FrameBreadcrumb,
     HandleEntry,
+    PackDraft,
     PackLedger,
     PackSource,
     SegmentType,
-    context_hash,
+    message_segment,
 )
-from limpet.core.windows.pack_assembly import token_breakdown, token_summary
-from limpet.core.windows.summary import message_text
-from limpet.core.windows.window import Window, messages_digest
+from limpet.core.windows.window import CounterInfo, Window, messages_digest
 
 INLINE_TEXT_CHARS: Final = 256
 """A shorter text stands in the record itself: a reference would take about as much."""
@@ -51,8 +50,7 @@ ReadMessagesAt = Callable[[ConversationMoment, int, int], Sequence[Message]]
 
 def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
     """Return what has to be recorded of a pack, and the texts that are kept beside the log."""
-    recording = _PackRecorder(pack)
-    told = pack.token_summary
+    recording, told = _PackRecorder(pack), pack.token_summary
     chosen = PackSelection(
         digest=pack.context_hash,
         budget=told.budget,
@@ -67,23 +65,6 @@ def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
     return chosen, tuple(recording.texts.values())
 
 
-class _MessageRun:
-    """Messages that follow on one another in a conversation, and that are in a pack as they are."""
-
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.tokens: list[int] = []
-        self.priorities: list[int] = []
-
-    def part(self) -> Iterator[dict[str, Json]]:
-        """Yield what is recorded of them."""
-        last = self.first + len(self.tokens) - 1
-        yield {
-            "kind": SOURCE_MESSAGE, "first": self.first, "last": last,
-            "tokens": self.tokens, "priorities": self.priorities,
-        }  # fmt: skip
-
-
 class _PackRecorder:
     """The parts of a pack, in order, and the texts that they refer to."""
 
@@ -91,25 +72,24 @@ class _PackRecorder:
         self._pack = pack
         self.texts: dict[str, str] = {}
 
-    def parts(self) -> Iterator[dict[str, Json]]:
-        """Yield what there is to record, messages that follow on one another in one part."""
+    def parts(self) -> list[dict[str, Json]]:
+        """Return what there is to record; unaltered messages that follow on one another are one part."""
         crumbs = [[c.frame_id, c.goal, str(c.status), c.depth] for c in self._pack.breadcrumbs]
-        yield {"kind": "frames", **self._text_or_hash(codec.canonical_json(crumbs).decode())}
+        parts: list[dict[str, Json]] = [{"kind": "frames", **self._text_or_hash(codec.canonical_json(crumbs).decode())}]
         segments = iter(self._pack.segments)
-        run: _MessageRun | None = None
         for at, source in enumerate(self._pack.sources):
             segment = None if source.kind in (SOURCE_BRIEF, SOURCE_BREADCRUMBS) else next(segments)
             if segment is None or source.kind != SOURCE_MESSAGE or source.altered:
-                yield from run.part() if run else ()
-                run = None
-                yield self._message_part(at, source, segment)
+                parts.append(self._message_part(at, source, segment))
                 continue
-            if run is None or source.number != run.first + len(run.tokens):
-                yield from run.part() if run else ()
-                run = _MessageRun(source.number)
-            run.tokens.append(self._pack.sizes[at])
-            run.priorities.append(int(segment.priority))
-        yield from run.part() if run else ()
+            if parts[-1].get("last") != source.number - 1:
+                first = source.number
+                parts.append({"kind": SOURCE_MESSAGE, "first": first, "last": 0, "tokens": [], "priorities": []})
+            run = parts[-1]
+            run["last"] = source.number
+            run["tokens"].append(self._pack.sizes[at])
+            run["priorities"].append(int(segment.priority))
+        return parts
 
     def _message_part(self, at: int, source: PackSource, segment: ContextSegment | None) -> dict[str, Json]:
         message = self._pack.messages[at]
@@ -182,10 +162,7 @@ class _PackRebuilder:
         self._chosen = chosen
         self._texts = texts
         self._read_messages = said
-        self._messages: list[Message] = []
-        self._sizes: list[int] = []
-        self._sources: list[PackSource] = []
-        self._segments: list[ContextSegment] = []
+        self._draft = PackDraft()
         self._handles: list[HandleEntry] = []
         self._message_entries: list[LedgerEntry] = []
 
@@ -201,47 +178,30 @@ class _PackRebuilder:
                 self._append_run(part, moment)
             else:
                 self._append_part(part)
-        brief = self._messages[self._sources.index(PackSource(SOURCE_BRIEF))]
-        metadata = msgspec.convert(about["metadata"], ContextPackMetadata)
-        made = ContextPack(
-            metadata=metadata,
-            brief_context=str(brief.content),
-            breadcrumbs=tuple(
-                msgspec.convert(dict(zip(FrameBreadcrumb.__struct_fields__, crumb, strict=True)), FrameBreadcrumb)
-                for crumb in msgspec.json.decode(self._text(frames))
-            ),
-            segments=tuple(self._segments),
-            token_summary=token_summary(
-                chosen.budget,
-                token_breakdown(self._sources, self._sizes, about["overhead"]),
-                chosen.level,
-                counter=chosen.counter,
-                exact=chosen.exact,
-            ),
-            context_hash="",
-            ledger=self._ledger(),
-            messages=tuple(self._messages),
-            sizes=tuple(self._sizes),
-            sources=tuple(self._sources),
-            conversation_moment=moment,
+        breadcrumbs = [
+            msgspec.convert(dict(zip(FrameBreadcrumb.__struct_fields__, crumb, strict=True)), FrameBreadcrumb)
+            for crumb in msgspec.json.decode(self._text(frames))
+        ]
+        return self._draft.finish(
+            msgspec.convert(about["metadata"], ContextPackMetadata),
+            tuple(breadcrumbs),
+            self._ledger(),
+            budget=chosen.budget,
+            level=chosen.level,
+            counted=CounterInfo(chosen.counter, chosen.exact, about["overhead"]),
+            moment=moment,
         )
-        digest = context_hash(metadata.frame_id, made)
-        return msgspec.structs.replace(made, context_hash=digest)
 
     def _text(self, part: Mapping[str, Json]) -> str:
         return part["text"] if "text" in part else self._texts[part["hash"]]
-
-    def _append(self, message: Message, size: int, source: PackSource) -> None:
-        self._messages.append(message)
-        self._sizes.append(size)
-        self._sources.append(source)
 
     def _append_run(self, part: Mapping[str, Json], moment: ConversationMoment) -> None:
         found = self._read_messages(moment, part["first"], part["last"])
         numbers = range(part["first"], part["last"] + 1)
         for number, message, size, priority in zip(numbers, found, part["tokens"], part["priorities"], strict=True):
-            self._append(message, size, PackSource(SOURCE_MESSAGE, None, number))
-            self._segments.append(_recorded_segment(message, size, ContextPriority(priority), SegmentType.CONVERSATION))
+            kind = SegmentType.CONVERSATION
+            segment = message_segment(message, size, ContextPriority(priority), kind, shortened=False)
+            self._draft.append(message, size, PackSource(SOURCE_MESSAGE, None, number), segment)
             self._message_entries.append(_recorded_entry(number, Fate.KEPT, size, message))
 
     def _append_part(self, part: Mapping[str, Json]) -> None:
@@ -255,8 +215,9 @@ class _PackRebuilder:
         handle_id = part.get("handle")
         altered = kind == SOURCE_HANDLE and part["shortened"]
         sessions = tuple((name, version) for name, version in part.get("sessions", ()))
-        self._append(message, size, PackSource(kind, handle_id, 0, altered, sessions))
+        source = PackSource(kind, handle_id, 0, altered, sessions)
         if kind in (SOURCE_BRIEF, SOURCE_BREADCRUMBS):
+            self._draft.append(message, size, source)
             return
         content = text
         if kind == SOURCE_HANDLE:
@@ -267,22 +228,22 @@ class _PackRebuilder:
                     priority=ContextPriority(part["priority"]), handle_id=handle_id,
                 )
             )  # fmt: skip
-        self._segments.append(
-            ContextSegment(
-                segment_type=SegmentType(part["type"]),
-                priority=ContextPriority(part["priority"]),
-                content=content,
-                estimated_tokens=size,
-                handle_id=handle_id,
-                shortened=part["shortened"],
-            )
+        segment = ContextSegment(
+            segment_type=SegmentType(part["type"]),
+            priority=ContextPriority(part["priority"]),
+            content=content,
+            estimated_tokens=size,
+            handle_id=handle_id,
+            shortened=part["shortened"],
         )
+        self._draft.append(message, size, source, segment)
 
     def _append_altered(self, part: Mapping[str, Json], message: Message) -> None:
         number, size = part.get("number", 0), part["tokens"]
-        self._append(message, size, PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE))
-        made = _recorded_segment(message, size, ContextPriority(part["priority"]), SegmentType(part["type"]))
-        self._segments.append(msgspec.structs.replace(made, shortened=part["shortened"]))
+        source = PackSource(part["kind"], None, number, part["kind"] == SOURCE_MESSAGE)
+        priority, kind = ContextPriority(part["priority"]), SegmentType(part["type"])
+        segment = message_segment(message, size, priority, kind, shortened=part["shortened"])
+        self._draft.append(message, size, source, segment)
         if number:
             self._message_entries.append(_recorded_entry(number, Fate.SHORTENED, size, message))
 
@@ -296,17 +257,6 @@ class _PackRebuilder:
                 )
             )  # fmt: skip
         return PackLedger(tuple(self._handles), Ledger(tuple(self._message_entries)))
-
-
-def _recorded_segment(message: Message, size: int, priority: ContextPriority, kind: SegmentType) -> ContextSegment:
-    told = kind is SegmentType.SUMMARY
-    return ContextSegment(
-        segment_type=kind,
-        priority=priority,
-        content=message_text(message),
-        estimated_tokens=size,
-        message_id=None if told else message.id,
-    )
 
 
 def _recorded_entry(number: int, fate: Fate, size: int, message: Message) -> LedgerEntry:
