@@ -66,8 +66,6 @@ async def iterate(iterable: Callable[[], Iterable[T]]) -> AsyncIterator[T]:
 
 
 class _AwaitedTicket(Ticket):
-    """A ticket whose owner awaits a future."""
-
     __slots__ = ("future",)
 
     def __init__(self, request: CommandRequest, channel: AsyncioChannel) -> None:

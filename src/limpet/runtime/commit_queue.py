@@ -114,7 +114,8 @@ class CommitPipeline:
         self._lock = lock
         self._wakeup = wakeup
         self._finish = finish
-        self._taken: list[Ticket] = []
+        self.taken: list[Ticket] = []
+        """The tickets that were taken and are not finished."""
         self._began = time.perf_counter()
         self._until: float | None = None
         self._stopped = False
@@ -145,11 +146,6 @@ class CommitPipeline:
         finally:
             self._idle_s += time.perf_counter() - began
 
-    @property
-    def taken(self) -> list[Ticket]:
-        """The tickets that were taken and are not finished."""
-        return self._taken
-
     def take(self) -> list[Ticket]:
         """Take the next batch, at most half of the queue: the rest is decided while the server works."""
         now = time.perf_counter()
@@ -160,25 +156,25 @@ class CommitPipeline:
         if self._stopped:
             return []
         with self._lock:
-            first = len(self._taken)
+            first = len(self.taken)
             most = min(limits.COMMIT_BATCH_MAX, max(BATCH_MIN, (len(self._queue) + 1) // 2))
             tickets = list(islice(self._queue, first, first + most)) if self._has_batch() else []
         if any(ticket.settled for ticket in tickets):
             # A leader that was interrupted left them settled: their owners only have to be woken.
             self._stopped = True
             return []
-        self._taken += tickets
+        self.taken += tickets
         return tickets
 
     def _has_batch(self) -> bool:
         """Return whether the queue holds enough for a commit. The caller holds the lock."""
         drop_done(self._queue)
-        taken = len(self._taken)
+        taken = len(self.taken)
         return len(self._queue) - taken >= (BATCH_MIN if taken else 1)
 
     def put_back(self, tickets: Collection[Ticket]) -> None:
         """Leave taken tickets to the ordinary commit, and take no more."""
-        self._taken[:] = [ticket for ticket in self._taken if ticket not in tickets]
+        self.taken[:] = [ticket for ticket in self.taken if ticket not in tickets]
         self.stop()
 
     def stop(self) -> None:
@@ -200,14 +196,14 @@ class CommitPipeline:
 
     def finish_settled(self) -> None:
         """Wake the owners of taken tickets whose outcome is known."""
-        known = [ticket for ticket in self._taken if ticket.settled]
+        known = [ticket for ticket in self.taken if ticket.settled]
         if known:
             self._finish(known, self._began)
-            self._taken[:] = [ticket for ticket in self._taken if not ticket.settled]
+            self.taken[:] = [ticket for ticket in self.taken if not ticket.settled]
 
     def release(self) -> None:
         """Leave the tickets whose outcome is unknown in the queue."""
-        self._taken[:] = [ticket for ticket in self._taken if ticket.settled]
+        self.taken[:] = [ticket for ticket in self.taken if ticket.settled]
 
 
 def drop_done(queue: deque[Ticket]) -> None:
@@ -291,11 +287,9 @@ class Ticket(Leader):
         self._wake: threading.Lock | None = None
 
     def succeed(self, answer: CommandResult) -> None:
-        """Set the answer. The owner is woken at the end of its batch."""
         self.answer = answer
 
     def fail(self, error: BaseException) -> None:
-        """Set the error. The owner is woken at the end of its batch."""
         self.error = error
 
     @property

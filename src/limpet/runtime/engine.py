@@ -351,8 +351,7 @@ class Engine:
         try:
             return deciding.plan(request)
         except (errors.Refused, errors.DuplicateMessage, errors.StaleVersion):
-            if self._is_repeat(request):
-                ticket.succeed(CommandResult(self._chain_end(request), replayed=True))
+            if self._answer_if_repeat(ticket):
                 return None
             raise
 
@@ -363,7 +362,8 @@ class Engine:
                 case port.KeyRecord():
                     self._answer_repeated_key(ticket, outcome)
                 case port.ClaimTaken() if plan.tree is None:
-                    self._answer_claimed(ticket, outcome)
+                    if not self._answer_if_repeat(ticket):
+                        ticket.fail(planner.duplicate_message_error(outcome.claim))
                 case port.Stale(stream=""):
                     self._write_lock_acquired(alone=False)
                     return False
@@ -402,22 +402,19 @@ class Engine:
         else:
             ticket.succeed(CommandResult(state, replayed=True))
 
-    def _answer_claimed(self, ticket: Ticket, taken: port.ClaimTaken) -> None:
-        if self._is_repeat(ticket.request):
-            ticket.succeed(CommandResult(self._chain_end(ticket.request), replayed=True))
-        else:
-            ticket.fail(planner.duplicate_message_error(taken.claim))
-
-    def _is_repeat(self, request: c.CommandRequest) -> bool:
-        """Return whether the request only adds messages that the conversation already has, unchanged.
+    def _answer_if_repeat(self, ticket: Ticket) -> bool:
+        """Answer a request that only adds messages that the conversation already has, unchanged; else return False.
 
         The named session and the last two of its chain are searched, in their present generation.
         """
-        command = request.command
+        tenant, command = ticket.request.tenant, ticket.request.command
         if not isinstance(command, c.AddMessages):
             return False
-        reach = self._new_planner().recent_chain(request.tenant, command.session_id)
-        return all(self._has_message(request.tenant, reach, message) for message in command.messages)
+        reach = self._new_planner().recent_chain(tenant, command.session_id)
+        if not all(self._has_message(tenant, reach, message) for message in command.messages):
+            return False
+        ticket.succeed(CommandResult(reach[-1], replayed=True))
+        return True
 
     def _has_message(self, tenant: str, reach: Sequence[SessionState], message: Message) -> bool:
         for state in reach:
@@ -428,9 +425,6 @@ class Engine:
                 (stored,) = messages_of(self.store, tenant, found)
                 return planner.is_same_message(stored, message)
         return False
-
-    def _chain_end(self, request: c.CommandRequest) -> SessionState:
-        return self._new_planner().recent_chain(request.tenant, request.session_id)[-1]
 
     def _new_planner(self) -> Planner:
         return Planner(self.store, self.states, self.trees, self._policies, self.factory)

@@ -96,7 +96,6 @@ class FramePlanner:
                 self._closed[tenant, step.frame.frame_id] = step.frame
 
     def _open_tree(self, tenant: str, frame_id: str) -> TreeState | None:
-        """Return the tree in which a frame is open."""
         if not self._trees:
             tree = self._tree_cache.tree_locked(tenant, frame_id)
             if tree is not None and frame_id in tree.frames:

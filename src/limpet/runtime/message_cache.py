@@ -1,7 +1,8 @@
-"""Selects what a session's window is fitted from: messages, gaps, the summary, their tokens.
+"""Caches the newest messages of sessions, and selects from them what windows are fitted from.
 
-It also applies window policies. Appended messages are counted by the policy's counter. The append
-that exceeds the high-water mark records a cut, so every process makes the same window.
+Making a window costs the messages that it holds, not the length of the history. A commit adds its messages
+to the cache. The module also applies window policies: appended messages are counted by the policy's counter,
+and the append that exceeds the high-water mark records a cut, so every process makes the same window.
 """
 
 from __future__ import annotations
@@ -118,7 +119,6 @@ class RecentMessages:
         return found
 
     def _logged_messages(self, page: Sequence[port.StoredEvent]) -> list[LoggedMessage]:
-        """Return the messages among stored events, with their numbers."""
         added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
         messages = messages_of(self._store, self._tenant, added)
         return [
@@ -177,7 +177,6 @@ class RecentMessages:
         return [said for said in found if said.version <= until]
 
     def _read_group(self, version: int, until: int) -> tuple[list[LoggedMessage], bool]:
-        """Return a group, and whether it is whole."""
         (said,) = self._logged_messages(self._events(version - 1, version, 1, at=until))
         if said.message.role != "tool" and not said.message.tool_calls:
             return [said], True
@@ -228,7 +227,6 @@ class MessageCache:
         tail.append(write.expected, fresh)
 
     def clear(self) -> None:
-        """Forget every tail."""
         with self._mutex:
             self._cached.clear()
 
@@ -305,7 +303,6 @@ class CorrectedCounter:
         self.counted = CounterInfo(self.name, counter.exact, overhead)
 
     def raw_count(self, message: Message) -> int:
-        """Return what the counter says of a message."""
         return self._checked_count(self._counter.message(message))
 
     def _checked_count(self, size: int) -> int:
@@ -563,7 +560,6 @@ def _is_low_priority(message: Message) -> bool:
 
 
 def _has_question_and_answer(said: Sequence[LoggedMessage], before: int) -> bool:
-    """Whether there are a question and an answer before an index."""
     missing = {"user", "assistant"}
     for at in range(before - 1, -1, -1):
         missing.discard(said[at].message.role)
@@ -706,7 +702,6 @@ def _policy_after(state: SessionState | None, events: Iterable[e.SessionEvent]) 
 
 
 def _corrections_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[CounterCorrection, ...]:
-    """Return the corrections that a session has, or begins with."""
     begun = (fact.corrections for fact in events if isinstance(fact, e.SessionCreatedEvent))
     return next(begun, state.corrections if state else ())
 

@@ -45,17 +45,20 @@ def imported_write(command: ReplaySession) -> port.StreamWrite:
     events: list[port.NewEvent] = []
     claims: list[tuple[str, int]] = []
     for fact, time_us in command.events:
-        tokens = counter = None
         if isinstance(fact, MessageAddedEvent):
             ordinal += 1
             claims.append((fact.message.id, len(events)))
-            tokens, counter = fact.tokens, fact.counter
-        made = codec.encode_with_blobs(fact)
-        events.append(
-            port.NewEvent(fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs)
-        )
+        events.append(_new_event(fact, time_us, ordinal))
     base = None if command.base is None else (stream, command.base)
     return port.StreamWrite(stream, command.expected, tuple(events), tuple(claims), base)
+
+
+def _new_event(fact: SessionEvent, time_us: int, ordinal: int) -> port.NewEvent:
+    tokens = counter = None
+    if isinstance(fact, MessageAddedEvent):
+        tokens, counter = fact.tokens, fact.counter
+    made = codec.encode_with_blobs(fact)
+    return port.NewEvent(fact.kind, made.schema, time_us, made.payload, ordinal, tokens, counter, made.blobs)
 
 
 def without_erased_opening(store: port.Store, tenant: str, command: commands.SessionCommand) -> commands.SessionCommand:
@@ -136,7 +139,7 @@ class Planner:
     ) -> CommandPlan:
         """Plan messages without a key for a session that `session_rules.is_simple_append`, as most requests are.
 
-        The result is that of `_decided` and `_planned`; leaving out their other cases saves a seventh of a commit.
+        The result is that of `_decide` and `_build_plan`; leaving out their other cases saves a seventh of a commit.
         """
         tenant = request.tenant
         if request.expected_version is not None:
@@ -171,7 +174,6 @@ class Planner:
         return CommandPlan(append, (after,), after)
 
     def _plan_frame_command(self, request: commands.CommandRequest, command: FrameCommand) -> CommandPlan:
-        """Plan a command on a frame, with the messages that it adds to sessions."""
         tenant = request.tenant
         step = self._frame_planner.plan(tenant, command)
         if step.write is None:
@@ -433,17 +435,9 @@ class Planner:
         claims: list[tuple[str, int]] = []
         for fact in facts:
             state = session_rules.evolve_one(state, fact, time_us=time_us)
-            tokens = counter = None
             if isinstance(fact, MessageAddedEvent):
                 claims.append((fact.message.id, len(events)))
-                tokens, counter = fact.tokens, fact.counter
-            made = codec.encode_with_blobs(fact)
-            events.append(
-                port.NewEvent(
-                    fact.kind, made.schema, time_us, made.payload, state.ordinal, tokens, counter,
-                    made.blobs,
-                )
-            )  # fmt: skip
+            events.append(_new_event(fact, time_us, state.ordinal))
         assert state is not None
         origin = base and (session_stream(base[0]), base[1])
         write = port.StreamWrite(session_stream(session_id), before, tuple(events), tuple(claims), origin)
@@ -455,7 +449,6 @@ def _is_present(state: SessionState | None) -> TypeGuard[SessionState]:
 
 
 def _is_snapshot_due(state: SessionState, write: port.StreamWrite) -> bool:
-    """Return whether a write comes with a snapshot."""
     every = limits.SNAPSHOT_EVERY
     return write.base is not None or state.version // every > write.expected // every
 
@@ -471,7 +464,6 @@ def _check_version(expected: int, state: SessionState | None) -> None:
 
 
 def duplicate_message_error(message_id: str) -> errors.DuplicateMessage:
-    """Return the error for a message id that is taken."""
     return errors.DuplicateMessage(
         f"another message of the session has the id {message_id!r}.",
         hint="Give the new one its own id, or leave the id out.",

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -30,17 +30,7 @@ from limpet.core.values.validation import Json
 from limpet.stores import port, store_copy
 from limpet.stores.chain import is_erased_stream
 
-
-class FoldedState(Protocol):
-    """A state with the name and version of what it was folded from."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-
-
-S = TypeVar("S", bound=FoldedState)
+S = TypeVar("S", bound=SessionState | TreeState)
 
 
 class StateCache(ABC, Generic[S]):
@@ -164,7 +154,6 @@ class StateCache(ABC, Generic[S]):
                 cached.popitem(last=False)
 
     def invalidate(self, tenant: str, id_: str) -> None:
-        """Drop a state from the cache."""
         with self._mutex:
             self._cached.pop((tenant, id_), None)
 
@@ -178,7 +167,6 @@ DELETED_KIND: Final = "deleted"
 
 
 def session_stream(session_id: str) -> str:
-    """Return the name of a session's stream."""
     return SESSION_STREAM_PREFIX + session_id
 
 
@@ -304,7 +292,6 @@ NEVER_OVERDUE_US: Final = 1 << 61
 
 
 def tree_stream(root_id: str) -> str:
-    """Return the name of a tree's stream."""
     return TREE_STREAM_PREFIX + root_id
 
 
@@ -335,9 +322,7 @@ def decode_tree_event(stored: port.StoredEvent) -> TreeEvent:
     try:
         event = codec.decode_frame_event(stored.kind, stored.schema, stored.payload)
     except errors.Corrupt as error:
-        error.facts |= {
-            "position": stored.position, "stream": stored.stream, "version": stored.version,
-        }  # fmt: skip
+        error.facts |= _event_location(stored)
         raise
     root_id = "" if is_erased_stream(stored.stream) else stored.stream.removeprefix(TREE_STREAM_PREFIX)
     return TreeEvent(event, root_id, stored.position, stored.version, stored.time_us)
@@ -426,7 +411,6 @@ class FrameTreeCache(StateCache[TreeState]):
 
 
 def unknown_frame_error(frame_id: str) -> errors.FrameNotFound:
-    """Return the error for a frame that there is none of."""
     return errors.FrameNotFound(f"there is no frame {frame_id!r}.", facts={"frame": frame_id})
 
 
@@ -481,7 +465,6 @@ def changed_tree_rows(
 
 
 def _keeps_scopes(event: events.FrameEvent, last: TreeState) -> bool:
-    """Whether it is plain that an event brings no scope into a tree and takes none away."""
     if isinstance(event, events.FramePushedEvent):
         return event.scope == last.frames[event.parent_frame_id or event.frame_id].scope
     return bool(last.frames)
@@ -620,7 +603,6 @@ def overdue_trees_query(now_us: int | None) -> port.Query:
 
 
 def session_row(state: SessionState) -> port.Projection:
-    """Return the row of a session."""
     return port.Projection(
         kind=SESSION_KIND,
         id=state.id,
@@ -654,7 +636,6 @@ def metadata_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
 
 
 def iter_rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[port.Projection]:
-    """Yield all rows of a query, page by page."""
     page = msgspec.structs.replace(query, limit=limits.PAGE_SIZE_MAX)
     while found := store.query_projections(tenant, page):
         yield from found

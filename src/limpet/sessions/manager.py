@@ -139,7 +139,6 @@ class SessionService:
         self._mutex = threading.Lock()
 
     def handle(self, state: SessionState) -> Session:
-        """Return a handle on a session."""
         return Session(HandleState(self, state))
 
     def remember(self, session: Session) -> Session:
@@ -171,7 +170,6 @@ class SessionService:
         return None if state is None or state.hidden else state
 
     def existing(self, session_id: str) -> SessionState:
-        """Return a session's state; raise SessionNotFound if there is none."""
         return session_rules.existing_state(self.find(session_id), session_id)
 
     def execute(self, request: CommandRequest) -> SessionState:
@@ -213,7 +211,6 @@ class SessionService:
         return self.remember(self.handle(self._execute_from_past(request)))
 
     def rewind(self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None) -> SessionState:
-        """Take a session back to a message."""
         request = self.requests.rewind(session_id, at, key=key, expected_version=expected_version)
         return self._execute_from_past(request)
 
@@ -254,7 +251,6 @@ class SessionService:
         return next((part for part in found if session_rules.is_continuation_of(part, state)), None)
 
     def is_full(self, state: SessionState) -> bool:
-        """Return whether a session has reached its number of messages."""
         return session_rules.is_full(state, self.settings.max_messages_per_session)
 
     def wait_for_writes(self) -> None:
@@ -279,12 +275,14 @@ class SessionService:
         if isinstance(damage, errors.EventsLost):
             raise damage
         recovery = self._recovery()
-        if not recovery.has_complete_recovery(session_id):
-            if recovery.is_sound(session_id):
-                raise damage
-            if recovery.rebuild_from_copy() and recovery.is_sound(session_id):
-                return self.existing(session_id)
-        return recovery.recover(session_id, damage).state
+        # Where there is a recovery session, no other copy was of use: none is looked at again.
+        if known := recovery.complete_recovery(session_id):
+            return known
+        if recovery.is_sound(session_id):
+            raise damage
+        if recovery.rebuild_from_copy() and recovery.is_sound(session_id):
+            return self.existing(session_id)
+        return recovery.recover(session_id, damage)
 
     def _recovery(self) -> SessionRecovery:
         from limpet.sessions.session_files import SessionRecovery  # noqa: PLC0415 - few programs need it

@@ -116,7 +116,6 @@ class SessionRequests:
         title: str | None = None, metadata: Mapping[str, Json] | None = None, or_get: bool = False,
         key: str | None = None, policy: WindowPolicy | None = None,
     ) -> c.CommandRequest:  # fmt: skip
-        """A request that begins a session."""
         command = c.CreateSession(
             session_id=checked_id(
                 "a session's id", session_id if session_id is not None else ids.new_session_id(self._factory)
@@ -132,7 +131,6 @@ class SessionRequests:
         return self._request(command, key, None)
 
     def messages(self, values: Iterable[MessageLike]) -> tuple[Message, ...]:
-        """Messages from whatever a caller hands in."""
         if type(values) not in (tuple, list) and (
             not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping))
         ):
@@ -176,7 +174,6 @@ class SessionRequests:
         metadata: Mapping[str, Json] | None = None, drop_metadata: Sequence[str] = (), key: str | None = None,
         expected_version: int | None = None, policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET,
     ) -> c.CommandRequest:  # fmt: skip
-        """A request that changes title, metadata or policy."""
         if not isinstance(cast("object", drop_metadata), (list, tuple, set, frozenset)):
             raise errors.InvalidRequest("drop_metadata is a list of keys.", hint='For one: drop_metadata=["team"].')
         command = c.UpdateSession(
@@ -196,12 +193,10 @@ class SessionRequests:
         idle_since_us: int | None = None,
         key: str | None = None,
     ) -> c.CommandRequest:
-        """A request that ends a session."""
         named = checked_id("a session's id", session_id)
         return self._request(c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us), key, None)
 
     def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.CommandRequest:
-        """A request that begins a session's next generation."""
         messages = self.messages([{"role": "system", "content": system}] if system is not None else [])
         return self._request(
             c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages), key, None
@@ -227,13 +222,11 @@ class SessionRequests:
     def rewind(
         self, session_id: str, at: str | int, *, key: str | None, expected_version: int | None
     ) -> c.CommandRequest:
-        """A request that takes a session back to a message."""
         named = checked_id("a session's id", session_id)
         command = c.RewindSession(session_id=named, at=_checked_message_reference(at))
         return self._request(command, key, expected_version)
 
     def continue_(self, session_id: str, *, key: str | None) -> c.CommandRequest:
-        """A request that goes on in a new session."""
         command = c.ContinueSession(session_id=session_id, max_messages=self._settings.max_messages_per_session)
         return self._request(command, key, None)
 
@@ -256,7 +249,6 @@ def list_query(
     *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
     active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
 ) -> port.Query:  # fmt: skip
-    """A page of the session listing."""
     if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
         raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
     if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
@@ -279,7 +271,6 @@ def list_query(
 
 
 def _checked_message_reference(at: str | int) -> str | int:
-    """Return a message's id, or its number in the conversation."""
     if isinstance(cast("object", at), str):
         return checked_id("a message's id", cast("str", at))
     if type(cast("object", at)) is not int or cast("int", at) < 1:

@@ -40,39 +40,30 @@ class MessageReader:
     def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
         self._engine = engine
         self._tenant = tenant
-        self._state = state
         self._stream = session_stream(state.id)
-
-    @property
-    def session_id(self) -> str:
-        """Which session it reads."""
-        return self._state.id
-
-    def count(self) -> int:
-        """Return how many there are."""
-        return self._state.message_count
+        self.state = state
 
     def at(self, index: int) -> Message:
         """Return the message at an index, counted from 0 or back from the end; raise IndexError if there is none."""
-        place = index + self.count() if index < 0 else index
-        if not 0 <= place < self.count():
+        count = self.state.message_count
+        place = index + count if index < 0 else index
+        if not 0 <= place < count:
             raise IndexError("the session has no message at that index")
         found, _ = self.chunk(self._version_before(place), 1)
         return found[0]
 
     def _version_before(self, index: int) -> int:
-        """Return the version just before the message at an index."""
         self._engine.check()
         if index <= 0:
-            return self._state.began
-        ordinal = self._state.ordinal_began + index + 1
-        version = self._engine.store.find_ordinal(self._tenant, self._stream, ordinal, at=self._state.version)
-        return (version or self._state.version + 1) - 1
+            return self.state.began
+        ordinal = self.state.ordinal_began + index + 1
+        version = self._engine.store.find_ordinal(self._tenant, self._stream, ordinal, at=self.state.version)
+        return (version or self.state.version + 1) - 1
 
     def chunk(self, after: int, limit: int) -> tuple[list[Message], int]:
         """Return up to `limit` messages after a version, and the version to go on from."""
         self._engine.check()
-        until, found = self._state.version, list[Message]()
+        until, found = self.state.version, list[Message]()
         while after < until and len(found) < limit:
             stored = self._engine.store.read(
                 self._tenant, self._stream, after=after, until=until, limit=limit, at=until
@@ -87,7 +78,7 @@ class MessageReader:
 
     def slice(self, index: slice) -> list[Message]:
         """Return a slice, reading only what lies between its ends."""
-        indices = range(self.count())[index]
+        indices = range(self.state.message_count)[index]
         if not indices:
             return []
         low, high = min(indices[0], indices[-1]), max(indices[0], indices[-1])
@@ -96,15 +87,11 @@ class MessageReader:
 
     def truncated_error(self) -> errors.Error:
         """Return the error for a session whose log has fewer messages than its state."""
-        return truncated_stream_error(self._engine.store, self._tenant, self._stream, self._state.version)
-
-    def start_version(self) -> int:
-        """Return the version to read the first chunk after."""
-        return self._state.began
+        return truncated_stream_error(self._engine.store, self._tenant, self._stream, self.state.version)
 
     def pending_calls(self) -> list[PendingCall]:
         """Return the open calls with their arguments, read from the message that made them."""
-        state = self._state
+        state = self.state
         if not state.open_calls:
             return []
         waiting = {call.call_id for call in state.open_calls}
@@ -137,11 +124,11 @@ class Messages(Sequence[Message]):
         except errors.Corrupt as error:
             if self._recover is None:
                 raise
-            self._reader = self._recover(self._reader.session_id, error)
+            self._reader = self._recover(self._reader.state.id, error)
         return look(self._reader)
 
     def __len__(self) -> int:
-        return self._reader.count()
+        return self._reader.state.message_count
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -155,7 +142,7 @@ class Messages(Sequence[Message]):
     def __iter__(self) -> Iterator[Message]:
         if not len(self):
             return
-        found, after = self._read_or_recover(lambda reader: reader.chunk(reader.start_version(), limits.READ_CHUNK))
+        found, after = self._read_or_recover(lambda reader: reader.chunk(reader.state.began, limits.READ_CHUNK))
         reader, remaining = self._reader, len(self)
         while True:
             if not found:
@@ -172,10 +159,10 @@ class Messages(Sequence[Message]):
         except errors.Corrupt as error:
             if self._recover is None:
                 raise
-            self._reader = self._recover(reader.session_id, error)
-            if self._reader.session_id != reader.session_id:
-                error.hint = f"What can be read of it is in {self._reader.session_id}: read again, or load it again."
-                error.facts["recovery"] = self._reader.session_id
+            self._reader = self._recover(reader.state.id, error)
+            if self._reader.state.id != reader.state.id:
+                error.hint = f"What can be read of it is in {self._reader.state.id}: read again, or load it again."
+                error.facts["recovery"] = self._reader.state.id
                 raise
         return self._reader.chunk(after, limit)
 
@@ -230,7 +217,6 @@ class HandleState:
         return look(state)
 
     def reader(self, state: SessionState) -> MessageReader:
-        """Return a reader of the session's messages at a state."""
         return MessageReader(self.service.engine, self.service.tenant, state)
 
     def messages(self) -> Messages:

@@ -111,7 +111,7 @@ class SessionFiles:
                 return
             with self._documents.write_lock():
                 self._write(tenant, session_id)
-                if len(self._unindexed) > len(self._sessions()) // 8:
+                if len(self._unindexed) > len(self._read_index().sessions) // 8:
                     self._write_index({})
 
     def write_changed(self) -> None:
@@ -119,7 +119,7 @@ class SessionFiles:
         with self._mutex:
             store = self._engine.store
             changed, positions = list[tuple[str, str]](), dict[str, int]()
-            before = self._positions()
+            before = self._read_index().positions
             for tenant in store.tenants():
                 after = before.get(tenant, 0)
                 after = after if after <= store.head(tenant) else 0
@@ -132,7 +132,7 @@ class SessionFiles:
                 return
             with self._documents.write_lock():
                 # An erasure that came meanwhile has dropped the list, and files: the next sweep looks at all.
-                kept = self._positions().keys() >= before.keys()
+                kept = self._read_index().positions.keys() >= before.keys()
                 self._write_index(positions if kept else {})
 
     def _changed(self, tenant: str, after: int) -> tuple[list[str], int]:
@@ -161,7 +161,6 @@ class SessionFiles:
             self._warn_once(tenant, error)
 
     def _warn_once(self, tenant: str, error: errors.Corrupt) -> None:
-        """Say once that something is damaged."""
         if (tenant, error.message) not in self._warned:
             self._warned.add((tenant, error.message))
             _log.warning(
@@ -180,15 +179,9 @@ class SessionFiles:
             self._index, self._index_seal = _parse_index(self._documents.get(INDEX_NAME)), seal
         return self._index
 
-    def _sessions(self) -> dict[str, dict[str, Json]]:
-        return self._read_index().sessions
-
-    def _positions(self) -> dict[str, int]:
-        return self._read_index().positions
-
     def _write_index(self, positions: Mapping[str, int]) -> None:
         """Bring the index up to the files that were written since; other processes' entries stay."""
-        rows = dict(self._sessions())
+        rows = dict(self._read_index().sessions)
         # Made now, in the turn: what was erased since a file was written must not come back here.
         for tenant, session_id in self._unindexed:
             with contextlib.suppress(errors.Corrupt, errors.Erased):
@@ -196,7 +189,7 @@ class SessionFiles:
                 rows.pop(name, None)
                 if state is not None:
                     rows[name] = _index_row(tenant, state)
-        known = {**self._positions(), **positions}
+        known = {**self._read_index().positions, **positions}
         document: dict[str, Json] = {
             "limpet": "sessions", "format": FORMAT_VERSION, "positions": known, "sessions": {**rows},
         }  # fmt: skip
@@ -220,7 +213,6 @@ class SessionFiles:
         self._unindexed[tenant, session_id] = None
 
     def _state(self, tenant: str, session_id: str) -> SessionState | None:
-        """Return a session's state as of now; None if there is no such session any more."""
         with contextlib.suppress(errors.SessionNotFound):
             state = self._engine.states.current(tenant, session_id)
             return None if state is None or state.hidden else state
@@ -284,7 +276,6 @@ class SessionFiles:
 
 
 def _index_row(tenant: str, state: SessionState) -> dict[str, Json]:
-    """Return what the list says of a session."""
     return {
         "tenant": tenant, "id": state.id, "title": state.title or state.preview,
         "status": str(state.status), "messages": state.message_count, "version": state.version,
@@ -297,7 +288,6 @@ COMPLETE_KEY: Final = "recovery"
 
 
 def recovery_id(session_id: str) -> str:
-    """Return the id of the one recovery session of a session."""
     return f"recovery_{hashlib.sha256(session_id.encode(errors='surrogatepass')).hexdigest()[:24]}"
 
 
@@ -310,17 +300,15 @@ class SessionRecovery:
         self._tenant = tenant
         self._files = files
 
-    def has_complete_recovery(self, session_id: str) -> bool:
-        """Whether a damaged session has its recovery session: then no other copy was of use, and none is looked at again."""
+    def complete_recovery(self, session_id: str) -> SessionState | None:
+        """Return the recovery session of a damaged one; None if there is none, or it is not complete."""
         present = self._existing_session(recovery_id(session_id))
-        return present is not None and COMPLETE_KEY in present.metadata
+        return present.state if present is not None and COMPLETE_KEY in present.metadata else None
 
     def replacement(self, state: SessionState) -> SessionState | None:
         """Return the recovery session of one that says that it has one; None if that is gone, or not complete."""
-        if state.metadata.get(RECOVERED_TO_KEY) != recovery_id(state.id):
-            return None
-        present = self._existing_session(recovery_id(state.id))
-        return present.state if present is not None and COMPLETE_KEY in present.metadata else None
+        names_it = state.metadata.get(RECOVERED_TO_KEY) == recovery_id(state.id)
+        return self.complete_recovery(state.id) if names_it else None
 
     def is_sound(self, session_id: str) -> bool:
         """Whether everything of a session can be read. Reads all of it."""
@@ -336,12 +324,10 @@ class SessionRecovery:
             return False
         return True
 
-    def recover(self, session_id: str, error: errors.Corrupt) -> Session:
-        """Return the recovery session of a damaged one, which is begun the first time."""
+    def recover(self, session_id: str, error: errors.Corrupt) -> SessionState:
+        """Begin the recovery session of a damaged one, or go on with it; return it, complete."""
         made = recovery_id(session_id)
         present = self._existing_session(made)
-        if present is not None and COMPLETE_KEY in present.metadata:
-            return present
         document, messages = self._file_content(session_id)
         log = self._salvage(session_id)
         known = {message.id for message in messages}
@@ -357,7 +343,7 @@ class SessionRecovery:
         # It may have ended, or be damaged where its state is made from. Nothing goes on in it then.
         with contextlib.suppress(errors.Corrupt, errors.Refused):
             self._sessions.update_session(session_id, metadata={RECOVERED_TO_KEY: made})
-        return recovered
+        return recovered.state
 
     def _existing_session(self, session_id: str) -> Session | None:
         try:

@@ -41,7 +41,6 @@ AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
 
 
 def policy_request(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.CommandRequest:
-    """A request that settles a session's policy."""
     command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
     return c.CommandRequest(tenant=tenant, command=command)
 
@@ -70,7 +69,6 @@ def trim_policy(
 
 
 def trim_request(tenant: str, state: SessionState, policy: WindowPolicy) -> c.CommandRequest:
-    """A request that cuts a session down to a policy's budget."""
     command = c.TrimSession(session_id=state.id, policy=policy)
     return c.CommandRequest(tenant=tenant, command=command)
 
@@ -290,7 +288,6 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest("stable is True or False.")
 
     def corrected_counter(self, corrections: Sequence[CounterCorrection] = ()) -> CorrectedCounter:
-        """Return the counter at work."""
         counter = self.counter
         if counter is None or isinstance(counter, str):
             counter = counter_of(self.model, counter)
@@ -311,7 +308,6 @@ class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
     stable: bool
 
     def resolve(self, policy: WindowPolicy | None) -> WindowOptions:
-        """Return what that means under a policy."""
         if policy is None:
             if self.budget is None:
                 raise errors.InvalidRequest(
@@ -383,7 +379,6 @@ class RecordedMessages:
         self._chosen = chosen
 
     def count(self) -> int:
-        """Return how many there were."""
         version = self._chosen.version
         found = self._store.read(self._tenant, self._stream, after=version - 1, until=version, limit=1, at=version)
         return found[0].ordinal - self._chosen.began if found else 0
@@ -433,8 +428,6 @@ class RecordedWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _RecordedWindowSearch(SessionEventSearch):
-    """One session's events, looked through for recorded windows."""
-
     def window_at(self, version: int) -> RecordedWindow | None:
         """Return the window that was recorded with this event; None if it holds none."""
         found = self.read(version - 1, version + 1)
@@ -494,7 +487,6 @@ def find_recorded_window(engine: Engine, tenant: str, state: SessionState, versi
 def list_recorded_windows(
     engine: Engine, tenant: str, state: SessionState, limit: int, before: int | None
 ) -> list[RecordedWindow]:
-    """Return recorded windows, newest first."""
     if type(cast("object", limit)) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
         raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
     end = state.version

@@ -58,14 +58,8 @@ class SessionManager(Sessions):
     ) -> None:
         if format != "json":
             raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
-        settings = Settings(
-            tenant=tenant,
-            max_messages_per_session=max_messages_per_session,
-            max_sessions_in_memory=max_sessions_in_memory,
-            auto_save_interval=auto_save_interval,
-            write=write,
-            policy=policy,
-        )
+        options = locals()
+        settings = Settings(**{name: options[name] for name in Settings.__struct_fields__})
         if isinstance(base_path, str):
             _check_folder(base_path)
         folder = urls.resolve_path(base_path)
