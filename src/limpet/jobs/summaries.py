@@ -13,6 +13,7 @@ import msgspec
 
 from limpet import errors
 from limpet.core.values import events as e
+from limpet.core.values.commands import CommandRequest
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.values.validation import Json
 from limpet.jobs import tasks
@@ -122,7 +123,7 @@ class SummaryTask(Task):
             return
         text = self._summarizer(out.messages, out.previous_text)
         try:
-            self._engine.run(out.summary_request(tenant, text))
+            self._engine.run(CommandRequest(tenant=tenant, command=out.summary_command(text)))
         except (errors.SessionEnded, errors.SessionNotFound):
             return
 

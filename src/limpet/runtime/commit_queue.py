@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import islice
 from queue import SimpleQueue
 from typing import Final, Protocol, TypeVar
 
@@ -158,7 +157,7 @@ class CommitPipeline:
         with self._lock:
             first = len(self.taken)
             most = min(limits.COMMIT_BATCH_MAX, max(BATCH_MIN, (len(self._queue) + 1) // 2))
-            tickets = list(islice(self._queue, first, first + most)) if self._has_batch() else []
+            tickets = list(itertools.islice(self._queue, first, first + most)) if self._has_batch() else []
         if any(ticket.settled for ticket in tickets):
             # A leader that was interrupted left them settled: their owners only have to be woken.
             self._stopped = True
@@ -210,16 +209,6 @@ def drop_done(queue: deque[Ticket]) -> None:
     """Remove finished tickets from the head of a queue. The caller holds the queue's lock."""
     while queue and queue[0].done:
         queue.popleft()
-
-
-def in_flight_error(error: errors.Error) -> errors.Unavailable:
-    """Return the error for tickets whose commit was in flight when another one failed."""
-    made = errors.Unavailable(
-        f"a commit that was sent with it failed ({error.message.rstrip('.')}); whether this one took effect is unknown.",
-        hint="Retry with the same key or the same message ids: it has one effect.",
-    )
-    made.__cause__ = error
-    return made
 
 
 LEADER_CHECK_S = 1.0
@@ -623,10 +612,21 @@ def copy_error(error: BaseException) -> errors.Error:
     """Return a copy of an error for one of several callers, so that none sees another's traceback."""
     if isinstance(error, errors.Error):
         made = type(error)(error.message, hint=error.hint, facts=error.facts)
-    else:
-        made = errors.Unavailable(
-            f"the commit was interrupted ({type(error).__name__}); whether it took effect is unknown.",
-            hint="Retry with the same key or the same message ids: it has one effect.",
-        )
+        made.__cause__ = error
+        return made
+    return _unknown_outcome(f"the commit was interrupted ({type(error).__name__}); whether it", error)
+
+
+def in_flight_error(error: errors.Error) -> errors.Unavailable:
+    """Return the error for tickets whose commit was in flight when another one failed."""
+    return _unknown_outcome(
+        f"a commit that was sent with it failed ({error.message.rstrip('.')}); whether this one", error
+    )
+
+
+def _unknown_outcome(what: str, error: BaseException) -> errors.Unavailable:
+    made = errors.Unavailable(
+        f"{what} took effect is unknown.", hint="Retry with the same key or the same message ids: it has one effect."
+    )
     made.__cause__ = error
     return made

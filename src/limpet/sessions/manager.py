@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,7 +20,7 @@ from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
-from limpet.core.values.validation import Json
+from limpet.core.values.validation import Json, checked_int
 from limpet.runtime import event_reader
 from limpet.runtime.commit_queue import Ticket
 from limpet.runtime.engine import Engine
@@ -229,8 +229,7 @@ class SessionService:
     def past_session(self, state: SessionState, version: int) -> PastSession:
         """Return a session as it was at a version; raise NotFound if it was not there."""
         self.engine.check()
-        if type(cast("object", version)) is not int or version < 1:
-            raise errors.InvalidRequest("a version is a whole number from 1 on.")
+        checked_int("a version", version, 1)
         found = event_reader.fold_at_version(self.engine.store, self.engine.states, self.tenant, state, version)
         return PastSession(HandleState(self, found))
 

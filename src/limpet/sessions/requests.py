@@ -6,7 +6,6 @@ Blocking and async verbs share these checks and defaults.
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, cast
@@ -21,7 +20,16 @@ from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.messages import Message, ToolCallResult, checked_id
 from limpet.core.values.session_state import EndReason, OpenCall, ReportedUsage, SessionStatus, WindowPolicy
-from limpet.core.values.validation import EMPTY, Json, freeze_object
+from limpet.core.values.validation import (
+    EMPTY,
+    Json,
+    checked_choice,
+    checked_instance,
+    checked_int,
+    checked_limit,
+    checked_number,
+    freeze_object,
+)
 from limpet.core.windows import recorded_selection
 from limpet.core.windows.window import Window
 from limpet.runtime import message_cache, state_cache
@@ -52,14 +60,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         force_setattr(self, "tenant", checked_id("a tenant's name", self.tenant))
         for name in ("max_messages_per_session", "max_sessions_in_memory"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more.")
-        interval = cast("object", self.auto_save_interval)
-        if not isinstance(interval, (int, float)) or not 0 <= interval < math.inf:
-            raise errors.InvalidRequest("auto_save_interval is a number of seconds; 0 is off.")
-        if self.write not in ("durable", "deferred"):
-            raise errors.InvalidRequest("write is 'durable' or 'deferred'.")
+            checked_int(name, getattr(self, name), 1)
+        checked_number("auto_save_interval", self.auto_save_interval, unit="a number of seconds", hint="0 is off.")
+        checked_choice("write", self.write, ("durable", "deferred"))
         checked_policy(self.policy)
 
 
@@ -67,10 +70,7 @@ def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
     """Return a policy that can be kept to; raise if it is none, or if its counter is not known."""
     if policy is None:
         return None
-    if not isinstance(cast("object", policy), WindowPolicy):
-        raise errors.InvalidRequest(
-            f"a policy is a WindowPolicy, not {type(policy).__name__}.", hint="For example WindowPolicy(budget=8_000)."
-        )
+    checked_instance("a policy", policy, WindowPolicy, hint="For example WindowPolicy(budget=8_000).")
     measure = message_cache.policy_counter(policy, ())
     if measure.counted.overhead >= policy.budget:
         raise errors.InvalidRequest(
@@ -249,10 +249,8 @@ def list_query(
     *, limit: int, offset: int, cursor: str | None, user_id: str | None, status: str | None,
     active_after: When | None, active_before: When | None, metadata: Mapping[str, Json] | None,
 ) -> port.Query:  # fmt: skip
-    if type(limit) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
-        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
-    if type(offset) is not int or not 0 <= offset <= NUMBER_MAX:
-        raise errors.InvalidRequest("offset is a number of rows, 0 or more.")
+    checked_limit(limit)
+    checked_int("offset", offset, 0, NUMBER_MAX, unit="a number of rows")
     if user_id is not None:
         user_id = checked_id("a user's id", user_id)
     if status is not None and status not in (SessionStatus.ACTIVE, SessionStatus.ENDED):
@@ -305,8 +303,7 @@ def moment_us(moment: When | None) -> int | None:
 
 def idle_cutoff_us(now: When | None, clock: Callable[[], int], idle_s: float) -> int:
     """Return the moment before which a session's last activity makes it idle."""
-    if not isinstance(cast("object", idle_s), (int, float)) or not 0 <= idle_s < math.inf:
-        raise errors.InvalidRequest("idle_s is a number of seconds, 0 or more.")
+    checked_number("idle_s", idle_s, unit="a number of seconds")
     moment = moment_us(now)
     idle_us = int(min(idle_s * 1_000_000, NUMBER_MAX))
     return max((clock() if moment is None else moment) - idle_us, -NUMBER_MAX)
@@ -327,31 +324,25 @@ class Page(list[dict[str, Json]]):
 
 def session_page(rows: Sequence[port.Projection], limit: int) -> Page:
     """Return a listing page from its projections, of which there may be one more than asked for."""
-    made = Page(_listed_session(row) for row in rows[:limit])
+    shown = rows[:limit]
+    made = Page(
+        codec.decode_info(row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us).to_dict()
+        for row in shown
+    )
     if len(rows) > limit:
-        last = rows[limit - 1]
-        place = msgspec.json.encode((last.time_us, last.id))
+        place = msgspec.json.encode((shown[-1].time_us, shown[-1].id))
         made.next_cursor = base64.urlsafe_b64encode(place).decode()
     return made
-
-
-def _listed_session(row: port.Projection) -> dict[str, Json]:
-    info = codec.decode_info(row.document, id=row.id, user_id=row.owner or None, active_us=row.time_us)
-    return info.to_dict()
 
 
 def _decode_cursor(cursor: str) -> tuple[int, str]:
     try:
         data = base64.urlsafe_b64decode(cursor.encode())
         time_us, id_ = msgspec.json.decode(data, type=tuple[int, str])
+        if abs(time_us) > NUMBER_MAX:
+            raise ValueError(time_us)
     except (ValueError, AttributeError, msgspec.MsgspecError) as error:
-        raise _invalid_cursor() from error
-    if abs(time_us) > NUMBER_MAX:
-        raise _invalid_cursor()
+        raise errors.InvalidRequest(
+            "that is not a cursor of a listing.", hint="Take it from next_cursor of the page before."
+        ) from error
     return time_us, id_
-
-
-def _invalid_cursor() -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        "that is not a cursor of a listing.", hint="Take it from next_cursor of the page before."
-    )

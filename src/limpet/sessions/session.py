@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Concatenate, NoReturn, ParamSpec, Self, TypeVa
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.commands import CommandRequest
+from limpet.core.values.commands import CommandRequest, SessionCommand, TrimSession, UpdateSession
 from limpet.core.values.context import CompactionLevel
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.messages import Message, MessageCategory
@@ -23,8 +23,8 @@ from limpet.core.windows.window import Window
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
 from limpet.sessions import windows
-from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike
-from limpet.sessions.windows import RecordedWindow, Summarizer, UnsummarizedMessages, WindowArguments
+from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike, checked_policy
+from limpet.sessions.windows import RecordedWindow, Summarizer, UnsummarizedMessages
 
 if TYPE_CHECKING:
     from limpet import tokens
@@ -232,11 +232,11 @@ class HandleState:
 
     def summarize(self, out: UnsummarizedMessages, text: object) -> None:
         """Put a summary in the place of messages: the text that a summariser wrote, or None."""
-        self.execute(out.summary_request(self.service.tenant, text))
+        self.execute(out.summary_command(text))
 
-    def execute(self, request: CommandRequest) -> None:
-        """Execute a request on the session, and move to the state after it."""
-        self.last = self.service.execute(request)
+    def execute(self, command: SessionCommand) -> None:
+        """Execute a command on the session, and move to the state after it."""
+        self.last = self.service.execute(CommandRequest(tenant=self.service.tenant, command=command))
 
 
 class SessionView:
@@ -361,11 +361,10 @@ class ReadableSession(SessionView):
         A `stable` window keeps its beginning for many appends, so that providers can cache it; otherwise
         it is as full as can be. Raises ContextOverflow if what must be there does not fit.
         """
-        wish = WindowArguments(
-            budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
+        return self._read(
+            windows.make_session_window, budget=budget, model=model, counter=counter, tools=tools, reserve=reserve,
             min_compaction=min_compaction, stable=stable,
         )  # fmt: skip
-        return self._read(windows.make_session_window, wish)
 
     def window_of(self, message_id: str) -> Window:
         """Return what the model had seen that said a message, byte for byte, if it was recorded with it.
@@ -444,7 +443,7 @@ class Session(ReadableSession):
 
     def set_policy(self, policy: WindowPolicy | None) -> Self:
         """Have windows made, and shrink, by a policy from here on; None: by what each call says."""
-        self._handle.execute(windows.policy_request(self._handle.service.tenant, self.state, policy))
+        self._handle.execute(UpdateSession(session_id=self.id, policy=checked_policy(policy)))
         return self
 
     def trimmed(
@@ -463,7 +462,7 @@ class Session(ReadableSession):
         """
         policy = windows.trim_policy(self.policy, budget, model, counter, summary)
         handle = copy.copy(self._handle)
-        handle.execute(windows.trim_request(handle.service.tenant, self.state, policy))
+        handle.execute(TrimSession(session_id=self.id, policy=policy))
         return Session(handle)
 
     def summarize(self, summarizer: Summarizer | None = None, *, language: str | None = None) -> Self:

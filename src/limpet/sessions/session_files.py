@@ -328,7 +328,7 @@ class SessionRecovery:
         """Begin the recovery session of a damaged one, or go on with it; return it, complete."""
         made = recovery_id(session_id)
         present = self._existing_session(made)
-        document, messages = self._file_content(session_id)
+        document, messages = (self._files and self._files.read_verified(self._tenant, session_id)) or ({}, [])
         log = self._salvage(session_id)
         known = {message.id for message in messages}
         whole = [*messages, *(message for message in log.messages if message.id not in known)]
@@ -370,10 +370,6 @@ class SessionRecovery:
         fitting = list(repair_messages(messages, lambda _: None))
         for begin in range(0, len(fitting), limits.READ_CHUNK):
             session.add_messages(fitting[begin : begin + limits.READ_CHUNK])
-
-    def _file_content(self, session_id: str) -> tuple[dict[str, Json], list[Message]]:
-        found = self._files.read_verified(self._tenant, session_id) if self._files else None
-        return found or ({}, [])
 
     def _salvage(self, session_id: str) -> _SalvageResult:
         """Return what the log still says of a session's present generation."""

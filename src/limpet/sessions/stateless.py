@@ -160,7 +160,7 @@ class StateManager:
         said = _accept_messages(given)
         if self.count(said) <= self.limit:
             return None
-        first = 1 if said[0].role == "system" and not self._is_summary(said[0]) else 0
+        first = 1 if said[0].role == "system" and not summaries.is_summary(said[0], self._prefix) else 0
         stop, room = len(said), self.limit * limits.NEWEST_TURNS_SHARE
         for group in reversed(messages.group_messages(said)):
             room -= sum(map(self._measure.count, said[group.first : group.last + 1]))
@@ -171,57 +171,46 @@ class StateManager:
         asked = [at for at in range(stop, len(said)) if said[at].role == "user"]
         stop = asked[0] if asked else stop
         chars = int(self.limit * limits.SUMMARY_SHARE) * 2
-        made = _EarlierTurns(given, said, first=first, stop=stop, chars=chars, language=language, prefix=self._prefix)
+        made = _EarlierTurns(given[:stop], said[:first], chars, language, self._prefix)
+        for number, message in enumerate(said[first:stop], first + 1):
+            made.add(number, message)
         return made if made.messages else None
 
-    def _is_summary(self, message: Message) -> bool:
-        return summaries.is_summary(message, self._prefix)
 
+class _EarlierTurns(msgspec.Struct):
+    """The earlier turns of a list, as they were given: what is summarised, and what stays among it."""
 
-class _EarlierTurns:
-    """The earlier turns of a list: what is summarised, and what stays among it."""
+    given: Sequence[MessageLike]
+    prompt: Sequence[Message]
+    chars: int
+    language: str
+    prefix: str | None
+    before: str | None = None
+    messages: list[Message] = []
+    numbers: list[tuple[int, int]] = []
+    stay: list[Message] = []
 
-    def __init__(
-        self,
-        given: Sequence[MessageLike],
-        said: Sequence[Message],
-        *,
-        first: int,
-        stop: int,
-        chars: int,
-        language: str,
-        prefix: str | None,
-    ) -> None:
-        self._given, self._said, self._first, self._stop = given, said, first, stop
-        self._chars, self._language, self._prefix = chars, language, prefix
-        self._stay: list[int] = []
-        out: list[int] = []
-        self.before: str | None = None
-        for at in range(first, stop):
-            message = said[at]
-            if summaries.is_summary(message, prefix):
-                self.before = str(message.content)
-            elif message.category is MessageCategory.CONTEXT or has_high_priority(message.metadata):
-                self._stay.append(at)
-            else:
-                out.append(at)
-        self.messages = [said[at] for at in out]
-        self._numbers = [(at + 1, at + 1) for at in out]
+    def add(self, number: int, message: Message) -> None:
+        if summaries.is_summary(message, self.prefix):
+            self.before = str(message.content)
+        elif message.category is MessageCategory.CONTEXT or has_high_priority(message.metadata):
+            self.stay.append(message)
+        else:
+            self.messages.append(message)
+            self.numbers.append((number, number))
 
     def replaced(self, now: Sequence[MessageLike], text: str | None) -> list[Message]:
         """Return the present list with the summary in place of its messages."""
-        if list(now[: self._stop]) != list(self._given[: self._stop]):
+        stop = len(self.given)
+        if list(now[:stop]) != list(self.given):
             return _accept_messages(now)
         known = Summary(0, 0, self.before, "") if self.before else None
         made = summaries.summarise_messages(
-            self.messages, self._numbers, chars=self._chars, language=self._language, prefix=self._prefix, before=known
+            self.messages, self.numbers, chars=self.chars, language=self.language, prefix=self.prefix, before=known
         )
         if text is not None:
-            words = summaries.with_prefix(text, self._language, self._prefix)
-            made = msgspec.structs.replace(made, text=words)
-        stay = [self._said[at] for at in self._stay]
-        newest = _accept_messages(now[self._stop :])
-        return [*self._said[: self._first], made.message(), *stay, *newest]
+            made = msgspec.structs.replace(made, text=summaries.with_prefix(text, self.language, self.prefix))
+        return [*self.prompt, made.message(), *self.stay, *_accept_messages(now[stop:])]
 
 
 def _accept_messages(messages: Iterable[MessageLike]) -> list[Message]:

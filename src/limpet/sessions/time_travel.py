@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -11,6 +11,7 @@ from limpet.core.rules import session_rules as rules
 from limpet.core.values.frame_state import Frame, TreeState
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SessionState
+from limpet.core.values.validation import checked_instance, checked_int
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import queries
 from limpet.frames.queries import FrameDifference
@@ -115,10 +116,8 @@ class Moment:
     __slots__ = ("_service", "position")
 
     def __init__(self, service: SessionService, position: int) -> None:
-        if type(cast("object", position)) is not int or position < 0:
-            raise errors.InvalidRequest("a position of the log is a whole number, 0 or more.")
         self._service = service
-        self.position = position
+        self.position = checked_int("a position of the log", position)
 
     def session(self, session_id: str) -> PastSession:
         """Return a session as it was; raise SessionNotFound if it was not there, or was deleted since."""
@@ -138,11 +137,7 @@ class Moment:
 
     def diff(self, other: Moment) -> Between:
         """Return what differs from here to another moment of the same log, be it later or earlier."""
-        if not isinstance(cast("object", other), Moment):
-            raise errors.InvalidRequest(
-                f"a moment differs from a Moment, not {type(other).__name__}.",
-                hint="For example lp.events.at(position).",
-            )
+        checked_instance("the other moment", other, Moment, hint="For example lp.events.at(position).")
         return Between(self._service, self.position, other.position)
 
     def __repr__(self) -> str:

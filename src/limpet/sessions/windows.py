@@ -15,7 +15,15 @@ from limpet.core.values.context import CompactionLevel, WindowSelection, has_hig
 from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
 from limpet.core.values.messages import Message, checked_id
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, CounterCorrection, SessionState, Summary, WindowPolicy
-from limpet.core.values.validation import EMPTY, Json, checked_text
+from limpet.core.values.validation import (
+    EMPTY,
+    Json,
+    checked_bool,
+    checked_instance,
+    checked_int,
+    checked_limit,
+    checked_text,
+)
 from limpet.core.windows import recorded_selection, window
 from limpet.core.windows import summary as summaries
 from limpet.core.windows.pack import ConversationMoment
@@ -40,11 +48,6 @@ AsyncSummarizer = Callable[[Sequence[Message], str | None], Awaitable[str]]
 """The same, awaited."""
 
 
-def policy_request(tenant: str, state: SessionState, policy: WindowPolicy | None) -> c.CommandRequest:
-    command = c.UpdateSession(session_id=state.id, policy=checked_policy(policy))
-    return c.CommandRequest(tenant=tenant, command=command)
-
-
 def trim_policy(
     policy: WindowPolicy | None, budget: int | None, model: str | None, counter: str | None, summary: str | None
 ) -> WindowPolicy:
@@ -66,11 +69,6 @@ def trim_policy(
         )
     checked_policy(made)
     return made
-
-
-def trim_request(tenant: str, state: SessionState, policy: WindowPolicy) -> c.CommandRequest:
-    command = c.TrimSession(session_id=state.id, policy=policy)
-    return c.CommandRequest(tenant=tenant, command=command)
 
 
 class UnsummarizedMessages(msgspec.Struct, frozen=True):
@@ -97,8 +95,8 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
         """The text of the summary before, if there is one."""
         return self.previous.text if self.previous else None
 
-    def summary_request(self, tenant: str, text: object) -> c.CommandRequest:
-        """A request that puts a summary in their place: the author's text, or, without an author, sentences of them.
+    def summary_command(self, text: object) -> c.SummarizeSession:
+        """Return the command that puts a summary in their place: the author's text, or, without an author, sentences of them.
 
         Raises SummaryRefused if a text has less of what they say than the session's policy asks for.
         """
@@ -132,14 +130,13 @@ class UnsummarizedMessages(msgspec.Struct, frozen=True):
                 hint="Have it made shorter: it goes into every window.",
                 facts={"tokens": summary.tokens, "tokens_max": most},
             )
-        command = c.SummarizeSession(
+        return c.SummarizeSession(
             session_id=self.state.id,
             generation=self.state.generation,
             after=self.after,
             summary=summary,
             seen=self.state.version,
         )
-        return c.CommandRequest(tenant=tenant, command=command)
 
     @property
     def _budget(self) -> int:
@@ -278,14 +275,11 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise errors.InvalidRequest(
                 "model and counter are both given.", hint="A model has its own counter: give one."
             )
-        if type(cast("object", self.reserve)) is not int or self.reserve < 0:
-            raise errors.InvalidRequest("reserve is a number of tokens, 0 or more.")
-        if not isinstance(cast("object", self.min_compaction), CompactionLevel):
-            raise errors.InvalidRequest(
-                "min_compaction is a CompactionLevel.", hint="For example CompactionLevel.LIGHT."
-            )
-        if type(cast("object", self.stable)) is not bool:
-            raise errors.InvalidRequest("stable is True or False.")
+        checked_int("reserve", self.reserve, unit="a number of tokens")
+        checked_instance(
+            "min_compaction", self.min_compaction, CompactionLevel, hint="For example CompactionLevel.LIGHT."
+        )
+        checked_bool("stable", self.stable)
 
     def corrected_counter(self, corrections: Sequence[CounterCorrection] = ()) -> CorrectedCounter:
         counter = self.counter
@@ -296,46 +290,29 @@ class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
         )  # fmt: skip
 
 
-class WindowArguments(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller said about a window; what is None is as the session's policy has it."""
-
-    budget: int | None
-    model: str | None
-    counter: str | tokens.Counter | None
-    tools: Sequence[Mapping[str, Json]]
-    reserve: int | None
-    min_compaction: CompactionLevel
-    stable: bool
-
-    def resolve(self, policy: WindowPolicy | None) -> WindowOptions:
-        if policy is None:
-            if self.budget is None:
-                raise errors.InvalidRequest(
-                    "a window needs a budget: the session has no policy.",
-                    hint="For example window(8_000), or set_policy(WindowPolicy(budget=8_000)).",
-                )
-            return WindowOptions(
-                budget=self.budget, model=self.model, counter=self.counter, tools=self.tools,
-                reserve=0 if self.reserve is None else self.reserve, min_compaction=self.min_compaction, stable=self.stable,
-            )  # fmt: skip
-        own = self.model is None and self.counter is None
-        return WindowOptions(
-            budget=policy.budget if self.budget is None else self.budget,
-            model=policy.model if own else self.model,
-            counter=policy.counter if own else self.counter,
-            tools=self.tools,
-            reserve=policy.reserve if self.reserve is None else self.reserve,
-            reserve_covers_tools=self.reserve is None,
-            min_compaction=self.min_compaction,
-            stable=self.stable,
-            shares=policy.shares,
-        )
-
-
-def make_session_window(engine: Engine, tenant: str, state: SessionState, wish: WindowArguments) -> Window:
-    """Return the window of a session as it was at a state."""
+def make_session_window(
+    engine: Engine, tenant: str, state: SessionState, *, budget: int | None, model: str | None,
+    counter: str | tokens.Counter | None, tools: Sequence[Mapping[str, Json]], reserve: int | None,
+    min_compaction: CompactionLevel, stable: bool,
+) -> Window:  # fmt: skip
+    """Return the window of a session as it was at a state; what is None is as the session's policy has it."""
     engine.check()
-    asked = wish.resolve(state.policy)
+    policy = state.policy
+    if policy is not None:
+        budget = policy.budget if budget is None else budget
+        if model is None and counter is None:
+            model, counter = policy.model, policy.counter
+    elif budget is None:
+        raise errors.InvalidRequest(
+            "a window needs a budget: the session has no policy.",
+            hint="For example window(8_000), or set_policy(WindowPolicy(budget=8_000)).",
+        )
+    usual = policy.reserve if policy else 0
+    asked = WindowOptions(
+        budget=budget, model=model, counter=counter, tools=tools, reserve=usual if reserve is None else reserve,
+        reserve_covers_tools=policy is not None and reserve is None, min_compaction=min_compaction, stable=stable,
+        shares=policy.shares if policy else EMPTY,
+    )  # fmt: skip
     measure = asked.corrected_counter(state.corrections)
     parts = WindowInput(engine.message_cache.get(tenant, state), state, measure, asked.budget)
     made = window.fit_window(
@@ -458,17 +435,11 @@ class _RecordedWindowSearch(SessionEventSearch):
         return next(before, None), next(after, None)
 
 
-def _checked_event_number(name: str, version: int) -> int:
-    if type(cast("object", version)) is not int or version < 1:
-        raise errors.InvalidRequest(f"{name} is the number of an event: an int, 1 or more.")
-    return version
-
-
 def find_recorded_window(engine: Engine, tenant: str, state: SessionState, version: int) -> RecordedWindow:
     """Return the window that was recorded with an event: its own, or that of a message said with it."""
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
-    if _checked_event_number("version", version) <= state.version:
+    if checked_int("version", version, 1, unit="the number of an event") <= state.version:
         behind = log.window_recorded_for(version)
         found = log.window_at(version) or (log.window_at(behind[0]) if behind else None)
         if found is not None and found.version > log.version_before_creation():
@@ -487,11 +458,10 @@ def find_recorded_window(engine: Engine, tenant: str, state: SessionState, versi
 def list_recorded_windows(
     engine: Engine, tenant: str, state: SessionState, limit: int, before: int | None
 ) -> list[RecordedWindow]:
-    if type(cast("object", limit)) is not int or not 1 <= limit <= limits.PAGE_SIZE_MAX:
-        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.PAGE_SIZE_MAX:,}.")
+    checked_limit(limit)
     end = state.version
     if before is not None:
-        end = min(end, _checked_event_number("before", before) - 1)
+        end = min(end, checked_int("before", before, 1, unit="the number of an event") - 1)
     engine.check()
     log = _RecordedWindowSearch(engine.store, tenant, state)
     made: list[RecordedWindow] = []

@@ -27,7 +27,7 @@ from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.stores import store_copy, urls
-from limpet.stores.port import HasReadableDocuments, ReadableDocuments, Store
+from limpet.stores.port import HasReadableDocuments, Store
 
 if TYPE_CHECKING:
     from limpet.sessions.session_files import SessionFiles
@@ -134,7 +134,7 @@ def open_store(url: str | Path) -> Store:
         )
     if str(url) in (":memory:", "volatile", "memory"):
         raise errors.InvalidRequest(f"{url!s} is no path of a store.", hint="Write volatile: for one in RAM.")
-    if isinstance(url, Path) or _is_path(url):
+    if isinstance(url, Path) or not urls.scheme_of(url):
         if isinstance(url, str):
             urls.check_path(url)
         return _open_files(str(url)) if is_files_store(url) else _open_sqlite(str(url))
@@ -186,10 +186,6 @@ def accept_journal(url: str) -> bool:
     return True
 
 
-def _is_path(url: str) -> bool:
-    return not urls.scheme_of(url)
-
-
 def _local_path(url: str, scheme: str = "sqlite") -> Path:
     if urls.scheme_of(url) != scheme:
         return urls.local_path(url)
@@ -212,11 +208,6 @@ def _not_a_path(url: str, scheme: str, named: str) -> errors.InvalidRequest:
         f"{urls.without_password(url)} names no {kind}: behind {scheme}: comes a path, and no host, ? or #.",
         hint=f"Write {bare}, or {scheme}:///absolute/path, with %3F for a ? and %23 for a #.",
     )
-
-
-def session_documents_of(store: Store) -> ReadableDocuments | None:
-    """Return where a store keeps readable session files; None if it keeps none."""
-    return store.documents if isinstance(store, HasReadableDocuments) else None
 
 
 def sqlite_path(url: str | Path) -> Path | None:
@@ -270,12 +261,11 @@ def open_engine(
 
 def start_session_files(engine: Engine, interval_s: float) -> SessionFiles | None:
     """Return what writes the files of sessions, in intervals too, for a store that has such a folder."""
-    documents = session_documents_of(engine.store)
-    if documents is None:
+    if not isinstance(engine.store, HasReadableDocuments):
         return None
     from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
 
-    files = SessionFiles(engine, documents)
+    files = SessionFiles(engine, engine.store.documents)
     files.start(interval_s)
     return files
 
