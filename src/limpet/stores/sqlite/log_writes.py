@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 TIME_BUCKET_BITS = 20
 """The width of an index bucket of times, as a power of two microseconds. The SQL has the same number."""
 
-BULK_PROJECTIONS_MIN = 8
-"""From this many projections of an append on, new rows are inserted together."""
-
 
 class AppendBatch:
     """Appends of one transaction, and the heads that they lead to.
@@ -52,7 +49,6 @@ class AppendBatch:
         self._careful = careful
         self._events: list[SQLiteRow] = []
         self._claims: list[SQLiteRow] = []
-        self._new_projections: dict[tuple[int, str, str], SQLiteRow] = {}
         self._touched_projections: dict[tuple[int, str, str], SQLiteRow] = {}
         self._blobs: list[SQLiteRow] = []
         self._uses: list[SQLiteRow] = []
@@ -93,9 +89,8 @@ class AppendBatch:
         for write, key in zip(append.writes, keys, strict=True):
             head = self._write(tenant, write, key, head)
         self.heads[tenant] = head
-        many = len(append.projections) >= BULK_PROJECTIONS_MIN and not self._careful
         for projection in append.projections:
-            self._put_projection(tenant, projection, many=many)
+            self._put_projection(tenant, projection)
         if append.drops or append.snapshots or append.key is not None:
             self._write_drops_snapshots_key(tenant, append, begin, head.position)
         if self._careful:
@@ -116,17 +111,14 @@ class AppendBatch:
             if self._careful:
                 raise
             return False
-        if self._new_projections or self._touched_projections:
+        if self._touched_projections:
             changes = self._connection.total_changes
             before = changes()
-            if self._new_projections:
-                executemany(sql["add_projection"], self._new_projections.values())
             executemany(sql["touch_projection"], self._touched_projections.values())
-            if changes() - before != len(self._new_projections) + len(self._touched_projections):
+            if changes() - before != len(self._touched_projections):
                 assert not self._careful, "a careful batch touches only rows that it has put"
                 return False
-        self._events, self._claims, self._new_projections, self._touched_projections = ([], [], {}, {})
-        self._blobs, self._uses = [], []
+        self._events, self._claims, self._blobs, self._uses, self._touched_projections = [], [], [], [], {}
         return True
 
     def _find_taken_claim(self, append: port.Append, keys: list[int]) -> port.ClaimTaken | None:
@@ -226,7 +218,6 @@ class AppendBatch:
         self._change_terms(place, ())
         self._connection.execute(self._sql["drop_projection"], place)
         self._cache.shapes.pop(place, None)
-        self._new_projections.pop(place, None)
         self._touched_projections.pop(place, None)
 
     def _link(self, key: int, version: int) -> bytes:
@@ -248,25 +239,19 @@ class AppendBatch:
         self.flush()
         return len(claims)
 
-    def _put_projection(self, tenant: int, p: port.Projection, *, many: bool = False) -> None:
-        # A row with an unchanged shape is updated without touching an index. Rows of a large append are
-        # usually new, and are inserted together.
+    def _put_projection(self, tenant: int, p: port.Projection) -> None:
+        # A row with an unchanged shape is updated without touching an index.
         place, moment = (tenant, p.kind, p.id), p.time_us >> TIME_BUCKET_BITS
         terms = msgspec.json.encode(p.terms).decode() if p.terms else "[]"
         row = (*place, p.owner, p.status, moment, p.time_us, p.lookup, terms, p.document)
         check = row_checksum(*row)
         shape = (p.owner, p.status, moment, p.lookup, terms)
         before = self._cache.shapes.get(place)
-        if self._new_projections.pop(place, None):
-            before = None
         if before == shape:
             self._touched_projections[place] = (p.time_us, p.document, check, *place, *shape)
             return
         self._touched_projections.pop(place, None)
         self._cache.shapes[place] = shape
-        if before is None and many and not p.terms:
-            self._new_projections[place] = (*row, check)
-            return
         if before is None:
             added = self._connection.execute(self._sql["add_projection"], (*row, check))
             if added.connection.changes():

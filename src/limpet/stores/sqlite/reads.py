@@ -6,6 +6,7 @@ Every function takes the connection it reads over. Row types and checksums are c
 from __future__ import annotations
 
 import functools
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import apsw
@@ -56,15 +57,9 @@ def decode_projection(row: tuple[apsw.SQLiteValue, ...]) -> port.Projection:
             str(terms), bytes(document), bytes(check),
         ) if check == row_checksum(*row[:-1]):  # fmt: skip
             return port.Projection(
-                kind=kind,
-                id=id_,
-                owner=owner,
-                status=status,
-                time_us=time_us,
-                lookup=lookup,
-                terms=msgspec.json.decode(terms, type=tuple[str, ...]),
-                document=document,
-            )
+                kind=kind, id=id_, owner=owner, status=status, time_us=time_us, lookup=lookup,
+                terms=msgspec.json.decode(terms, type=tuple[str, ...]), document=document,
+            )  # fmt: skip
         case _:
             raise errors.Corrupt("a stored projection is not what was written.")
 
@@ -191,35 +186,29 @@ def read_stream(
 def find_version_at(connection: apsw.Connection, key: int, position: int) -> int:
     """Return the version that a stream had when the feed was at a position; 0 if it did not exist."""
     sql = database.statements()
-    begin = low = read_integer(connection, sql["stream_first"], (key,))
-    high = read_integer(connection, sql["stream_version"], (key,)) + 1
+    first = read_integer(connection, sql["stream_first"], (key,))
+    versions = range(first, read_integer(connection, sql["stream_version"], (key,)) + 1)
     most = key >> TENANT_SHIFT << TENANT_SHIFT | min(position, NUMBER_MASK)
-    while low < high:
-        middle = (low + high) // 2
-        if read_integer(connection, sql["event_key"], (key, middle)) > most:
-            high = middle
-        else:
-            low = middle + 1
-    return low - 1 if low > begin else 0
+    event_key = functools.partial(read_integer, connection, sql["event_key"])
+    count = bisect_right(versions, most, key=lambda version: event_key((key, version)))
+    return first + count - 1 if count else 0
 
 
 def find_version_by_ordinal(connection: apsw.Connection, key: int, name: str, ordinal: int, at: int | None) -> int:
     """Return the lowest version of a stream whose event has at least this ordinal; 0 if there is none."""
     sql = database.statements()
     spans = read_path(connection, key, at)
-    low, last = 0, chain.event_count(spans)
-    high = last
-    while low < high:
-        middle = (low + high) // 2
-        place = chain.locate(spans, middle)
+
+    def ordinal_at(index: int) -> int:
+        place = chain.locate(spans, index)
         row = first_row(connection, sql["header_at"], place)
         if row is None:
             raise errors.Corrupt(f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]})
-        if chain.decode_event(decode_event_row(row), name).ordinal >= ordinal:
-            high = middle
-        else:
-            low = middle + 1
-    return chain.locate(spans, low)[1] if low < last else 0
+        return chain.decode_event(decode_event_row(row), name).ordinal
+
+    count = chain.event_count(spans)
+    index = bisect_left(range(count), ordinal, key=ordinal_at)
+    return chain.locate(spans, index)[1] if index < count else 0
 
 
 def find_claim_on_path(connection: apsw.Connection, spans: Sequence[Span], text: str) -> int:
