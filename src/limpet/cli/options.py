@@ -53,7 +53,7 @@ ProviderFormat = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """How to print."""
+    """How to print. Each field of this class and of those that derive from it is an option of its own."""
 
     json: Annotated[Switch, SHARED] = False
     """One JSON document with everything the table shows."""
@@ -61,7 +61,6 @@ class OutputOptions:
     """Nothing on stderr but errors."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class CommonOptions(OutputOptions):
     """Which store, and how to print. The options of a command that opens a store derive from these."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Final, NamedTuple, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -337,3 +337,20 @@ def fit_width(text: str, room: int, cut: str) -> str:
     if text_width(text) <= room:
         return set_cell_size(text, room)
     return set_cell_size(text, room - len(cut)) + cut
+
+
+def compact_json(value: Json) -> str:
+    """Return a value as JSON on one line."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def flat_rows(facts: Mapping[str, Json], whole: Sequence[str] = (), above: str = "") -> Iterator[tuple[str, Json]]:
+    """Yield a document as names and values: nested names are joined by dots; those in `whole` stay one value."""
+    for name, value in facts.items():
+        if isinstance(value, dict) and name not in whole:
+            yield from flat_rows(cast("dict[str, Json]", value), whole, f"{above}{name}.")
+        elif isinstance(value, list):
+            for item in cast("list[Json]", value):
+                yield above + name, item if isinstance(item, str) else compact_json(item)
+        else:
+            yield above + name, compact_json(value) if isinstance(value, dict) else value

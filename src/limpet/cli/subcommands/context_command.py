@@ -446,7 +446,6 @@ def _level_text(window: Window, glyphs: Symbols) -> str:
 DEFAULT_BUDGET = 8_000
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ContextOptions(CommonOptions):
     """Which window, and what is asked about it."""

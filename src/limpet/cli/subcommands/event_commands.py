@@ -128,7 +128,6 @@ EVENTS_SHOWN: Final = 20
 """How many of the last events are shown if nobody says from where on."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TailOptions(CommonOptions):
     """Which events: of a session, of a frame, after a position, how many; and whether to wait for more."""

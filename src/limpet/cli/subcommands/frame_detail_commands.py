@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from limpet.cli import output, target
 from limpet.cli.options import CommonOptions, Positive, ProviderFormat, Reference
 from limpet.cli.output import Cell, Output, OutputMode
 from limpet.cli.subcommands import frame_tree_commands
 from limpet.cli.subcommands.context_command import provider_request
-from limpet.cli.subcommands.session_commands import compact_json
 from limpet.cli.subcommands.suspension_commands import suspension_document
 from limpet.core.rules.frame_rules import pending_work
 from limpet.core.values import ids
@@ -38,7 +37,7 @@ def show_frame(frame: Reference, /, *, common: CommonOptions = CommonOptions()) 
     if surface.mode is OutputMode.JSON:
         surface.print_json(_frame_document(found, tree))
     elif surface.mode is OutputMode.PIPE:
-        for name, value in _flat_rows(_frame_document(found, tree)):
+        for name, value in output.flat_rows(_frame_document(found, tree), ("inputs", "payload", "target")):
             surface.print_row(name, value)
     else:
         facts = _frame_facts(found, tree, surface)
@@ -125,19 +124,6 @@ def tool_document(tool: ToolRun) -> dict[str, Json]:
     }
 
 
-def _flat_rows(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
-    for name, value in facts.items():
-        if isinstance(value, dict) and name not in ("inputs", "payload", "target"):
-            yield from _flat_rows(cast("dict[str, Json]", value), f"{above}{name}.")
-        elif isinstance(value, list):
-            for item in cast("list[Json]", value):
-                yield above + name, item if isinstance(item, str) else compact_json(item)
-        elif isinstance(value, dict):
-            yield above + name, compact_json(cast("Json", value))
-        else:
-            yield above + name, value
-
-
 def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tuple[str, str]]:
     dot, scope = surface.symbols.dot, frame.scope
     of = frame_tree_commands.frame_account(frame, _used_below(frame, tree))
@@ -157,7 +143,7 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
         yield "reserved", f"{amount:,} for {purpose or 'nothing in particular'}"
     yield "limits", f" {dot} ".join(_limit_texts(_limits_in_force(frame, tree), frame))
     if frame.inputs is not None:
-        yield "inputs", compact_json(thaw(frame.inputs))
+        yield "inputs", output.compact_json(thaw(frame.inputs))
     for handle in _ordered_handles(frame):
         kind = f"{handle.handle_type}, {handle.priority.name.lower()}{', pinned' if handle.pinned else ''}"
         size = output.quantity(handle.size, "token")
@@ -182,7 +168,7 @@ def _work_facts(frame: Frame, dot: str) -> Iterator[tuple[str, str]]:
         left = f", {frame_tree_commands.expiry_text(standing, now)}" if status == "waiting" else ""
         yield "suspended", f"{standing.reason} {dot} {standing.suspension_id} {dot} {status}{left}"
         if standing.payload is not None:
-            yield "asks about", compact_json(thaw(standing.payload))
+            yield "asks about", output.compact_json(thaw(standing.payload))
     if frame.resumption is not None:
         told = frame.resumption
         by = f" by {told.by}" if told.by else ""

@@ -229,7 +229,6 @@ def expiry_text(standing: Suspension, now_us: int) -> str:
     return f"expires in {output.duration((standing.expires_us - now_us) / 1e6)}"
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class FrameListOptions(CommonOptions):
     """Which frames; every condition given must hold."""

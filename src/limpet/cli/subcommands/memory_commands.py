@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _MESSAGE_CHARS = 400
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(CommonOptions):
     """Whose messages, under which conditions, how many, and with how much around each."""

@@ -30,7 +30,6 @@ SESSION_COLUMNS = (
 _WIDE_TERMINAL = 100
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SessionListOptions(CommonOptions):
     """Which sessions; every condition given must hold."""
@@ -135,7 +134,6 @@ MESSAGES_SHOWN = 50
 """Messages that a terminal gets when no number is asked for."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SessionShowOptions(CommonOptions):
     """Which of the messages, and how."""
@@ -254,20 +252,15 @@ def _session_document(session: Session, first: int, last: int) -> Json:
 def _content_text(content: Json) -> str:
     if content is None:
         return ""
-    return content if isinstance(content, str) else compact_json(content)
-
-
-def compact_json(value: Json) -> str:
-    """Return a value as JSON on one line."""
-    return json.dumps(value, ensure_ascii=False)
+    return content if isinstance(content, str) else output.compact_json(content)
 
 
 def message_text(message: Message) -> str:
     """Return what a message says and calls, as one text."""
     told = message.to_dict()
     parts = [_content_text(told["content"])]
-    parts += [f"call {c['id']} {c['name']} {compact_json(c.get('args', {}))}" for c in told["tool_calls"]]
-    parts += [f"result {r['tool_call_id']} {compact_json(r['result'])}" for r in told["tool_results"]]
+    parts += [f"call {c['id']} {c['name']} {output.compact_json(c.get('args', {}))}" for c in told["tool_calls"]]
+    parts += [f"result {r['tool_call_id']} {output.compact_json(r['result'])}" for r in told["tool_results"]]
     return " ".join(part for part in parts if part)
 
 
@@ -304,14 +297,14 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
         ),
     ]
     if state.metadata:
-        rows.append(("metadata", compact_json(thaw(state.metadata))))
+        rows.append(("metadata", output.compact_json(thaw(state.metadata))))
     rows += [
         (name.replace("_", " "), str(value))
         for name, value in _session_links(session).items()
         if value and name != "continuation_index"
     ]
     for call in session.pending_calls():
-        rows.append(("waits for", f"{call.name} {compact_json(call.args)} {dot} {call.call_id}"))
+        rows.append(("waits for", f"{call.name} {output.compact_json(call.args)} {dot} {call.call_id}"))
     return [(name, output.escape_line(value)) for name, value in rows if value]
 
 
@@ -322,8 +315,8 @@ def _message_bodies(message: Message, surface: Output) -> Iterator[tuple[str, st
     if told["content"] and not told["tool_results"]:
         yield _content_text(told["content"]), ""
     for call in told["tool_calls"]:
-        yield output.escape_line(f"{glyphs.to} {call['name']} {compact_json(call.get('args', {}))}"), "cyan"
+        yield output.escape_line(f"{glyphs.to} {call['name']} {output.compact_json(call.get('args', {}))}"), "cyan"
     for result in told["tool_results"]:
         value = result["result"]
-        shown = value if isinstance(value, str) else compact_json(value)
+        shown = value if isinstance(value, str) else output.compact_json(value)
         yield f"{glyphs.back} {shown}", "red" if result["is_error"] else "yellow"

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import msgspec
-from cyclopts import Parameter
 
 from limpet import errors, limits
 from limpet.cli import exit_codes, hints, options, output, target
@@ -69,7 +68,7 @@ def show_status(store: StoreArgument = None, /, *, common: CommonOptions = Commo
     if surface.mode is OutputMode.JSON:
         surface.print_json(facts)
     elif surface.mode is OutputMode.PIPE:
-        for name, value in _flat_status(facts):
+        for name, value in output.flat_rows(facts):
             surface.print_row(name, value)
     else:
         surface.print_facts(status_lines(facts, surface.symbols))
@@ -114,17 +113,6 @@ def _reader_lag(lp: Limpet) -> dict[str, Json]:
     queue = lp.memory.queue()
     dead = sum(one.dead for one in queue)
     return {"archive": archive, "memory": lp.memory.behind(), "waiting": len(queue) - dead, "given_up": dead}
-
-
-def _flat_status(facts: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from _flat_status(cast("dict[str, Json]", value), f"{above}{name}.")
-        elif isinstance(value, list):
-            for item in cast("list[Json]", value):
-                yield above + name, item
-        else:
-            yield above + name, value
 
 
 def status_lines(facts: Mapping[str, Json], glyphs: Symbols) -> list[tuple[str, str]]:
@@ -312,7 +300,6 @@ def _print_repair_hints(surface: Output, url: str) -> None:
     surface.note(f"{told[-1]}  (exit {exit_codes.DAMAGE})")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RebuildOptions(CommonOptions):
     """What may be given up."""
@@ -390,7 +377,6 @@ _SESSIONS_SHOWN = 20
 """Sessions that a terminal names for each list."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class RetentionOptions(CommonOptions):
     """For how long, and how."""
@@ -461,7 +447,6 @@ _UNDONE_COUNTS = ("waiting", "dead")
 _LOG_FIELDS = ("task", "tenant", "session", "error", "failures", "tries")
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(OutputOptions):
     """Which work, and how long; for all tenants unless one is named."""

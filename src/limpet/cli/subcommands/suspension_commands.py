@@ -16,14 +16,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, cast
 
-from cyclopts import Parameter
-
 from limpet import errors
 from limpet.cli import exit_codes, hints, output, target
 from limpet.cli.options import CommonOptions, Confirmed, Limit, Reference, Switch
 from limpet.cli.output import Cell, Output, OutputMode
 from limpet.cli.subcommands import frame_tree_commands
-from limpet.cli.subcommands.session_commands import compact_json
 from limpet.core.values import events, ids
 from limpet.core.values.frame_state import FrameStatus, Scope, SuspensionStatus
 from limpet.core.values.validation import thaw
@@ -134,7 +131,7 @@ def show_suspension(suspension: Reference, /, *, common: CommonOptions = CommonO
         surface.print_json(told)
     elif surface.mode is OutputMode.PIPE:
         for name, value in told.items():
-            surface.print_row(name, compact_json(value) if name == "payload" else value)
+            surface.print_row(name, output.compact_json(value) if name == "payload" else value)
     else:
         _print_suspension(surface, told, found, frame)
         if told["status"] == "waiting":
@@ -188,13 +185,12 @@ def payload_lines(found: Suspension) -> list[str]:
     if payload is None:
         return []
     if not isinstance(payload, dict):
-        return [f"  {output.escape_line(compact_json(payload))}"]
+        return [f"  {output.escape_line(output.compact_json(payload))}"]
     told = {output.escape_line(name): value for name, value in cast("dict[str, Json]", payload).items()}
     width = max(map(len, told), default=0)
-    return [f"  {name:<{width}}  {output.escape_line(compact_json(told[name]))}" for name in told]
+    return [f"  {name:<{width}}  {output.escape_line(output.compact_json(told[name]))}" for name in told]
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class DecisionOptions(CommonOptions):
     """Why a suspension is decided so, by whom, and whether to ask."""

@@ -36,7 +36,6 @@ STDOUT: Final = "-"
 CopyTarget = Annotated[str, Parameter(name="TARGET")]
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(CommonOptions):
     """Whose sessions, and where to."""
@@ -128,7 +127,6 @@ _FILE_ERRORS: Final = (
 """What is wrong with a file; whatever else is refused would be so with the next one too."""
 
 
-@Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(CommonOptions):
     """How files are imported."""
