@@ -286,10 +286,14 @@ def _checked_count(name: str, value: object) -> int:
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_open_handles: weakref.WeakSet[StoreHandle] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_at_exit() -> None:
+    # What is still held when the modules are taken down may be collected too late to warn.
+    for handle in list(_open_handles):
+        handle.warn_if_open()
     # A program that ends without closing must not lose what is under way.
     for engine in list(_open_engines):
         with contextlib.suppress(errors.Error):
@@ -310,6 +314,7 @@ class StoreHandle:
     ) -> None:
         self.engine = open_engine(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
         _open_engines.add(self.engine)
+        _open_handles.add(self)
         self._where = _caller_location()
         self._url = url
         # Nothing can be imported any more when a program ends, and what takes a password out needs that.
@@ -349,7 +354,12 @@ class StoreHandle:
                 self._shelf.close()
 
     def __del__(self) -> None:
+        self.warn_if_open()
+
+    def warn_if_open(self) -> None:
+        """Warn, once, if this was not closed."""
         if getattr(self, "_open", False):
+            self._open = False
             warnings.warn(
                 f"{self._shown}, opened at {self._where}, was never closed; use it in a with statement",
                 ResourceWarning,

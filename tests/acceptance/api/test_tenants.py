@@ -136,7 +136,7 @@ def test_expire_leaves_alone_what_is_touched_while_it_runs(lp: Limpet, monkeypat
             lp.sessions.delete_session("deleted")
         return rows
 
-    monkeypatch.setattr(store, "query", late)
+    monkeypatch.setattr(store, "query_projections", late)
     assert lp.sessions.expire(2 * 86_400_000_000) == ["idle"]
     assert lp.sessions.get_session("touched").status == "active"
     assert lp.sessions.get_session("idle").status == "ended"

@@ -98,12 +98,12 @@ def test_a_tenant_does_not_wait_for_the_engine_of_another(path: Path):
 
 
 def test_a_store_with_something_left_to_tell_is_not_written_anew_each_time(path: Path, monkeypatch: pytest.MonkeyPatch):
-    from limpet.stores.sqlite import maintenance
+    from limpet.stores.sqlite import event_erasure
 
     taught(path, Scribe())
     with limpet.connect(path) as lp, pytest.raises(errors.Unavailable):
         lp.admin.erase(user_id="ada")
     rewritten: list[object] = []
-    monkeypatch.setattr(maintenance, "rewrite_file", lambda *given: rewritten.append(given))
+    monkeypatch.setattr(event_erasure, "rewrite_file", lambda *given: rewritten.append(given))
     limpet.connect(path).close()
     assert not rewritten

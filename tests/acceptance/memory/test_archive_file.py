@@ -80,7 +80,7 @@ def test_a_damaged_file_is_made_again_and_that_is_told(tmp_path: Path, where: st
         shelf: Any = lp._opened.index_store()
         shelf._readers.renew()
     assert positions(lp, "common") == before
-    assert any("made anew" in note for note in lp.archive.task.notes)
+    assert any("was damaged and is rebuilt" in note for note in lp.archive.task.notes)
     fill(lp, "b", "ada", 3, "walrus")
     assert len(positions(lp, "common")) == 93
     lp.close()
