@@ -36,12 +36,7 @@ from limpet.stores.files.journal import lost_journal_error, segment_file_name
 from limpet.stores.port import ReadableDocuments
 from limpet.stores.sqlite import database
 from limpet.stores.sqlite.shared_file import store_files
-from limpet.stores.sqlite.shared_file.store_files import (
-    NETWORK_FILE_SYSTEMS,
-    StoreFiles,
-    open_regular_file,
-    read_regular_file,
-)
+from limpet.stores.sqlite.shared_file.store_files import StoreFiles, open_regular_file, read_regular_file
 
 LOCK_NAME: Final = ".lock"
 INDEX_NAME: Final = "state.db"
@@ -111,13 +106,7 @@ class StoreFolder:
 
     def prepare(self) -> None:
         """Create the folders and the files for git; raise UnsafeStore, InvalidRequest or Corrupt where a store can't be."""
-        kind = self._files.file_system_type(self.root)
-        if kind in NETWORK_FILE_SYSTEMS:
-            raise errors.UnsafeStore(
-                f"{self.root} lies on a network file system ({kind}), whose locks do not hold.",
-                hint="Use a local disk, or a server database.",
-                facts={"filesystem": kind},
-            )
+        database.check_file_system(self._files, self.root, self.root)
         self._check_not_occupied()
         for folder in (self.root, self.journal, self.blobs, self.sessions, self.index):
             self._make_folder(folder)

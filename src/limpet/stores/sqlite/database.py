@@ -115,7 +115,12 @@ def check_location(files: StoreFiles, path: Path) -> None:
             f"{path} has another name (a hard link), and writers under the two would not see each other.",
             hint="Remove the other link, or copy the store with `limpet backup`.",
         )
-    kind = files.file_system_type(path.parent)
+    check_file_system(files, path, path.parent)
+
+
+def check_file_system(files: StoreFiles, path: Path, folder: Path) -> None:
+    """Raise UnsafeStore for a store at `path` if its folder lies on a network file system."""
+    kind = files.file_system_type(folder)
     if kind in NETWORK_FILE_SYSTEMS:
         raise errors.UnsafeStore(
             f"{path} lies on a network file system ({kind}), whose locks do not hold.",
