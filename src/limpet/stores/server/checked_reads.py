@@ -122,14 +122,6 @@ def continues_after(driver: Driver, tenant: str, position: int) -> bool:
     return bool(driver.feed(tenant, after=position, limit=1)) and (driver.head(tenant).position == position)
 
 
-def missing_head_error(tenant: str) -> errors.Corrupt:
-    return errors.Corrupt(
-        f"tenant {tenant!r} has events, but the record of how many is lost.",
-        hint="Put the server's data back from a backup; what is readable can be exported: `limpet export`.",
-        facts={"tenant": tenant},
-    )
-
-
 def find_stream(driver: Driver, tenant: str, stream: str | int) -> StreamRow | None:
     """Return a stream by name or number, checked; None if it does not exist."""
     row = driver.stream(tenant, stream)

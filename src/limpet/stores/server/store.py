@@ -266,7 +266,11 @@ class ServerStore:
     def head(self, tenant: str) -> int:
         position = self._feed_head(tenant).position
         if not position and checked_reads.continues_after(self._driver, tenant, 0):
-            raise checked_reads.missing_head_error(tenant)
+            raise errors.Corrupt(
+                f"tenant {tenant!r} has events, but the record of how many is lost.",
+                hint="Put the server's data back from a backup; what is readable can be exported: `limpet export`.",
+                facts={"tenant": tenant},
+            )
         return position
 
     def _feed_head(self, tenant: str) -> FeedHead:

@@ -51,7 +51,14 @@ class LossDetector:
                 if self._heads.get(tenant) is before:
                     self._heads[tenant] = head
                     self._losses[tenant] = self._losses.get(tenant, 0) + 1
-                    raise events_lost_error(tenant, before, head)
+                    raise errors.EventsLost(
+                        f"acknowledged events are gone: the log had {before.position:,}, and what the server has now"
+                        f" ({head.position:,}) does not go on from there.",
+                        hint="The server has lost the end of its log: it crashed without a sync, another took over, or an older"
+                        " copy was put back. If a fuller copy is left, bring that back before anything is written. Otherwise"
+                        " just go on: from now on what the server has counts.",
+                        facts={"tenant": tenant, "acknowledged": before.position, "there": head.position},
+                    )
 
     def record(self, tenant: str, head: FeedHead) -> None:
         """Remember a head that the server has acknowledged or shown."""
@@ -77,17 +84,6 @@ class LossDetector:
             return True
         rows = self._driver.feed(tenant, after=before.position - 1, limit=1)
         return bool(rows) and rows[0].event.link == before.link
-
-
-def events_lost_error(tenant: str, before: FeedHead, head: FeedHead) -> errors.EventsLost:
-    return errors.EventsLost(
-        f"acknowledged events are gone: the log had {before.position:,}, and what the server has now"
-        f" ({head.position:,}) does not go on from there.",
-        hint="The server has lost the end of its log: it crashed without a sync, another took over, or an older copy"
-        " was put back. If a fuller copy is left, bring that back before anything is written. Otherwise just go on:"
-        " from now on what the server has counts.",
-        facts={"tenant": tenant, "acknowledged": before.position, "there": head.position},
-    )
 
 
 TENANTS_MAX = 1_000

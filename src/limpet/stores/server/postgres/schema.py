@@ -122,7 +122,12 @@ def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
     """Return the schema's version, 0 if there is none; raise NewerStore for one that is not known here."""
     if not _fetch_row(connection, "is_there")[0]:
         if _fetch_row(connection, "hidden", schema=place.schema)[0]:
-            raise _hidden_schema_error(connection, place)
+            user = _fetch_row(connection, "user")[0]
+            raise errors.UnsafeStore(
+                f"{place.shown} has a schema {place.schema}, and {user} may not look into it.",
+                hint=f"If it is a store, let its owner or an administrator run: GRANT {place.role} TO {user}",
+                facts={"schema": place.schema, "role": place.role},
+            )
         if _fetch_row(connection, "is_used")[0]:
             raise errors.NotAStore(
                 f"the schema {place.schema} of {place.shown} is in the way: it holds something else.",
@@ -146,15 +151,6 @@ def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
             facts={"schema": found, "known": len(MIGRATIONS)},
         )
     return found
-
-
-def _hidden_schema_error(connection: PostgresConnection, place: PostgresDsn) -> errors.UnsafeStore:
-    user = _fetch_row(connection, "user")[0]
-    return errors.UnsafeStore(
-        f"{place.shown} has a schema {place.schema}, and {user} may not look into it.",
-        hint=f"If it is a store, let its owner or an administrator run: GRANT {place.role} TO {user}",
-        facts={"schema": place.schema, "role": place.role},
-    )
 
 
 def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, str]) -> None:
