@@ -1,4 +1,4 @@
-"""The example that sends requests to the providers' clients is accepted by two strict type checkers.
+"""Programs that send requests to the providers' clients, or await verbs, are judged by two strict type checkers.
 
 The checkers read the clients' own parameter types, so a rendered request that a client would not take is an
 error here.
@@ -25,12 +25,29 @@ def ask(window: Window) -> object:
     return OpenAI().responses.create(model="gpt-5-mini", input=window.to_openai())
 """
 
+AWAITED_CALLS = """
+from limpet import AsyncLimpet, AsyncSession, Frame, Scope, Window
+
+async def use(lp: AsyncLimpet) -> tuple[AsyncSession, AsyncSession | None, Window, Frame]:
+    session = await lp.sessions.create_session("s", user_id="ada")
+    loaded = await lp.sessions.load_session("s")
+    window = await session.window(1_000)
+    return session, loaded, window, await lp.index.push_frame(Scope("actor"), goal="goal", budget=10)
+"""
+WRONG_AWAITED_CALL = """
+from limpet import AsyncLimpet
+
+async def use(lp: AsyncLimpet) -> None:
+    await lp.sessions.create_session(user=3)
+"""
+
 
 @pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
 def test_clients_take_their_own_request_and_no_other(tmp_path: Path, checker: str):
     pytest.importorskip(checker)
-    wrong = tmp_path / "wrong.py"
-    wrong.write_text(WRONG_CALL)
+    programs = {"wrong.py": WRONG_CALL, "wrong_awaited.py": WRONG_AWAITED_CALL, "awaited.py": AWAITED_CALLS}
+    for name, program in programs.items():
+        (tmp_path / name).write_text(program)
     settings = tmp_path / "pyrightconfig.json"
     settings.write_text(json.dumps({"typeCheckingMode": "strict", "extraPaths": [str(ROOT / "src")]}))
     options = {
@@ -38,7 +55,7 @@ def test_clients_take_their_own_request_and_no_other(tmp_path: Path, checker: st
         "basedpyright": ["--project", str(settings), "--pythonpath", sys.executable],
     }
     done = subprocess.run(
-        [sys.executable, "-m", checker, *options[checker], str(PROGRAM), str(wrong)],
+        [sys.executable, "-m", checker, *options[checker], str(PROGRAM), *programs],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "MYPYPATH": str(ROOT / "src")},
         capture_output=True,
@@ -47,5 +64,5 @@ def test_clients_take_their_own_request_and_no_other(tmp_path: Path, checker: st
         timeout=600,
     )
     refused = [line for line in done.stdout.splitlines() if re.search(r":\d+.* error: ", line)]
-    assert refused, done.stdout + done.stderr
-    assert all("wrong.py:" in line for line in refused), done.stdout
+    refusing = {Path(line.strip().partition(":")[0]).name for line in refused}
+    assert refusing == {"wrong.py", "wrong_awaited.py"}, done.stdout + done.stderr

@@ -29,8 +29,8 @@ from limpet.runtime.commit_queue import (
     copy_error,
     in_flight_error,
 )
-from limpet.runtime.message_cache import MessageCache, PolicyApplier
-from limpet.runtime.planner import CommandPlan, NeedsCommit, Planner
+from limpet.runtime.message_cache import MessageCache, NeedsCommit, PolicyApplier
+from limpet.runtime.planner import CommandPlan, Planner
 from limpet.runtime.state_cache import FrameTreeCache, SessionStateCache, decode_tree_event, messages_of, session_stream
 from limpet.stores import port
 
@@ -209,10 +209,7 @@ class Engine:
         self.trees.write_lock_acquired(alone=alone)
 
     def _forget_keys(self, batch: Sequence[Ticket]) -> None:
-        for ticket in batch:
-            if ticket.request.key is not None:
-                break
-        else:
+        if all(ticket.request.key is None for ticket in batch):
             return
         now = self.now_us()
         if now - self._forgot_us > FORGET_KEYS_EVERY_US:

@@ -72,10 +72,7 @@ class SessionEventSearch:
         return near, event
 
     def version_before_creation(self) -> int:
-        """Return the version before the session was created: older events belong to a deleted session.
-
-        A reset begins a generation too, but deletes nothing.
-        """
+        """Return the version before the session was created. A reset begins a generation too, but deletes nothing."""
         if not self.state.generation:
             return self.state.began - 1
         created = self.versions_of_kind(SessionCreatedEvent.kind, 0, self.state.began, newest=True)

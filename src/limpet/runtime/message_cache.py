@@ -584,8 +584,8 @@ def _split_gap(first: int, last: int, each: float, told: WindowSummary | None) -
 replace = msgspec.structs.replace
 
 
-class CutNeedsCommit(Exception):
-    """A cut is due of messages that are decided but not in the log yet."""
+class NeedsCommit(Exception):
+    """The request needs events that are planned but not committed: decide it in the next round."""
 
 
 def policy_counter(policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]) -> CorrectedCounter:
@@ -607,10 +607,7 @@ class PolicyApplier:
         self._message_cache = tails
 
     def apply(self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool) -> SessionWrite:
-        """Return what is written, counted by the session's policy, and with the cut that is due.
-
-        Raises NotYet if that takes messages of which there are only drafts.
-        """
+        """Return what is written, with the cut that is due; raise NeedsCommit if drafts are in the way."""
         policy, fresh = _policy_after(state, writing.events)
         adds = any(isinstance(fact, e.MessageAddedEvent) for fact in writing.events)
         anew = _sets_policy(writing.events)
@@ -625,7 +622,7 @@ class PolicyApplier:
         if not due or policy.shares:
             return SessionWrite(writing.session_id, events)
         if drafted:
-            raise CutNeedsCommit
+            raise NeedsCommit
         cut, summary = self._cut(tenant, None if fresh else state, made, policy)
         was = made.after.cut or Cut(1)
         if not anew and (cut.first, cut.stubs) == (was.first, was.stubs):

@@ -25,7 +25,7 @@ from limpet.core.values.messages import Message
 from limpet.core.values.session_state import EndReason, SessionState, SessionStatus
 from limpet.runtime import event_reader
 from limpet.runtime.frame_planner import FramePlan, FramePlanner
-from limpet.runtime.message_cache import CutNeedsCommit, PolicyApplier
+from limpet.runtime.message_cache import NeedsCommit, PolicyApplier
 from limpet.runtime.state_cache import (
     SESSION_KIND,
     FrameTreeCache,
@@ -75,10 +75,6 @@ def _is_position_erased(store: port.Store, tenant: str, position: int) -> bool:
     found = store.feed(tenant, after=position - 1, limit=1)
     there = found[0] if found and found[0].position == position else None
     return there is not None and (there.erased or there.payload is None)
-
-
-class NeedsCommit(Exception):
-    """The request needs events that are planned but not committed: decide it in the next round."""
 
 
 class CommandPlan(msgspec.Struct, frozen=True, gc=False):
@@ -224,11 +220,12 @@ class Planner:
 
     def _with_policy(self, tenant: str, writing: session_rules.SessionWrite) -> session_rules.SessionWrite:
         state = self.state(tenant, writing.session_id)
-        drafted = (tenant, writing.session_id) in self._drafts
-        try:
-            return self._policies.apply(tenant, state, writing, drafted=drafted)
-        except CutNeedsCommit:
-            raise NeedsCommit from None
+        return self._policies.apply(tenant, state, writing, drafted=(tenant, writing.session_id) in self._drafts)
+
+    def _refuse_draft(self, tenant: str, state: SessionState) -> None:
+        """Raise NeedsCommit if a session has planned events: what a command needs is read from the log."""
+        if (tenant, state.id) in self._drafts:
+            raise NeedsCommit
 
     def _with_source_state(
         self, tenant: str, state: SessionState, command: event_reader.ForkOrRewind
@@ -236,21 +233,16 @@ class Planner:
         if isinstance(command, commands.ForkSession) and self.state(tenant, command.fork_id) is not None:
             # A fork begins a stream, and the stream of a deleted session can't be begun again.
             raise session_rules.duplicate_session_error(command.fork_id)
-        if (tenant, state.id) in self._drafts:
-            raise NeedsCommit
+        self._refuse_draft(tenant, state)
         return event_reader.with_source_state(self._store, self._states, tenant, state, command)
 
     def _with_cut(self, tenant: str, state: SessionState, command: commands.TrimSession) -> commands.TrimSession:
-        if (tenant, state.id) in self._drafts:
-            raise NeedsCommit
+        self._refuse_draft(tenant, state)
         cut, summary = self._policies.trim(tenant, state, command.policy)
         return msgspec.structs.replace(command, cut=cut, summary=summary)
 
     def command_hash(self, request: commands.CommandRequest) -> bytes:
-        """Return the hash by which a repetition of a command is recognised.
-
-        It is the same for every session of a conversation that a caller may name.
-        """
+        """Return the hash by which a repeated command is known; the same for every session of a conversation."""
         command = request.command
         if isinstance(command, FrameCommandBase):
             return codec.digest(codec.frame_command_bytes(command))
@@ -291,10 +283,7 @@ class Planner:
         return None
 
     def recent_chain(self, tenant: str, session_id: str) -> tuple[SessionState, ...]:
-        """Return the sessions in which a repeated message is recognised: the named one and the last two.
-
-        The last one is the end of the chain.
-        """
+        """Return the sessions in which a repeated message is known: the named one and the last two of its chain."""
         named = session_rules.existing_state(self.state(tenant, session_id), session_id)
         if not named.continuations and named.continued_from is None:
             return (named,)
@@ -333,8 +322,7 @@ class Planner:
         adding: commands.AddMessages | None = None,
     ) -> commands.ContinueSession:
         """Return the command that continues a conversation in a new session, with the messages carried over."""
-        if (tenant, state.id) in self._drafts:
-            raise NeedsCommit
+        self._refuse_draft(tenant, state)
         stream = session_stream(state.id)
         singles = [self._read_event(tenant, stream, version) for version in carry.singles]
         standing = messages_of(self._store, tenant, singles)

@@ -643,10 +643,7 @@ def iter_rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[por
 
 
 def rebuild_store(store: port.Store, tell: Callable[[int], None] = lambda _: None) -> port.Rebuilt:
-    """Have a store derive everything again; return what was made. `tell` gets the number of processed events.
-
-    Raises Corrupt, and changes nothing, if the log is damaged.
-    """
+    """Have a store derive everything again; raise Corrupt, and change nothing, if the log is damaged."""
     made = port.Rebuilt()
     try:
         with closing(store.rebuild(derive_stream)) as steps:

@@ -246,7 +246,7 @@ class SessionService:
 
     def continuation_of(self, state: SessionState) -> SessionState | None:
         """Return the newest session that continues another; None if none does."""
-        found = (self.find(session_id) for session_id in reversed(state.continuations))
+        found = map(self.find, reversed(state.continuations))
         return next((part for part in found if session_rules.is_continuation_of(part, state)), None)
 
     def is_full(self, state: SessionState) -> bool:
@@ -267,10 +267,7 @@ class SessionService:
         return None if state is None else Session(HandleState(self, state, recovers=True))
 
     def recover(self, session_id: str, damage: errors.Corrupt) -> SessionState:
-        """Recover a session in which damage was found; return its state, or that of its recovery session.
-
-        Raises the damage if it lies elsewhere, or if events are lost at the end of the log.
-        """
+        """Return the state of a mended session or of its recovery session; raise the damage if it lies elsewhere."""
         if isinstance(damage, errors.EventsLost):
             raise damage
         recovery = self._recovery()

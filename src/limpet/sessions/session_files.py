@@ -103,9 +103,8 @@ class SessionFiles:
     def write_after_save(self, tenant: str, session_id: str) -> None:
         """Write a session's file, unless it is long and little is new."""
         with self._mutex:
-            state = self._engine.states.current(tenant, session_id)
-            name = self._name(tenant, session_id)
-            count = 0 if state is None or state.hidden else state.message_count
+            name, state = self._name(tenant, session_id), self._state(tenant, session_id)
+            count = state.message_count if state else 0
             little = count > SMALL_COUNT and count - self._written_counts.get(name, 0) < count // 8
             if little and self._documents.exists(name):
                 return
@@ -122,8 +121,7 @@ class SessionFiles:
             before = self._read_index().positions
             for tenant in store.tenants():
                 after = before.get(tenant, 0)
-                after = after if after <= store.head(tenant) else 0
-                found, positions[tenant] = self._changed(tenant, after)
+                found, positions[tenant] = self._changed(tenant, after if after <= store.head(tenant) else 0)
                 changed += [(tenant, session_id) for session_id in found]
             # Each in a turn of its own: others do not wait for as many files as there may be.
             for tenant, session_id in dict.fromkeys((*self._damaged, *changed)):
@@ -163,11 +161,8 @@ class SessionFiles:
     def _warn_once(self, tenant: str, error: errors.Corrupt) -> None:
         if (tenant, error.message) not in self._warned:
             self._warned.add((tenant, error.message))
-            _log.warning(
-                "%s The files of sessions of tenant %r that rest on it are not written, the others are.",
-                error.message,
-                tenant,
-            )
+            told = "%s The files of sessions of tenant %r that rest on it are not written, the others are."
+            _log.warning(told, error.message, tenant)
 
     def _name(self, tenant: str, session_id: str) -> str:
         return self._documents.safe_name(session_id, "" if tenant == DEFAULT_TENANT else tenant)
@@ -194,10 +189,8 @@ class SessionFiles:
             "limpet": "sessions", "format": FORMAT_VERSION, "positions": known, "sessions": {**rows},
         }  # fmt: skip
         self._documents.put(INDEX_NAME, document)
-        self._index, self._index_seal = (
-            _FileIndex(positions=known, sessions=rows),
-            self._documents.checksum(INDEX_NAME),
-        )
+        self._index = _FileIndex(positions=known, sessions=rows)
+        self._index_seal = self._documents.checksum(INDEX_NAME)
         self._unindexed = {}
 
     def _write(self, tenant: str, session_id: str) -> None:
@@ -244,13 +237,11 @@ class SessionFiles:
         document = self._documents.get(self._name(tenant, session_id))
         if document is None or (document.get("tenant"), document.get("id")) != (tenant, session_id):
             return None
-        if not self._is_of_log(tenant, document):
-            return None
-        try:
-            said = msgspec.convert(document.get("messages", []), list[dict[str, Any]])
-            return document, [Message.from_dict(each) for each in said]
-        except (errors.Error, msgspec.ValidationError):
-            return None
+        if self._is_of_log(tenant, document):
+            with contextlib.suppress(errors.Error, msgspec.ValidationError):
+                said = msgspec.convert(document.get("messages", []), list[dict[str, Any]])
+                return document, [Message.from_dict(each) for each in said]
+        return None
 
     def _is_of_log(self, tenant: str, document: Mapping[str, Json]) -> bool:
         """Whether a document is not of another log: at its version this one has its link, or can't be read there."""
@@ -311,18 +302,16 @@ class SessionRecovery:
         return self.complete_recovery(state.id) if names_it else None
 
     def is_sound(self, session_id: str) -> bool:
-        """Whether everything of a session can be read. Reads all of it."""
+        """Return whether everything of a session can be read. Reads all of it."""
         return not self._salvage(session_id).damaged
 
     def rebuild_from_copy(self) -> bool:
         """Make everything again from the other copy of the log, if there is one that is whole."""
-        if self._files is None:
-            return False
-        try:
-            state_cache.rebuild_store(self._engine.store)
-        except errors.Corrupt:
-            return False
-        return True
+        if self._files is not None:
+            with contextlib.suppress(errors.Corrupt):
+                state_cache.rebuild_store(self._engine.store)
+                return True
+        return False
 
     def recover(self, session_id: str, error: errors.Corrupt) -> SessionState:
         """Begin the recovery session of a damaged one, or go on with it; return it, complete."""
@@ -394,10 +383,7 @@ class SessionRecovery:
 
 
 class _SalvageResult(msgspec.Struct):
-    """What those events of a session say that can be read: messages and title, and how many others there are.
-
-    Of one that was erased there are at most words that stand in for it: that is no damage.
-    """
+    """What can be read of a session: messages and title, and how many events are damaged, or erased."""
 
     messages: list[Message] = []
     title: str | None = None

@@ -145,10 +145,7 @@ class StateManager:
     async def summarize_async(
         self, messages: Sequence[MessageLike], summarizer: AsyncSummarizer, *, language: str | None = None
     ) -> list[Message]:
-        """The same with an async summariser. Messages may be added to the list meanwhile; they are kept.
-
-        If the summarised messages changed meanwhile, the summary is dropped.
-        """
+        """The same, async. Messages may be added meanwhile; if summarised ones changed, the summary is dropped."""
         language = checked_summary_language(summarizer, language)
         early = self._earlier_turns(list(messages), language)
         if early is None:

@@ -38,10 +38,7 @@ def _past_session(service: SessionService, session_id: str, position: int) -> Pa
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """Messages by which a conversation differs at two moments, in order.
-
-    `removed` are those of the first that the second has no more, `added` those that only the second has.
-    """
+    """Messages that only the first of two moments has (`removed`), or only the second (`added`), in order."""
 
     removed: tuple[Message, ...]
     added: tuple[Message, ...]

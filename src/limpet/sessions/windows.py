@@ -242,10 +242,7 @@ def _is_counter(value: object) -> bool:
 
 
 class WindowOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a caller wants a window to be: `reserve` and `tools` are taken off its budget.
-
-    `within`: the reserve is for the tools too.
-    """
+    """What a window is to be. `reserve_covers_tools`: the reserve is for the tools too, which otherwise come on top."""
 
     budget: int
     model: str | None = None

@@ -76,10 +76,7 @@ class Limpet:
         return self._background.worker(None if every_tenant else (self._tenant,))
 
     def close(self) -> None:
-        """Wait for deferred writes, give the worker of `worker=True` its last seconds, then close.
-
-        Closing twice is fine.
-        """
+        """Wait for deferred writes, give the worker of `worker=True` its last seconds, then close; twice is fine."""
         with contextlib.ExitStack() as closing:
             closing.callback(self._opened.close)
             closing.callback(self._background.close)

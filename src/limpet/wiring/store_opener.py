@@ -333,18 +333,12 @@ class StoreHandle:
             return self._shelf
 
     def start_files(self, interval_s: float) -> SessionFiles | None:
-        """Return what writes the files of sessions, for a store that has such a folder; closed with the rest.
-
-        None for who only looks.
-        """
+        """Return what writes the files of sessions; None for a store without such a folder, and for a reader."""
         self._files = None if self._reading_only else start_session_files(self.engine, interval_s)
         return self._files
 
     def close(self) -> None:
-        """Close the engine, and the shelf if there is one; raise what kept the files of sessions from being written.
-
-        Closing twice is fine.
-        """
+        """Close the engine and the index store; raise what kept files of sessions from being written. Twice is fine."""
         self._open = False
         files, self._files = self._files, None
         try:
