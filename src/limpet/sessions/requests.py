@@ -135,7 +135,9 @@ class SessionRequests:
             not isinstance(cast("object", values), Iterable) or isinstance(values, (str, Mapping))
         ):
             raise errors.InvalidRequest("messages come in a list.", hint="For one, use add_message.")
-        made = tuple(map(intake.accept, values))
+        made = tuple(
+            [v if type(v) is Message and v.openai is v.anthropic is None else intake.accept(v) for v in values]
+        )
         if len(made) > limits.BATCH_MESSAGES_MAX:
             raise errors.TooLarge(
                 f"{len(made):,} messages at once; at most {limits.BATCH_MESSAGES_MAX:,} are taken.",

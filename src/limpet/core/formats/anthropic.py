@@ -124,7 +124,7 @@ def to_anthropic(messages: Sequence[Message]) -> AnthropicRequest:
     neighbours of the same role become one message, results first. Blank text is left out. If the user does not begin, a
     user message OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
     """
-    leading, rest = content_parts.split_system_messages(messages)
+    texts, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.ANTHROPIC_CALL_ID_MAX, once=True)
     turns: list[Block] = []
     for step in content_parts.answered_messages(rest):
@@ -135,7 +135,6 @@ def to_anthropic(messages: Sequence[Message]) -> AnthropicRequest:
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "content": content_parts.OPENING_USER_TEXT})
     _strip_final_answer(turns)
-    texts = [text for one in leading if (text := content_parts.system_text(one))]
     system: list[TextBlockParam] = [{"type": "text", "text": text} for text in texts]
     request = AnthropicRequest(messages=cast("list[MessageParam]", turns))
     return {"system": system, **request} if system else request

@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
@@ -335,12 +335,10 @@ class AnsweredMessage(NamedTuple):
         ]
 
 
-def split_system_messages(messages: Sequence[Message]) -> tuple[list[Message], list[Message]]:
-    """Return the system messages that a window begins with, and the rest."""
-    count = 0
-    while count < len(messages) and messages[count].role == "system":
-        count += 1
-    return list(messages[:count]), list(messages[count:])
+def split_system_messages(messages: Sequence[Message]) -> tuple[list[str], Sequence[Message]]:
+    """Return the texts of the system messages that a window begins with, without blank ones, and the rest."""
+    count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
+    return [text for message in messages[:count] if (text := system_text(message))], messages[count:]
 
 
 def answered_messages(messages: Sequence[Message]) -> Iterator[AnsweredMessage]:
@@ -430,6 +428,18 @@ def system_as_user_parts(message: Message) -> list[ContentPart]:
     """Return a system message in mid-conversation as a user's words, for providers without such a role."""
     text = system_text(message)
     return [ContentPart(kind="text", text=f"<system>\n{text}\n</system>")] if text else []
+
+
+def text_with_media_below(parts: Sequence[ContentPart], kinds: Collection[str], below: list[ContentPart]) -> str:
+    """Return a result as text; media of these kinds are mentioned in it, and added to `below`."""
+    texts: list[str] = []
+    for part in without_private(parts):
+        if part.kind in kinds and not part.text:
+            below.append(part)
+            texts.append(f"[{part.kind}: shown below]")
+        else:
+            texts.append(text_or_placeholder(part))
+    return "\n".join(texts)
 
 
 def result_text(answer: CallAnswer, text: str) -> str:

@@ -35,7 +35,7 @@ def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
     their own, in the order of the calls. Blank text is left out. If the user does not begin, a user
     content OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
     """
-    leading, rest = content_parts.split_system_messages(messages)
+    system, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
     turns: list[GeminiItem] = []
     for step in content_parts.answered_messages(rest):
@@ -47,7 +47,7 @@ def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
         _append_items(turns, "user", _content_parts([*below, *step.user_parts_beside_results()]))
     if not turns or turns[0]["role"] != "user":
         turns.insert(0, {"role": "user", "parts": [{"text": content_parts.OPENING_USER_TEXT}]})
-    texts: list[PartDict] = [{"text": text} for one in leading if (text := content_parts.system_text(one))]
+    texts: list[PartDict] = [{"text": text} for text in system]
     request = GeminiRequest(contents=cast("list[ContentDict]", turns))
     return {"system_instruction": {"parts": texts}, **request} if texts else request
 
@@ -119,14 +119,7 @@ def _function_response(answer: content_parts.CallAnswer, below: list[ContentPart
     value: Json = answer.result.result
     if isinstance(value, dict) and not answer.result.is_error and not {"error", "output"} & {*value}:
         return thaw(value)
-    texts: list[str] = []
-    for part in content_parts.without_private(answer.parts()):
-        if part.kind in ("image", "audio", "video", "file") and not part.text:
-            below.append(part)
-            texts.append(f"[{part.kind}: shown below]")
-        else:
-            texts.append(content_parts.text_or_placeholder(part))
-    text = "\n".join(texts)
+    text = content_parts.text_with_media_below(answer.parts(), ("image", "audio", "video", "file"), below)
     if answer.result.is_error:
         return {"error": text or "the tool gave no reason."}
     return {"output": text}

@@ -15,7 +15,7 @@ from limpet import errors, limits
 from limpet.core.formats import content_parts
 from limpet.core.formats.content_parts import ContentPart
 from limpet.core.values import ids
-from limpet.core.values.messages import CATEGORY_OF_ROLE, PREVALIDATED, Message, ToolCallRequest, ToolCallResult
+from limpet.core.values.messages import CATEGORY_OF_ROLE, PREVALIDATED, ROLES, Message, ToolCallRequest, ToolCallResult
 from limpet.core.values.validation import EMPTY, Json, freeze_object, json_text, thaw
 
 if TYPE_CHECKING:
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
     from openai.types.responses import ResponseInputParam
 
-_ROLE_OF_OPENAI_ROLE: Final = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-}
+_ROLE_OF_OPENAI_ROLE: Final = {**{role: role for role in ROLES}, "developer": "system"}
 
 
 def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:
@@ -213,15 +207,8 @@ def _chat_result(answer: content_parts.CallAnswer, name: str, below: list[Conten
     if raw is not None:
         text = {"content": ""} if raw.get("content") is None else {}
         return _chat_with_valid_name({**thaw(raw), "tool_call_id": name, **text})
-    texts: list[str] = []
-    for part in content_parts.without_private(answer.parts()):
-        if part.kind in ("image", "audio", "file") and not part.text:
-            below.append(part)
-            texts.append(f"[{part.kind}: shown below]")
-        else:
-            texts.append(content_parts.text_or_placeholder(part))
-    content = content_parts.result_text(answer, "\n".join(texts))
-    return {"role": "tool", "tool_call_id": name, "content": content}
+    said = content_parts.text_with_media_below(answer.parts(), ("image", "audio", "file"), below)
+    return {"role": "tool", "tool_call_id": name, "content": content_parts.result_text(answer, said)}
 
 
 def _chat_text_part(part: ContentPart) -> dict[str, Json]:
@@ -267,7 +254,7 @@ def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
     items of an assistant precede what they led to. Without any other message the user says
     OPENING_USER_TEXT. Raises OpenCalls or ResultWithoutCall.
     """
-    leading, rest = content_parts.split_system_messages(messages)
+    system, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.RESPONSES_CALL_ID_MAX, once=True)
     items: list[ResponsesItem] = []
     for step in content_parts.answered_messages(rest):
@@ -280,9 +267,8 @@ def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
     items = _without_repeated_reasoning(items)
     if not items:
         items.append({"role": "user", "content": content_parts.OPENING_USER_TEXT})
-    instructions = "\n\n".join(text for one in leading if (text := content_parts.system_text(one)))
     request = ResponsesRequest(input=cast("ResponseInputParam", items))
-    return {"instructions": instructions, **request} if instructions else request
+    return {"instructions": "\n\n".join(system), **request} if system else request
 
 
 def _without_repeated_reasoning(items: list[ResponsesItem]) -> list[ResponsesItem]:

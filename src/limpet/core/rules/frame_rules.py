@@ -63,7 +63,6 @@ def decide_tool(tree: TreeState, frame: Frame, command: ToolCommand, now_us: int
 
 
 def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool, now_us: int) -> e.FrameEvent | None:
-    """Return the event of a tool that begins, or is meant to."""
     if frame.status is FrameStatus.SUSPENDED:
         raise invalid_transition_error(frame, "run tools", "Resume it first.")
     known = _same_tool_run(frame, command)
@@ -149,14 +148,12 @@ def abandoned_tool_output(tool: ToolRun) -> str:
 
 
 def _retry_tool_event(frame: Frame, command: commands.RetryTool, now_us: int) -> e.FrameEvent:
-    """Return the event of a tool that runs once more."""
     tool = find_tool(frame, command.tool_id)
     if frame.status is FrameStatus.SUSPENDED:
         raise invalid_transition_error(frame, "run tools", "Resume it first.")
-    if tool.status is ToolStatus.INTENT:
-        return _tool_status_event(frame, tool, ToolStatus.STARTED, now_us)
-    again = replace(tool, attempt=tool.attempt + 1)
-    return _tool_status_event(frame, again, ToolStatus.STARTED, now_us)
+    if tool.status is not ToolStatus.INTENT:
+        tool = replace(tool, attempt=tool.attempt + 1)
+    return _tool_status_event(frame, tool, ToolStatus.STARTED, now_us)
 
 
 def _tool_status_event(frame: Frame, tool: ToolRun, status: ToolStatus, now_us: int) -> e.FrameUpdatedEvent:
@@ -246,19 +243,20 @@ def _resume_event(frame: Frame, command: commands.EndSuspension, now_us: int) ->
 def _suspension_over_error(command: commands.EndSuspension) -> errors.Error:
     if command.token_hash is not None:
         return errors.InvalidSuspensionToken()
+    return _already_decided_error(command.suspension_id)
+
+
+def _already_decided_error(suspension_id: str) -> errors.AlreadyDecided:
     return errors.AlreadyDecided(
-        f"the suspension {command.suspension_id!r} does not wait any more. Nothing was done.",
-        facts={"suspension": command.suspension_id},
+        f"the suspension {suspension_id!r} does not wait any more. Nothing was done.",
+        facts={"suspension": suspension_id},
     )
 
 
 def _revoke_event(frame: Frame, command: commands.RevokeSuspension) -> e.FrameUpdatedEvent | None:
     standing = frame.suspension
     if standing is None or standing.suspension_id != command.suspension_id:
-        raise errors.AlreadyDecided(
-            f"the suspension {command.suspension_id!r} does not wait any more. Nothing was done.",
-            facts={"suspension": command.suspension_id},
-        )
+        raise _already_decided_error(command.suspension_id)
     if standing.status is not SuspensionStatus.WAITING:
         return None
     return e.FrameUpdatedEvent(
@@ -577,20 +575,15 @@ def _pending_work_of(frame: Frame) -> list[PendingWork]:
         what += f" ({standing.status})" if over else ""
         found.append(_pending_item(frame, PendingWorkType.WAITING_FOR_USER, what, standing.suspension_id))
     for tool in frame.tools:
-        found.append(
-            PendingWork(
-                frame_id=frame.frame_id,
-                work_type=PendingWorkType.TOOL_IN_PROGRESS,
-                description=f"Tool '{tool.name}' incomplete",
-                ref_id=tool.tool_id,
-                tool=tool,
-            )
-        )
+        what = f"Tool '{tool.name}' incomplete"
+        found.append(_pending_item(frame, PendingWorkType.TOOL_IN_PROGRESS, what, tool.tool_id, tool))
     for child in frame.failures:
         what = f"Child '{child}' of frame '{frame.goal}' failed"
         found.append(_pending_item(frame, PendingWorkType.UNHANDLED_ERROR, what, child))
     return found
 
 
-def _pending_item(frame: Frame, kind: PendingWorkType, what: str, ref_id: str = "") -> PendingWork:
-    return PendingWork(frame_id=frame.frame_id, work_type=kind, description=what, ref_id=ref_id)
+def _pending_item(
+    frame: Frame, kind: PendingWorkType, what: str, ref_id: str = "", tool: ToolRun | None = None
+) -> PendingWork:
+    return PendingWork(frame_id=frame.frame_id, work_type=kind, description=what, ref_id=ref_id, tool=tool)

@@ -101,15 +101,8 @@ _KIND_BY_PART_TYPE: Final[Mapping[str, MediaKind]] = {
     "file": "file", "input_file": "file", "document": "file",
 }  # fmt: skip
 _PAYLOAD_OBJECT_KEYS: Final = (
-    "image_url",
-    "source",
-    "input_audio",
-    "file",
-    "inline_data",
-    "inlineData",
-    "file_data",
-    "fileData",
-)
+    "image_url", "source", "input_audio", "file", "inline_data", "inlineData", "file_data", "fileData",
+)  # fmt: skip
 _UNTYPED_PAYLOAD_KEYS: Final = frozenset({"inline_data", "inlineData", "file_data", "fileData"})
 _PAYLOAD_TEXT_KEYS: Final = ("image_url", "file_url", "file_id", "file_data")
 _DATA_FIELDS: Final = ("data", "file_data", "fileData", "url", "image_url")
@@ -142,7 +135,7 @@ def media_in_part(part: Mapping[str, Json]) -> Media | None:
     declared = next((fields[name] for name in _MEDIA_TYPE_FIELDS if isinstance(fields.get(name), str)), "")
     if match := _DATA_URL.match(payload):
         declared, payload = match[1] or declared, payload[match.end() :]
-    elif isinstance(fields.get("url"), str) or _is_url(payload):
+    elif isinstance(fields.get("url"), str) or "://" in payload[:16]:
         payload = ""
     detail = part.get("detail") or fields.get("detail") or _gemini_resolution(part)
     seen = _media_kind(declared, kind)
@@ -168,10 +161,6 @@ def _document_text(content: Json) -> str:
     return "\n".join(str(block.get("text", "")) for block in found)
 
 
-def _is_url(payload: str) -> bool:
-    return "://" in payload[:16]
-
-
 def _media_kind(declared: str, kind: MediaKind | None) -> MediaKind:
     for name in ("image", "audio", "video"):
         if declared.startswith(f"{name}/"):
@@ -185,20 +174,16 @@ def _inspect_payload(kind: MediaKind, declared: str, payload: str, detail: str) 
         return Media(kind, detail=detail)
     size = len(payload) * 3 // 4
     if kind == "image":
-        return Media(kind, image_size(_decode_head(payload)), detail, size)
+        return Media(kind, image_size(_decode_base64(payload)), detail, size)
     if kind in ("audio", "video"):
-        return Media(kind, byte_count=size, seconds=wav_seconds(_decode_head(payload), size))
+        return Media(kind, byte_count=size, seconds=wav_seconds(_decode_base64(payload), size))
     data = _decode_base64(payload, limits.MESSAGE_BYTES_MAX * 2)
     if declared.startswith("text/") or declared.endswith("json"):
         return Media(kind, byte_count=size, text=data.decode("utf-8", "replace"))
     return Media(kind, byte_count=size, pages=len(_PDF_PAGE.findall(data)) or None)
 
 
-def _decode_head(payload: str) -> bytes:
-    return _decode_base64(payload, limits.MEDIA_HEADER_CHARS)
-
-
-def _decode_base64(payload: str, chars: int) -> bytes:
+def _decode_base64(payload: str, chars: int = limits.MEDIA_HEADER_CHARS) -> bytes:
     """Decode base64 as far as it is some; what is not gives fewer bytes or none."""
     head = payload[:chars].translate({ord("-"): "+", ord("_"): "/"})
     try:

@@ -6,7 +6,7 @@ to each message and why. A selection is what is recorded of a window or pack to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final
 
@@ -199,17 +199,21 @@ class Ledger(msgspec.Struct, frozen=True):
 
     def left_out(self) -> dict[str, tuple[int, int]]:
         """Return, for each rule, how many messages it left out and their tokens."""
-        reasons: dict[str, tuple[int, int]] = {}
-        for entry in self.entries:
-            if entry.fate is Fate.LEFT_OUT:
-                messages, size = reasons.get(entry.rule, (0, 0))
-                reasons[entry.rule] = (messages + entry.count, size + entry.tokens)
-        return reasons
+        return sums_by_rule((e.rule, e.count, e.tokens) for e in self.entries if e.fate is Fate.LEFT_OUT)
 
     def entry_of(self, number: int) -> LedgerEntry | None:
         """Return the entry of a message by its number; None if there is no such message."""
         found = (entry for entry in self.entries if entry.first <= number <= entry.last)
         return next(found, None)
+
+
+def sums_by_rule(entries: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int, int]]:
+    """Return, for each rule, the sums of counts and tokens."""
+    sums: dict[str, tuple[int, int]] = {}
+    for rule, count, tokens in entries:
+        before = sums.get(rule, (0, 0))
+        sums[rule] = (before[0] + count, before[1] + tokens)
+    return sums
 
 
 class CompactionStrategy(msgspec.Struct, frozen=True):

@@ -22,8 +22,6 @@ from limpet.core.values.validation import EMPTY, FrozenDict, Json, checked_id, c
 LIMIT_FIELDS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
 """The fields of a budget that bound a frame instead of counting its tokens."""
 
-_LIMIT_VALUE_MAX: Final = min(limits.FRAME_TIMEOUT_MS_MAX, limits.TOKENS_MAX)
-
 replace = msgspec.structs.replace
 
 
@@ -45,19 +43,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     timeout_ms: int | None = 120_000
 
     def __post_init__(self) -> None:
-        # Each step of a frame makes budgets: the common case is seen without a call for each field.
-        total, used, reserved, given = self.total, self.used, self.reserved, self.subcall_allocation
-        if type(total) is type(used) is type(reserved) is type(given) is int and (
-            min(total, used, reserved, given) >= 0 and max(total, used, reserved, given) <= limits.TOKENS_MAX
-        ):
-            for bound in (
-                self.max_context_tokens, self.max_tool_calls, self.max_subframe_depth, self.timeout_ms,
-            ):  # fmt: skip
-                if bound is not None and (type(bound) is not int or not 0 <= bound <= _LIMIT_VALUE_MAX):
-                    break
-            else:
-                return
-        for name in ("total", "used", "reserved", "subcall_allocation", *LIMIT_FIELDS):
+        for name in self.__struct_fields__:
             value: int = getattr(self, name)
             if name not in LIMIT_FIELDS or cast("object", value) is not None:
                 checked_token_count(name, value)
@@ -410,10 +396,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def closed_frame(self, frame_id: str) -> Frame | None:
         """Return a recently closed frame; None if it is open, moved to a row, or unknown."""
-        for frame in reversed(self.closed):
-            if frame.frame_id == frame_id:
-                return frame
-        return None
+        return next((frame for frame in reversed(self.closed) if frame.frame_id == frame_id), None)
 
     def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
         """Return the open frames from the root down to a frame, itself included."""
@@ -437,27 +420,13 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def strictest_limit(self, frame_id: str, name: str) -> int | None:
         """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
-        strictest: int | None = None
-        at: str | None = frame_id
-        while at is not None:
-            frame = self.frames[at]
-            value: int | None = getattr(frame.budget, name)
-            if value is not None and (strictest is None or value < strictest):
-                strictest = value
-            at = frame.parent_frame_id
-        return strictest
+        found: list[int | None] = [getattr(frame.budget, name) for frame in self.ancestry(frame_id)]
+        return min((value for value in found if value is not None), default=None)
 
     def deadline_of(self, frame_id: str) -> int | None:
         """Return the deadline of a frame: its own or an ancestor's, unless the clock is stopped."""
-        soonest: int | None = None
-        at: str | None = frame_id
-        while at is not None:
-            frame = self.frames[at]
-            until = frame.deadline_us if frame.stood_us is None else None
-            if until is not None and (soonest is None or until < soonest):
-                soonest = until
-            at = frame.parent_frame_id
-        return soonest
+        found = (frame.deadline_us for frame in self.ancestry(frame_id) if frame.stood_us is None)
+        return min((until for until in found if until is not None), default=None)
 
     def scopes(self) -> set[Scope]:
         """Return the scopes of its open and recently closed frames; none once the tree is closed."""

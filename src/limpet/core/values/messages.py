@@ -194,7 +194,9 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
             if type(parts := getattr(self, field)) is not tuple:
                 force_setattr(self, field, _checked_tuple(field, parts))
         if type(self.category) is not MessageCategory:
-            _set_category(self)
+            if self.category is not cast("object", None):
+                raise errors.InvalidMessage("category must be a MessageCategory.")
+            force_setattr(self, "category", CATEGORY_OF_ROLE[self.role])
         if type(self.tokens) is not int or self.tokens < 0:
             raise errors.InvalidMessage("tokens is a count: an int, 0 or more.")
         _check_tool_fields(self)
@@ -330,12 +332,6 @@ def _freeze_object_fields(message: Message) -> None:
         force_setattr(message, "extra", freeze_object("extra", message.extra))
         if taken := sorted(_FIELDS & message.extra.keys()):
             raise errors.InvalidMessage(f"extra can't hold {taken[0]!r}: a message has that field.")
-
-
-def _set_category(message: Message) -> None:
-    if message.category is not cast("object", None):
-        raise errors.InvalidMessage("category must be a MessageCategory.")
-    force_setattr(message, "category", CATEGORY_OF_ROLE[message.role])
 
 
 def _check_tool_fields(message: Message) -> None:

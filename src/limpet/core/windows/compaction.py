@@ -209,7 +209,6 @@ class _CompactionPlanner:
             )  # fmt: skip
 
     def plan(self) -> CompactionPlan:
-        """Return what shall be done."""
         out = [*self._removed, *self._summarised]
         final = self._original - sum(handle.size for handle in out)
         final = max(0, final + sum(handle.size for handle in self._replacements))

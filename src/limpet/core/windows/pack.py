@@ -18,7 +18,15 @@ from msgspec.structs import force_setattr
 
 from limpet import errors, limits
 from limpet.core.formats import anthropic, codec, gemini, openai
-from limpet.core.values.context import CompactionLevel, ContextHandle, ContextPriority, Fate, HandleType, Ledger
+from limpet.core.values.context import (
+    CompactionLevel,
+    ContextHandle,
+    ContextPriority,
+    Fate,
+    HandleType,
+    Ledger,
+    sums_by_rule,
+)
 from limpet.core.values.frame_state import Frame, FrameStatus, Scope
 from limpet.core.values.messages import Message
 from limpet.core.values.validation import Json, checked_str, freeze, thaw
@@ -173,12 +181,7 @@ class PackLedger(msgspec.Struct, frozen=True):
 
     def left_out(self) -> dict[str, tuple[int, int]]:
         """Return how many handles were left out by each rule, and their tokens."""
-        reasons: dict[str, tuple[int, int]] = {}
-        for entry in self.handles:
-            if entry.fate is Fate.LEFT_OUT:
-                count, size = reasons.get(entry.rule, (0, 0))
-                reasons[entry.rule] = (count + entry.count, size + entry.tokens)
-        return reasons
+        return sums_by_rule((e.rule, e.count, e.tokens) for e in self.handles if e.fate is Fate.LEFT_OUT)
 
 
 SOURCE_BRIEF: Final = "brief"

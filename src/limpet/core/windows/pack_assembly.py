@@ -119,12 +119,11 @@ def checked_pack_budget(budget: int) -> int:
 
 
 class EvidenceItem(msgspec.Struct, frozen=True):
-    """A handle that was looked at: its number in the frame, its item, and the fence around its content.
+    """A handle that was looked at: its item, and the fence around its content.
 
     `session` is the one, at a version, that the content was copied from.
     """
 
-    number: int
     handle: ContextHandle
     item: ContextItem
     fence: pack.EvidenceFence
@@ -321,7 +320,10 @@ class PackAssembler:
         """Return the next handles that can get in by their estimated sizes, in order, by their indices."""
         batch: list[int] = []
         spent = 0
-        if room <= 0 or level is CompactionLevel.CRITICAL or self._gives_up():
+        gives_up = (
+            self._fruitless_reads > _FRUITLESS_READS_MAX or self._tokens_read > _READ_BUDGETS_MAX * self.wanted.budget
+        )
+        if room <= 0 or level is CompactionLevel.CRITICAL or gives_up:
             return batch
         # After a look in vain estimates are too small here: several at once may have one that fits.
         each, most_of = (0, 4**self._fruitless_reads) if self._fruitless_reads else (1, _BATCH_HANDLES_MAX)
@@ -337,11 +339,6 @@ class PackAssembler:
                 if len(batch) >= most_of:
                     return batch
         return batch
-
-    def _gives_up(self) -> bool:
-        return (
-            self._fruitless_reads > _FRUITLESS_READS_MAX or self._tokens_read > _READ_BUDGETS_MAX * self.wanted.budget
-        )
 
     def _evidence_room(self, fitted: FitResult) -> int:
         """Return what is left for evidence: what nobody took, or what is left of its share."""
@@ -394,10 +391,9 @@ class PackAssembler:
             number, (message,), (size,), size, priority, rule,
             pool=EVIDENCE_POOL, name=f"handle {handle.handle_id}", standalone=True, shorten=light,
         )  # fmt: skip
-        return EvidenceItem(number, handle, item, fence, session)
+        return EvidenceItem(handle, item, fence, session)
 
     def _summary(self, under: Sequence[ContextItem], chars: int) -> Message:
-        """Return what stands for some of the evidence."""
         shown = [self.evidence[item.first] for item in under]
         texts = [(one.handle.handle_id, one.fence.unwrap(str(one.item.messages[0].content))) for one in shown]
         told = summary.extract_named_sentences(texts, chars)
@@ -455,7 +451,6 @@ class _PackBuilder:
         self._draft = PackDraft()
 
     def build(self) -> ContextPack:
-        """Return the pack."""
         for index, item in enumerate(self._items):
             if index in self._fitted.summaries:
                 self._add_summary(index, item)
@@ -557,9 +552,8 @@ class _PackBuilder:
         else:
             rule = self._fitted.left_out[index]
         return HandleEntry(
-            fate=fate, rule=rule, priority=handle.priority, tokens=item.size, used=used,
-            handle_id=handle.handle_id,
-        )  # fmt: skip
+            fate=fate, rule=rule, priority=handle.priority, tokens=item.size, used=used, handle_id=handle.handle_id
+        )
 
     def _unread_entries(self) -> Iterator[HandleEntry]:
         """Yield one line for all handles of a priority that nobody looked at."""
@@ -585,9 +579,8 @@ def _source_sessions(shown: Sequence[EvidenceItem]) -> tuple[tuple[str, int], ..
 
 def _left_out_entry(handle: ContextHandle, rule: str) -> HandleEntry:
     return HandleEntry(
-        fate=Fate.LEFT_OUT, rule=rule, priority=handle.priority, tokens=handle.size,
-        handle_id=handle.handle_id,
-    )  # fmt: skip
+        fate=Fate.LEFT_OUT, rule=rule, priority=handle.priority, tokens=handle.size, handle_id=handle.handle_id
+    )
 
 
 def _frame_breadcrumbs(ancestry: Sequence[Frame], level: CompactionLevel) -> tuple[FrameBreadcrumb, ...]:

@@ -167,7 +167,6 @@ class _PackRebuilder:
         self._message_entries: list[LedgerEntry] = []
 
     def rebuild(self) -> ContextPack:
-        """Return the pack."""
         chosen, about = self._chosen, self._chosen.about
         talked = about.get("talked")
         moment = msgspec.convert(talked, ConversationMoment) if talked is not None else None
@@ -251,11 +250,8 @@ class _PackRebuilder:
         about = self._chosen.about
         for fate, rule, priority, count, tokens in about["out"]:
             self._handles.append(
-                HandleEntry(
-                    fate=Fate(fate), rule=rule, priority=ContextPriority(priority), tokens=tokens,
-                    count=count,
-                )
-            )  # fmt: skip
+                HandleEntry(fate=Fate(fate), rule=rule, priority=ContextPriority(priority), tokens=tokens, count=count)
+            )
         return PackLedger(tuple(self._handles), Ledger(tuple(self._message_entries)))
 
 

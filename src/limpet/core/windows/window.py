@@ -15,7 +15,6 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.formats import anthropic, codec, gemini, openai
-from limpet.core.values import messages
 from limpet.core.values import messages as values_messages
 from limpet.core.values.context import (
     PRIORITY_OF_CATEGORY,
@@ -28,8 +27,7 @@ from limpet.core.values.context import (
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import Cut, Summary, WindowPolicy
 from limpet.core.values.validation import EMPTY
-from limpet.core.windows import fitter as rules
-from limpet.core.windows import summary
+from limpet.core.windows import fitter, summary
 from limpet.core.windows.fitter import ContextItem, CountMessage
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ _SINGLE_MESSAGE = values_messages.MessageGroup(0, 0)
 MESSAGE_LINE_CHARS = 80
 """What is shown of a message where each has one line."""
 
-_RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: rules.RULE_CONTEXT}
+_RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: fitter.RULE_CONTEXT}
 
 
 class WindowMessage(msgspec.Struct, frozen=True):
@@ -135,7 +133,7 @@ def window_items(
         if at == question:
             priority, rule = ContextPriority.CRITICAL, RULE_QUESTION
         elif part.cut_turn_question:
-            priority, rule = ContextPriority.HIGH, rules.RULE_CUT_TURN_QUESTION
+            priority, rule = ContextPriority.HIGH, fitter.RULE_CUT_TURN_QUESTION
         else:
             priority, rule = _priority_and_rule(part, group, keep_prompt=keep_prompt)
         pieces = cast("Sequence[WindowMessage]", parts[at : last + 1])
@@ -143,7 +141,7 @@ def window_items(
             priority, rule = max((priority, rule), *map(_own_priority, pieces))
         item = _message_item(pieces, priority, rule, barred=bool(group.fault), now=at >= question)
         if known is not None and part.number > 1 and last < question and not group.fault:
-            item = known[part.number] = rules.with_cached_view(item)
+            item = known[part.number] = fitter.with_cached_view(item)
         made.append(item)
         at = last + 1
     return made
@@ -154,7 +152,7 @@ def _is_user_message(part: WindowPart) -> bool:
 
 
 def _gap_item(gap: WindowGap) -> ContextItem:
-    rule, low = rules.RULE_NO_ROOM, ContextPriority.BACKGROUND
+    rule, low = fitter.RULE_NO_ROOM, ContextPriority.BACKGROUND
     return ContextItem(
         gap.first, (), (gap.tokens,), gap.tokens, low, rule, excluded=True, gap_count=gap.count, summarised=gap.summarised
     )  # fmt: skip
@@ -162,7 +160,7 @@ def _gap_item(gap: WindowGap) -> ContextItem:
 
 def _summary_item(part: WindowSummary) -> ContextItem:
     size, count = part.tokens, part.last - part.first + 1
-    high, rule = ContextPriority.HIGH, rules.RULE_SUMMARY_OF_CUT
+    high, rule = ContextPriority.HIGH, fitter.RULE_SUMMARY_OF_CUT
     return ContextItem(part.first, (part.message,), (size,), size, high, rule, gap_count=count, summarised=True)
 
 
@@ -351,16 +349,16 @@ def fit_window(
     parts: Sequence[WindowPart],
     budget: int,
     *,
-    count: rules.CountMessage,
+    count: fitter.CountMessage,
     counted: CounterInfo,
     least: CompactionLevel = CompactionLevel.NONE,
     keep_prompt: bool = True,
-    shares: rules.BudgetShares = EMPTY,
+    shares: fitter.BudgetShares = EMPTY,
     known: ItemCache | None = None,
 ) -> Window:
     """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""
     checked_window_budget(budget)
-    fitted = rules.fit(
+    fitted = fitter.fit(
         window_items(parts, keep_prompt=keep_prompt, known=known),
         budget,
         count=count,
@@ -429,9 +427,6 @@ def _explain_message(window: Window, number: int) -> str:
         size = f"{was}to {entry.used:,} tokens"
     told = f" ({size})" if entry.tokens else ""
     return f"{what}{told}: {entry.rule}"
-
-
-replace = msgspec.structs.replace
 
 
 class CutInput(msgspec.Struct, frozen=True):
@@ -526,7 +521,7 @@ def _cut_start(
 
 def _cut_boundaries(pieces: Sequence[WindowMessage], turn: int) -> list[int]:
     """Return where a window may begin: at questions, and in the current turn at its groups."""
-    groups = messages.group_messages([piece.message for piece in pieces])
+    groups = values_messages.group_messages([piece.message for piece in pieces])
     starts = [group.first for group in groups]
     return [at for at in starts if at and (pieces[at].message.role == "user" or pieces[at].number > turn)]
 
@@ -543,4 +538,4 @@ def _summarise_cut(
     said = [piece.message for piece in out]
     language, prefix = policy.summary or "en", policy.summary_prefix
     stands = summary.summarise_messages(said, numbers, chars=chars, language=language, prefix=prefix, before=before)
-    return replace(stands, last=last, tokens=count(stands.message()))
+    return msgspec.structs.replace(stands, last=last, tokens=count(stands.message()))
