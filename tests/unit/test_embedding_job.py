@@ -13,9 +13,10 @@ import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.values.memory_records import TenantUser
 from limpet.jobs.index_tasks import EmbedTask
+from limpet.memory.index.search import MessageFilter
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors.embedder import embedding_text, passages
-from limpet.memory.vectors.vector_store import SemanticSearch, VectorFilter, VectorStore
+from limpet.memory.vectors.vector_store import SemanticSearch, VectorStore
 from limpet.runtime import state_cache
 from limpet.stores.port import Store
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
@@ -54,7 +55,7 @@ class Place:
 
     def recall(self, query: str, by_words: Sequence[int] = (), limit: int = 3, **filters: object):
         recall = SemanticSearch(VectorStore(self.shelf, self.words), self.words)
-        wanted = VectorFilter(**filters)  # pyright: ignore[reportArgumentType]
+        wanted = MessageFilter(**filters)  # pyright: ignore[reportArgumentType]
         found = recall.search(ADA, query, limit, by_words=by_words, texts=self.texts, wanted=wanted)
         return list(self.texts(found[:limit]).values())
 

@@ -43,7 +43,7 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
         lambda: list(IngestJournal(shelved(fact_store.INGESTED, MINE)).fallback_ingests(ADA)),
         lambda: IngestJournal(shelved(fact_store.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
         lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),
-        lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).ranked_facts(ADA),
+        lambda: fact_store.FactStore(shelved(fact_store.RANKED_FACTS, MINE)).read_ranked(ADA),
     ],
 )
 def test_what_can_not_be_read_is_corrupt(read: Callable[[], object]):

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import TenantUser
+from limpet.memory.index.search import MessageFilter
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors import vector_store
-from limpet.memory.vectors.vector_store import VectorFilter, VectorIndex, VectorStore
+from limpet.memory.vectors.vector_store import VectorIndex, VectorStore
 from limpet.stores.sqlite.index_store import SQLiteIndexStore
 from tests.unit.word_vectors import Words, rows, vector
 
@@ -43,7 +44,7 @@ def positions(store: VectorStore, user: TenantUser) -> list[int]:
 
 
 def test_nothing_is_found_where_nothing_is(shelf: IndexStore):
-    assert opened(shelf).nearest(ADA, rows(1, SIZE)[0], 5) == []
+    assert opened(shelf).owner_index(ADA).nearest(rows(1, SIZE)[0], 5) == []
 
 
 def test_each_vector_is_the_nearest_to_itself(shelf: IndexStore):
@@ -156,21 +157,21 @@ def test_filters_hold():
     made = [vector(n, row, f"s{n % 3}", ("user", "assistant")[n % 2]) for n, row in enumerate(rows(60, SIZE))]
     gallery = VectorIndex(vector_store.pack_block(made, SIZE).vectors())
 
-    def found(wanted: VectorFilter) -> set[int]:
-        return {near.position for near in gallery.nearest(rows(1, SIZE, 9)[0], 100, wanted)}
+    def found(wanted: MessageFilter) -> set[int]:
+        return set(gallery.nearest(rows(1, SIZE, 9)[0], 100, wanted))
 
-    assert found(VectorFilter()) == set(range(60))
-    assert found(VectorFilter(roles=frozenset({"user"}))) == set(range(0, 60, 2))
-    assert found(VectorFilter(session_id="s1")) == set(range(1, 60, 3))
-    assert found(VectorFilter(since_us=10_000, until_us=12_000)) == {10, 11, 12}
-    assert found(VectorFilter(session_id="none")) == set()
+    assert found(MessageFilter()) == set(range(60))
+    assert found(MessageFilter(roles=frozenset({"user"}))) == set(range(0, 60, 2))
+    assert found(MessageFilter(session_id="s1")) == set(range(1, 60, 3))
+    assert found(MessageFilter(since_us=10_000, until_us=12_000)) == {10, 11, 12}
+    assert found(MessageFilter(session_id="none")) == set()
 
 
 def test_a_message_of_several_passages_is_found_once():
     same = rows(1, SIZE)[0]
     made = [vector(7, same), vector(7, -same), vector(8, rows(2, SIZE)[1])]
     gallery = VectorIndex(vector_store.pack_block(made, SIZE).vectors())
-    assert [near.position for near in gallery.nearest(same, 5)] == [7, 8]
+    assert gallery.nearest(same, 5) == [7, 8]
     assert set(gallery.likeness([7, 8])) == {(7, 8)}
 
 
@@ -184,7 +185,7 @@ def test_what_is_said_all_the_time_is_worth_less():
     question = (asked + 1.2 * usual) / np.linalg.norm(asked + 1.2 * usual)
     plain = gallery.vectors.rows @ question
     assert plain.argmax() != 40
-    assert gallery.nearest(question.astype(np.float32), 1)[0].position == 40
+    assert gallery.nearest(question.astype(np.float32), 1)[0] == 40
 
 
 @given(st.integers(1, 40), st.integers(0, 2**32 - 1))

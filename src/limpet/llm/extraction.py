@@ -16,10 +16,10 @@ from msgspec import Meta
 
 from limpet import errors, limits
 from limpet.core.values.memory_records import ArchivedMessage, Fact, FactKind, Source
-from limpet.core.values.validation import checked_text
-from limpet.llm import models, transcript
+from limpet.core.values.validation import checked_int, checked_text
+from limpet.llm import transcript
 from limpet.llm.port import Model
-from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition
+from limpet.llm.transcript import START, CountTokens, TranscriptMessage
 
 _SHOWN_ROLES: Final = frozenset({"user", "assistant"})
 """Whose words tell of a user. What a tool brings, anybody may have written."""
@@ -73,8 +73,8 @@ class ModelExtractor:
         calls_max: int = limits.MODEL_CALLS_MAX,
     ) -> None:
         self._model, self._count = model, count
-        self._tokens_max = models.checked_number("tokens_max", tokens_max)
-        self._calls_max = models.checked_number("calls_max", calls_max)
+        self._tokens_max = checked_int("tokens_max", tokens_max, 1)
+        self._calls_max = checked_int("calls_max", calls_max, 1)
         fixed = count(_SYSTEM_PROMPT) + 2 * count(_CORRECTION) + limits.MODEL_FORMAT_TOKENS
         self._room = model.window - tokens_max - fixed
         if self._room <= 0:
@@ -100,16 +100,11 @@ class ModelExtractor:
                     f"the messages take more than {self._calls_max:,} questions.",
                     hint="Take a model with a larger window, give its counter as `count`, or raise `calls_max`.",
                 )
-            parts, at = self._next_chunk(shown, at)
+            parts, at = transcript.next_chunk(shown, at, self._room, self._count)
             calls += 1
             for fact in self._facts(parts, told):
                 found[fact.id] = fact
         return sorted(found.values(), key=lambda fact: (fact.source.position, fact.text))
-
-    def _next_chunk(
-        self, shown: Sequence[TranscriptMessage], at: TranscriptPosition
-    ) -> tuple[list[TranscriptMessage], TranscriptPosition]:
-        return transcript.next_chunk(shown, at, self._room, self._count)
 
     def _facts(self, parts: Sequence[TranscriptMessage], told: Sequence[ArchivedMessage]) -> Iterator[Fact]:
         seen = {part.number for part in parts}

@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.validation import checked_text
+from limpet.core.values.validation import checked_int, checked_number, checked_text
 from limpet.llm.port import Reply
 
 if TYPE_CHECKING:
-    import anthropic  # noqa: F401 - named in the base below
-    import openai  # noqa: F401 - named in the base below
+    import anthropic
+    import openai
 
 T = TypeVar("T")
 ClientT = TypeVar("ClientT", bound="ClosableClient")
@@ -118,8 +118,8 @@ class Endpoint:
 
     def __init__(self, client: ClientLibrary, *, timeout_s: float, retries: int, pauses: Backoff) -> None:
         self._client = client
-        self._timeout_s = _checked_seconds("timeout_s", timeout_s)
-        self._retries = checked_number("retries", retries, least=0)
+        self._timeout_s = checked_number("timeout_s", timeout_s, above=0, most=1e6, unit="a number of seconds")
+        self._retries = checked_int("retries", retries)
         self._pauses = pauses
 
     def ask(
@@ -198,27 +198,29 @@ class ClientFactory(Protocol[ClientT_co]):
 
 
 class RemoteModel(Generic[ClientT]):
-    """What models behind an endpoint have in common: their settings, checked, and a client of their library.
+    """A model behind an endpoint: its settings, checked, and a client of its library. See Model.
 
-    Whoever derives from it asks with `_ask`, and adds `_fixed` to each request.
+    The key is `api_key`, or the provider's variable of the environment; with a `base_url` there need be none.
+    `window` is how many tokens the model takes, question and answer together. One try takes `timeout_s` at
+    most; `retries` more follow if the endpoint can't be reached or asks for patience. Raises NotInstalled
+    without the provider's library.
     """
 
     def __init__(
         self,
         model: str,
-        library: ClientLibrary,
-        connect: ClientFactory[ClientT],
         *,
-        base_url: str | None,
-        api_key: str | None,
-        window: int,
-        timeout_s: float,
-        retries: int,
-        temperature: float | None,
-        pauses: Backoff | None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        window: int = limits.MODEL_WINDOW_TOKENS,
+        timeout_s: float = limits.MODEL_TIMEOUT_S,
+        retries: int = limits.MODEL_RETRIES,
+        temperature: float | None = None,
+        pauses: Backoff | None = None,
     ) -> None:
+        library, connect = self._load_library()
         self._name = checked_text(model)
-        self._window = checked_number("window", window)
+        self._window = checked_int("window", window, 1)
         self._endpoint = Endpoint(library, timeout_s=timeout_s, retries=retries, pauses=pauses or Backoff())
         self._extra_fields: dict[str, object] = {} if temperature is None else {"temperature": temperature}
         self._client = connect(
@@ -227,6 +229,9 @@ class RemoteModel(Generic[ClientT]):
             timeout=timeout_s,
             max_retries=0,
         )
+
+    def _load_library(self) -> tuple[ClientLibrary, ClientFactory[ClientT]]:
+        raise NotImplementedError
 
     @property
     def name(self) -> str:
@@ -246,7 +251,6 @@ class RemoteModel(Generic[ClientT]):
         self._client.close()
 
     def _send(self, request: Callable[[], object], read: Callable[[bytes], Reply | FailedAttempt]) -> Reply:
-        """Send a request of the client library's; return what is read from the answer."""
         return self._endpoint.ask(cast("Callable[[], AbstractContextManager[StreamedResponse]]", request), read)
 
 
@@ -317,7 +321,6 @@ def _typed_error(failure: FailedAttempt, tries: int) -> errors.Error:
 
 
 def _known_code(body: object) -> str:
-    """Return the code of an error, if it is one that is known."""
     for fields in (_error_object(body), body):
         if isinstance(fields, Mapping):
             said = cast("Mapping[str, object]", fields)
@@ -357,22 +360,7 @@ def _parse_http_date(text: str | None) -> float | None:
         return None
 
 
-def _checked_seconds(name: str, value: object) -> float:
-    """Return a time limit; raise InvalidRequest if it is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
-        raise errors.InvalidRequest(f"{name} is a number of seconds, more than 0.")
-    return float(value)
-
-
-def checked_number(name: str, value: object, *, least: int = 1) -> int:
-    """Return a whole number; raise InvalidRequest if it is none, or too small."""
-    if type(value) is not int or value < least:
-        raise errors.InvalidRequest(f"{name} is a whole number, {least} or more.")
-    return value
-
-
 def _checked_url(url: str | None) -> str | None:
-    """Return where an endpoint is; raise InvalidRequest, without it, if nothing can be there."""
     try:
         good = url is None or (urlsplit(url).scheme in ("http", "https") and urlsplit(url).hostname)
     except ValueError:
@@ -410,13 +398,10 @@ TokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
 class OpenAIModel(RemoteModel["openai.OpenAI"]):
-    """A model of an OpenAI-compatible endpoint. See Model.
+    """A model of an OpenAI-compatible endpoint. See RemoteModel for the settings.
 
-    Without `base_url` it is OpenAI's own. The key is `api_key`, or OPENAI_API_KEY of the environment; with
-    a `base_url` there need be none. `window` is how many tokens the model takes, question and answer
-    together. One try takes `timeout_s` at most; `retries` more follow if the endpoint can't be reached or
-    asks for patience. `tokens_field` names the field for the longest answer, where an endpoint takes only
-    one of the two. Raises NotInstalled without the library `openai`.
+    Without `base_url` it is OpenAI's own. The key may be in OPENAI_API_KEY of the environment. `tokens_field`
+    names the field for the longest answer, where an endpoint takes only one of the two.
     """
 
     def __init__(
@@ -432,6 +417,20 @@ class OpenAIModel(RemoteModel["openai.OpenAI"]):
         tokens_field: TokensField | None = None,
         pauses: Backoff | None = None,
     ) -> None:
+        super().__init__(
+            model,
+            base_url=base_url,
+            api_key=api_key,
+            window=window,
+            timeout_s=timeout_s,
+            retries=retries,
+            temperature=temperature,
+            pauses=pauses,
+        )
+        own: TokensField = "max_completion_tokens" if base_url is None else "max_tokens"
+        self._field = tokens_field or own
+
+    def _load_library(self) -> tuple[ClientLibrary, ClientFactory[openai.OpenAI]]:
         try:
             import openai  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -444,20 +443,7 @@ class OpenAIModel(RemoteModel["openai.OpenAI"]):
             provider="OpenAI",
             variable=OPENAI_KEY_VARIABLE,
         )
-        super().__init__(
-            model,
-            library,
-            openai.OpenAI,
-            base_url=base_url,
-            api_key=api_key,
-            window=window,
-            timeout_s=timeout_s,
-            retries=retries,
-            temperature=temperature,
-            pauses=pauses,
-        )
-        own: TokensField = "max_completion_tokens" if base_url is None else "max_tokens"
-        self._field = tokens_field or own
+        return library, openai.OpenAI
 
     def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
         """Return the model's answer. Raises Unavailable or ModelRefused."""
@@ -466,7 +452,7 @@ class OpenAIModel(RemoteModel["openai.OpenAI"]):
             {"role": "user", "content": checked_text(prompt)},
         ]
         create = self._client.chat.completions.with_streaming_response.create
-        limit = {self._field: checked_number("tokens_max", tokens_max)}
+        limit = {self._field: checked_int("tokens_max", tokens_max, 1)}
         request = partial(create, model=self._name, messages=messages, **limit, **self._extra_fields)
         return self._send(request, self._parse_answer)
 
@@ -528,26 +514,9 @@ ANTHROPIC_KEY_VARIABLE: str = "ANTHROPIC_API_KEY"
 
 
 class AnthropicModel(RemoteModel["anthropic.Anthropic"]):
-    """A model of Anthropic. See Model.
+    """A model of Anthropic. The key may be in ANTHROPIC_API_KEY of the environment. See RemoteModel for the settings."""
 
-    The key is `api_key`, or ANTHROPIC_API_KEY of the environment; with a `base_url` there need be none.
-    `window` is how many tokens the model takes, question and answer together. One try takes `timeout_s`
-    at most; `retries` more follow if the endpoint can't be reached or asks for patience. Raises
-    NotInstalled without the library `anthropic`.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        base_url: str | None = None,
-        api_key: str | None = None,
-        window: int = limits.MODEL_WINDOW_TOKENS,
-        timeout_s: float = limits.MODEL_TIMEOUT_S,
-        retries: int = limits.MODEL_RETRIES,
-        temperature: float | None = None,
-        pauses: Backoff | None = None,
-    ) -> None:
+    def _load_library(self) -> tuple[ClientLibrary, ClientFactory[anthropic.Anthropic]]:
         try:
             import anthropic  # noqa: PLC0415
         except ModuleNotFoundError as error:
@@ -560,18 +529,7 @@ class AnthropicModel(RemoteModel["anthropic.Anthropic"]):
             provider="Anthropic",
             variable=ANTHROPIC_KEY_VARIABLE,
         )
-        super().__init__(
-            model,
-            library,
-            anthropic.Anthropic,
-            base_url=base_url,
-            api_key=api_key,
-            window=window,
-            timeout_s=timeout_s,
-            retries=retries,
-            temperature=temperature,
-            pauses=pauses,
-        )
+        return library, anthropic.Anthropic
 
     def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
         """Return the model's answer. Raises Unavailable or ModelRefused."""
@@ -581,7 +539,7 @@ class AnthropicModel(RemoteModel["anthropic.Anthropic"]):
             model=self._name,
             system=checked_text(system),
             messages=[{"role": "user", "content": checked_text(prompt)}],
-            max_tokens=checked_number("tokens_max", tokens_max),
+            max_tokens=checked_int("tokens_max", tokens_max, 1),
             **self._extra_fields,
         )
         return self._send(request, self._parse_answer)

@@ -14,7 +14,8 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.core.values.messages import Message
-from limpet.llm import models, transcript
+from limpet.core.values.validation import checked_int
+from limpet.llm import transcript
 from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage, TranscriptPosition
 
@@ -137,8 +138,8 @@ class ModelSummarizer:
             )
         self._model, self._count, self._language = model, count, language
         self._prompt = SUMMARY_PROMPTS[language]
-        self._tokens_max = models.checked_number("tokens_max", tokens_max)
-        self._calls_max = models.checked_number("calls_max", calls_max)
+        self._tokens_max = checked_int("tokens_max", tokens_max, 1)
+        self._calls_max = checked_int("calls_max", calls_max, 1)
         self._free_tokens = model.window - tokens_max - limits.MODEL_FORMAT_TOKENS - count(self._prompt.system)
         if self._room("") <= 0:
             raise transcript.window_too_small()
@@ -205,7 +206,6 @@ class ModelSummarizer:
         raise transcript.window_too_small()
 
     def _room(self, told: str) -> int:
-        """Return what a question has for messages beside the summary so far."""
         widest = TranscriptMessage(limits.BATCH_MESSAGES_MAX, "", "", "")
         empty = self._prompt.question(told, [widest], limits.BATCH_MESSAGES_MAX, tokens_max=self._tokens_max, cut=True)
         return self._free_tokens - self._count(empty)

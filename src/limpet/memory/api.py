@@ -6,16 +6,15 @@ Search merges the facts of the memory engine with the messages of the archive in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import msgspec
 
-from limpet import errors, limits
+from limpet import limits
 from limpet.admin.erasure.service import ErasureService
 from limpet.core.values.events import Receipt
 from limpet.core.values.memory_records import Fact, Hit, MemoryResult, Profile, Source, TenantUser
 from limpet.core.values.messages import checked_id
-from limpet.core.values.validation import checked_text
+from limpet.core.values.validation import checked_int, checked_limit, checked_str
 from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
 from limpet.memory.archive import Archive, search_with
@@ -45,17 +44,13 @@ class Memory:
 
     def profile(self, user_id: str, budget: int = limits.BOOTSTRAP_TOKENS) -> Profile:
         """Return the current facts of a user in at most `budget` tokens, the most useful first."""
-        if type(cast("object", budget)) is not int or budget < 1:
-            raise errors.InvalidRequest("budget is a number of tokens, 1 or more.")
+        checked_int("budget", budget, 1, unit="a number of tokens")
         return self._engine_of_memory().profile(self._user(user_id), budget)
 
     def search(self, user_id: str, query: str, limit: int = 10) -> list[MemoryResult]:
         """Return up to `limit` facts and messages of a user that match a query, the best first."""
-        if type(cast("object", limit)) is not int or not 1 <= limit <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"limit is a number from 1 to {limits.MEMORY_RESULTS_MAX}.")
-        if not isinstance(cast("object", query), str) or not query.strip():
-            raise errors.InvalidRequest("a query is text with at least one word.")
-        user, text = self._user(user_id), checked_text(query)
+        checked_limit(limit, limits.MEMORY_RESULTS_MAX)
+        user, text = self._user(user_id), checked_str("a query", query, not_blank=True)
         known = self._engine_of_memory().search(user, text, limit)
         said = search_with(self._archive, user, text, limit, fact_sources(text, known))
         return merge_results(text, known, said)[:limit]

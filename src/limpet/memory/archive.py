@@ -19,13 +19,13 @@ from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, Se
 from limpet.core.values.memory_records import ArchivedMessage, Hit, SearchHits, TenantUser
 from limpet.core.values.messages import ROLES, checked_id
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.core.values.validation import Json, checked_text
+from limpet.core.values.validation import Json, checked_int, checked_limit, checked_str
 from limpet.jobs import tasks
 from limpet.jobs.index_tasks import IndexTask
 from limpet.memory.index import inverted_index
 from limpet.memory.index import search as index_search
 from limpet.memory.index.inverted_index import ArchiveIndex
-from limpet.memory.index.search import Ranking, SearchCache
+from limpet.memory.index.search import NO_FILTER, MessageFilter, Ranking, SearchCache
 from limpet.memory.index.terms import archive_text, query_terms
 from limpet.memory.index_store import IndexStore
 from limpet.runtime.engine import Engine
@@ -177,24 +177,8 @@ _PAGE_EVENTS: Final = 64
 
 
 class HitContext:
-    """Reads the messages around a hit, for one tenant."""
+    """Reads the messages around a hit, all of its generation."""
 
-    def __init__(self, engine: Engine, tenant: str) -> None:
-        self._engine = engine
-        self._tenant = tenant
-
-    def around(self, session_id: str, message_id: str, count: int, user_id: str | None) -> list[ArchivedMessage]:
-        """Return a message with up to `count` messages before and after it, all of its generation.
-
-        Raises SessionNotFound if there is no such session of that user, and MessageNotFound.
-        """
-        state = session_rules.existing_state(self._engine.states.current(self._tenant, session_id), session_id)
-        if user_id is not None and state.user_id != user_id:
-            state = session_rules.existing_state(None, session_id)
-        return _SessionContext(self._engine, self._tenant, state).read(message_id, count)
-
-
-class _SessionContext:
     def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
         self._engine = engine
         self._tenant = tenant
@@ -202,7 +186,8 @@ class _SessionContext:
         self._stream = session_stream(state.id)
         self._floor = SessionEventSearch(engine.store, tenant, state).version_before_creation()
 
-    def read(self, message_id: str, count: int) -> list[ArchivedMessage]:
+    def around(self, message_id: str, count: int) -> list[ArchivedMessage]:
+        """Return a message with up to `count` messages before and after it; raise MessageNotFound."""
         line, version = self._find(message_id)
         before = list(self._before(line, version, count + 1))[::-1]
         found = [*before, *self._after(line, version, count)]
@@ -282,7 +267,6 @@ class _SessionContext:
                 yield stored, fact.event
 
     def _generation(self, line: int, version: int) -> tuple[int, int]:
-        """Return the generation of an event, and the ordinal at which it began."""
         if line == self._state.version and version > self._state.began:
             return self._state.generation, self._state.ordinal_began
         log = SessionEventSearch(self._engine.store, self._tenant, msgspec.structs.replace(self._state, version=line))
@@ -294,22 +278,10 @@ class _SessionContext:
 _EXTRA_HITS: Final = 5
 """Hits that are read beyond `limit`: how close the words stand in the text decides which of them come first."""
 
-_FUSION_CANDIDATES: Final = index_search.CANDIDATES
-
 MessageReference = Hit | tuple[str, str]
 """A hit, or a session id and a message id."""
 
 _NO_RANKING: Final = Ranking(())
-
-
-class _WordHits(msgspec.Struct, frozen=True):
-    """The result of a search by words: hits with their texts, and a ranking that is merged with them."""
-
-    query: str
-    limit: int
-    hits: list[Hit]
-    texts: dict[int, str]
-    known: Ranking
 
 
 def search_with(archive: Archive, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
@@ -356,17 +328,13 @@ class Archive:
         of similar meaning are found too, and of several about one subject the newest comes first. Raises
         InvalidRequest.
         """
-        self._engine.check()
-        words = _checked_query(query)
-        sought = index_search.ArchiveQuery(
-            terms=query_terms(words),
-            limit=_checked_k(limit),
+        wanted = MessageFilter(
             roles=_checked_roles(role),
             session_id=None if session_id is None else checked_id("a session's id", session_id),
             since_us=requests.moment_us(since),
             until_us=requests.moment_us(until),
         )
-        found = self._ranked_hits(self._who(user_id), sought, words, fresh=fresh)
+        found = self._ranked_hits(self._user(user_id), query, limit, wanted=wanted, fresh=fresh)
         del found[limit:]
         return found
 
@@ -375,31 +343,33 @@ class Archive:
 
         The first `limit` are the result. The others show which messages of `known` are in the archive.
         """
-        self._engine.check()
-        words = _checked_query(query)
-        sought = index_search.ArchiveQuery(terms=query_terms(words), limit=_checked_k(limit))
-        return self._ranked_hits(user, sought, words, known=known)
+        return self._ranked_hits(user, query, limit, known=known)
 
     def _ranked_hits(
         self,
         user: TenantUser,
-        sought: index_search.ArchiveQuery,
         query: str,
+        limit: int,
         *,
+        wanted: MessageFilter = NO_FILTER,
         known: Ranking = _NO_RANKING,
         fresh: bool = True,
     ) -> SearchHits:
         """Return at least `limit` messages, the best first, if enough match."""
+        self._engine.check()
+        query, limit = _checked_query(query), checked_limit(limit, limits.ARCHIVE_HITS_MAX)
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
-        recall, limit = self._semantic_search(), sought.limit
-        more = _EXTRA_HITS if recall is None else _FUSION_CANDIDATES
-        sought = msgspec.structs.replace(sought, limit=limit + more)
+        recall = self._semantic_search()
+        more = _EXTRA_HITS if recall is None else index_search.CANDIDATES
+        sought = index_search.ArchiveQuery(terms=query_terms(query), limit=limit + more, wanted=wanted)
         texts: dict[int, str] = {}
         hits = self._word_hits(user, sought, query, texts)
         if recall is not None or known.positions:
-            hits = self._fused_hits(recall, user, sought, _WordHits(query, limit, hits, texts, known))
+            hits = self._fused_hits(
+                user, query, sought, recall=recall, limit=limit, hits=hits, texts=texts, known=known
+            )
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
         found = SearchHits(hits)
@@ -451,7 +421,16 @@ class Archive:
             )
 
     def _fused_hits(
-        self, recall: SemanticSearch | None, user: TenantUser, sought: index_search.ArchiveQuery, begun: _WordHits
+        self,
+        user: TenantUser,
+        query: str,
+        sought: index_search.ArchiveQuery,
+        *,
+        recall: SemanticSearch | None,
+        limit: int,
+        hits: list[Hit],
+        texts: dict[int, str],
+        known: Ranking,
     ) -> list[Hit]:
         """Return the hits of the words, the known messages and those of similar meaning in one order.
 
@@ -460,19 +439,25 @@ class Archive:
         rows = ArchiveIndex(self._index_store())
         owner = rows.owner(user)
         if owner is None:
-            return begun.hits
-        found = {hit.position: hit for hit in begun.hits}
+            return hits
+        found = {hit.position: hit for hit in hits}
 
-        def texts(positions: Sequence[int]) -> dict[int, str]:
-            missing = set(positions) - found.keys()
-            if missing:
-                known = index_search.locate_messages(rows, owner, missing, self._cache)
-                said = index_search.ArchiveMatches(list(known.values()), {})
-                hits = self._hits(said, begun.query, begun.texts)
-                found.update((hit.position, hit) for hit in hits)
-            return {at: begun.texts[at] for at in positions if at in found}
+        def load_texts(positions: Sequence[int]) -> dict[int, str]:
+            if missing := set(positions) - found.keys():
+                matches = index_search.locate_messages(rows, owner, missing, self._cache)
+                located = index_search.ArchiveMatches(list(matches.values()), {})
+                found.update((hit.position, hit) for hit in self._hits(located, query, texts))
+            return {at: texts[at] for at in positions if at in found}
 
-        order = _fused_order(recall, user, sought, begun, texts)
+        words, order = [hit.position for hit in hits], None
+        if recall is not None:
+            with contextlib.suppress(errors.Unavailable):
+                order = recall.search(
+                    user, query, limit, by_words=words, texts=load_texts, wanted=sought.wanted, others=[known]
+                )
+        if order is None:
+            there = load_texts([*words, *known.positions])
+            order = [at for at in index_search.fuse([Ranking(words), known]) if at in there]
         # Scores of words and of meaning can't be compared, so the rank becomes the score.
         return [
             msgspec.structs.replace(found[position], score=round(1 / place, 6))
@@ -480,7 +465,6 @@ class Archive:
         ]
 
     def _is_deleted(self, session_id: str) -> bool:
-        """Whether a session was deleted after the last indexed event."""
         state = self._engine.states.current(self._tenant, session_id)
         return state is None or state.status is SessionStatus.DELETED
 
@@ -493,12 +477,13 @@ class Archive:
         self._engine.check()
         self._settle()
         session_id, message_id = _checked_reference(place)
-        if type(cast("object", around)) is not int or not 0 <= around <= limits.ARCHIVE_AROUND_MAX:
-            raise errors.InvalidRequest(f"around is a number from 0 to {limits.ARCHIVE_AROUND_MAX:,}.")
+        checked_int("around", around, 0, limits.ARCHIVE_AROUND_MAX, unit="a number of messages")
         if user_id is not None:
             checked_id("a user's id", user_id)
-        find = HitContext(self._engine, self._tenant)
-        return find.around(session_id, message_id, around, user_id)
+        state = session_rules.existing_state(self._engine.states.current(self._tenant, session_id), session_id)
+        if user_id is not None and state.user_id != user_id:
+            state = session_rules.existing_state(None, session_id)
+        return HitContext(self._engine, self._tenant, state).around(message_id, around)
 
     def tool(self, user_id: str) -> ArchiveTool:
         """Return a tool that lets a model search the messages of this user only."""
@@ -510,7 +495,7 @@ class Archive:
         The log is not changed: content that is not erased there returns when the archive is rebuilt.
         """
         self._engine.check()
-        user = self._who(user_id)
+        user = self._user(user_id)
         try:
             return inverted_index.forget(ArchiveIndex(self._index_store()), user, session_id, position)
         except errors.Corrupt as error:
@@ -537,39 +522,12 @@ class Archive:
         """Return the size in bytes of the index store, which archive and memory share; 0 if there is none. Creates none."""
         return self._index_store().size()
 
-    def _who(self, user_id: str | None) -> TenantUser:
+    def _user(self, user_id: str | None) -> TenantUser:
         return TenantUser(self._tenant, "" if user_id is None else checked_id("a user's id", user_id))
 
 
-def _fused_order(
-    recall: SemanticSearch | None,
-    user: TenantUser,
-    sought: index_search.ArchiveQuery,
-    begun: _WordHits,
-    texts: index_search.LoadTexts,
-) -> list[int]:
-    """Return positions of messages in one order; without meaning if the embedder is unavailable."""
-    words = [hit.position for hit in begun.hits]
-    if recall is not None:
-        from limpet.memory.vectors.vector_store import VectorFilter  # noqa: PLC0415 - needs numpy
-
-        wanted = VectorFilter(
-            roles=sought.roles, session_id=sought.session_id,
-            since_us=sought.since_us, until_us=sought.until_us,
-        )  # fmt: skip
-        with contextlib.suppress(errors.Unavailable):
-            return recall.search(
-                user, begun.query, begun.limit, by_words=words, texts=texts, wanted=wanted,
-                others=[begun.known],
-            )  # fmt: skip
-    said = texts([*words, *begun.known.positions])
-    return [at for at in index_search.fuse([Ranking(words), begun.known]) if at in said]
-
-
 def _checked_query(query: str) -> str:
-    if not isinstance(cast("object", query), str):
-        raise errors.InvalidRequest(f"a query is text, not {type(query).__name__}.")
-    words = checked_text(query)
+    words = checked_str("a query", query)
     if not words.strip() or "\0" in words:
         raise errors.InvalidRequest("a query has at least one word.", hint='For example "which seat".')
     if len(words) > limits.ARCHIVE_QUERY_CHARS_MAX:
@@ -579,12 +537,6 @@ def _checked_query(query: str) -> str:
             facts={"chars": len(words), "chars_max": limits.ARCHIVE_QUERY_CHARS_MAX},
         )
     return words
-
-
-def _checked_k(limit: int) -> int:
-    if type(cast("object", limit)) is not int or not 1 <= limit <= limits.ARCHIVE_HITS_MAX:
-        raise errors.InvalidRequest(f"limit is a number from 1 to {limits.ARCHIVE_HITS_MAX:,}.")
-    return limit
 
 
 def _checked_roles(role: str | Sequence[str] | None) -> frozenset[str]:

@@ -20,6 +20,7 @@ from limpet.core.values.memory_records import (
     Source,
     TenantUser,
 )
+from limpet.core.values.validation import checked_int, checked_limit
 from limpet.memory.facts import fact_store, rules
 from limpet.memory.facts.fact_store import FactSlot, FactStore, IngestAttempt, IngestJournal, Mention
 from limpet.memory.index_store import IndexStore, retry_write
@@ -43,6 +44,7 @@ class BuiltInMemory:
         extract: FactExtractor | None = None,
         fallback: FactExtractor = rules.extract,
     ) -> None:
+        self._index = index
         self._facts = FactStore(index)
         self._journal = IngestJournal(index)
         self._count = count
@@ -75,12 +77,14 @@ class BuiltInMemory:
     def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether a conversation was ingested completely and not forgotten."""
         self._check_usable(user)
-        return self._journal.has_ingested(user, session_id, key)
+        row = self._journal.find(user, session_id, key)
+        return row is not None and row.done
 
     def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
         """Whether the fallback found the facts of a conversation because `extract` failed."""
         self._check_usable(user)
-        return self._journal.used_fallback(user, session_id, key)
+        row = self._journal.find(user, session_id, key)
+        return row is not None and row.used_fallback
 
     def fallback_ingests(self, user: TenantUser) -> list[tuple[str, str]]:
         """Return session id and key of each conversation of a user for which the fallback was used."""
@@ -135,13 +139,12 @@ class BuiltInMemory:
         self._check_usable(user)
         if budget <= 0:
             return Profile("", 0)
-        return fact_store.write_profile(self._facts.ranked_facts(user).facts, budget, self._count)
+        return fact_store.write_profile(self._facts.read_ranked(user).ranked.facts, budget, self._count)
 
     def search(self, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
         """Return up to `limit` facts that share words with a query: current ones first, then those they replaced."""
         self._check_usable(user)
-        if not 0 < limit <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"limit is 1 to {limits.MEMORY_RESULTS_MAX}.")
+        checked_limit(limit, limits.MEMORY_RESULTS_MAX)
         return fact_store.search_facts(self._facts, user, query, limit)
 
     def facts(self, user: TenantUser) -> list[Fact]:
@@ -168,14 +171,14 @@ class BuiltInMemory:
         changes: call again.
         """
         self._check_usable(user)
-        if position is not None and not 0 <= position < 2**63:
-            raise errors.InvalidRequest("position is a position in the log: a whole number, 0 or more.")
+        if position is not None:
+            checked_int("position", position, 0, 2**63 - 1, unit="a position in the log")
         if session_id is None and position is None:
             gone = sum(1 for _ in self.facts(user))
             retry_write(lambda: self._journal.forget(user, self._facts.drop_user(user)) or None)
         else:
             gone = self._forget_mentions(user, session_id, position)
-        self._facts.scrub()
+        self._index.scrub()
         return gone
 
     def _forget_mentions(self, user: TenantUser, session_id: str | None, position: int | None) -> int:

@@ -33,7 +33,7 @@ from limpet.core.values.memory_records import (
     TenantUser,
 )
 from limpet.core.values.messages import Message
-from limpet.core.values.validation import Json
+from limpet.core.values.validation import Json, checked_int, checked_limit, checked_number
 from limpet.memory.facts import rules
 from limpet.memory.port import MemoryEngine
 
@@ -256,8 +256,8 @@ class HTTPMemory:
         self._url = _checked_url(url, allow_http=allow_http)
         if api_key is not None and not (api_key.isascii() and api_key.isprintable() and api_key):
             raise errors.InvalidRequest("an API key has visible ASCII characters only.")
-        if not timeout_s > 0 or retries < 0:
-            raise errors.InvalidRequest("timeout_s is more than 0, retries 0 or more.")
+        checked_number("timeout_s", timeout_s, above=0, unit="a number of seconds")
+        checked_int("retries", retries)
         self._key = api_key
         self._timeout_s = timeout_s
         self._retries = retries
@@ -293,8 +293,7 @@ class HTTPMemory:
 
     def search(self, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
         """Return up to `limit` things that the engine finds."""
-        if not 0 < limit <= limits.MEMORY_RESULTS_MAX:
-            raise errors.InvalidRequest(f"limit is 1 to {limits.MEMORY_RESULTS_MAX}.")
+        checked_limit(limit, limits.MEMORY_RESULTS_MAX)
         short = query[: limits.FACT_SCAN_CHARS_MAX]
         answer = self._request("search", SearchJson(user, short, limit), SearchAnswer)
         return [recalled_from_json(each) for each in answer.results[:limit]]

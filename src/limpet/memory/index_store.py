@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 
 from limpet import errors, limits
-from limpet.core.values.memory_records import TenantUser
 from limpet.stores import port
 
 if TYPE_CHECKING:
@@ -167,7 +166,6 @@ class VolatileIndexStore:
         return self._tables.setdefault(table, ([], {}))
 
     def get(self, table: str, keys: Sequence[bytes], /) -> Mapping[bytes, bytes]:
-        """Return the values of the rows that exist, by key."""
         with self._lock:
             rows = self._table(table)[1]
             return {key: rows[key] for key in keys if key in rows}
@@ -175,7 +173,6 @@ class VolatileIndexStore:
     def scan(
         self, table: str, first: bytes, last: bytes, /, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Return up to `limit` rows of a range by key; with `newest` in descending order."""
         with self._lock:
             keys, rows = self._table(table)
             low, high = bisect.bisect_left(keys, first), bisect.bisect_left(keys, last)
@@ -183,12 +180,10 @@ class VolatileIndexStore:
             return [(key, rows[key]) for key in span]
 
     def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
-        """Return the value of the last row of each range."""
         found = (self.scan(table, *span, limit=1, newest=True) for span in ranges)
         return [rows[0][1] if rows else None for rows in found]
 
     def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
-        """Apply changes in order if the expected rows are unchanged; return whether they were."""
         with self._lock:
             for (table, key), value in expected.items():
                 if self._table(table)[1].get(key) != value:
@@ -211,18 +206,15 @@ class VolatileIndexStore:
         """Do nothing: RAM keeps no remains."""
 
     def clear(self) -> None:
-        """Delete all rows."""
         with self._lock:
             self._tables.clear()
 
     def size(self) -> int:
-        """Return the size of all rows in bytes."""
         with self._lock:
             tables = self._tables.values()
             return sum(len(key) + len(value) for _, rows in tables for key, value in rows.items())
 
     def close(self) -> None:
-        """Delete all rows. Other calls raise EngineClosed from now on."""
         with self._lock:
             self._closed = True
             self._tables.clear()
@@ -362,26 +354,21 @@ class RecoveringIndexStore:
         self.close = paired.close
 
     def get(self, table: str, keys: Sequence[bytes], /) -> dict[bytes, bytes]:
-        """Return the values of the rows that exist."""
         return self._clear_if_corrupt(lambda: dict(self._paired.get(table, keys)))
 
     def scan(
         self, table: str, first: bytes, last: bytes, /, *, limit: int, newest: bool = False
     ) -> list[tuple[bytes, bytes]]:
-        """Return rows of a range."""
         return self._clear_if_corrupt(lambda: self._paired.scan(table, first, last, limit=limit, newest=newest))
 
     def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
-        """Return the last value of each range."""
         return self._clear_if_corrupt(lambda: self._paired.last_values(table, ranges))
 
     def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
-        """Apply changes if the expected rows are unchanged."""
         listed = list(changes)
         return self._clear_if_corrupt(lambda: self._paired.write(listed, expected=expected))
 
     def scrub(self) -> None:
-        """Remove the remains of deleted rows from every file."""
         self._clear_if_corrupt(self._paired.scrub)
 
     def _clear_if_corrupt(self, step: Callable[[], _ResultT]) -> _ResultT:
@@ -413,15 +400,9 @@ class IngestTracker:
         self._store = store
         self._paired = paired
         self._index = RecoveringIndexStore(paired)
-        self._memory = memory
-
-    def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
-        """Whether the memory has ingested a history and not forgotten it."""
-        return self._memory.has_ingested(user, session_id, key)
-
-    def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
-        """Whether the memory extracted the facts of a history by its fallback."""
-        return self._memory.used_fallback(user, session_id, key)
+        # What the memory knows of one history needs no pairing.
+        self.has_ingested = memory.has_ingested
+        self.used_fallback = memory.used_fallback
 
     def lost(self, tenant: str) -> bool:
         """Whether the index store is another one than the noted one, or an older copy of it."""

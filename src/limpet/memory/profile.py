@@ -20,6 +20,7 @@ from limpet.core.values import commands as c
 from limpet.core.values import memory_records
 from limpet.core.values.memory_records import Profile, ProfilePrompt, TenantUser
 from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.values.validation import checked_int, checked_number
 from limpet.jobs.tasks import AttemptFailure, attempt
 from limpet.memory.port import MemoryEngine
 from limpet.runtime.engine import Engine
@@ -42,10 +43,8 @@ class Bootstrap:
         language: str = "en",
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if type(cast("object", tokens)) is not int or tokens < 0:
-            raise errors.InvalidRequest("bootstrap_tokens is a number of tokens; 0: nothing is asked.")
-        if not isinstance(cast("object", timeout_s), (int, float)) or not 0 < timeout_s <= 60:
-            raise errors.InvalidRequest("bootstrap_timeout_s is a number of seconds, up to 60.")
+        checked_int("bootstrap_tokens", tokens, unit="a number of tokens", hint="0: no profile is asked for.")
+        checked_number("bootstrap_timeout_s", timeout_s, above=0, most=60, unit="a number of seconds")
         self._memory = memory
         self._tokens = tokens
         self._timeout_s = timeout_s

@@ -264,20 +264,17 @@ def search_facts(store: FactStore, user: TenantUser, query: str, limit: int) -> 
             # A query for a replaced fact finds the current one first, so it gets the score of the slot.
             score = own if place else max(own, scores[name])
             if score:
-                found.append((place > 0, _recalled_fact(fact, score)))
+                result = MemoryResult(
+                    text=fact.text,
+                    score=round(score, 6),
+                    time_us=fact.since_us,
+                    kind=fact.kind,
+                    source=fact.source,
+                    until_us=fact.until_us,
+                )
+                found.append((place > 0, result))
     found.sort(key=lambda each: (each[0], -each[1].score, -each[1].time_us, each[1].text))
     return [recalled for _, recalled in found[:limit]]
-
-
-def _recalled_fact(fact: Fact, score: float) -> MemoryResult:
-    return MemoryResult(
-        text=fact.text,
-        score=round(score, 6),
-        time_us=fact.since_us,
-        kind=fact.kind,
-        source=fact.source,
-        until_us=fact.until_us,
-    )
 
 
 SLOTS = "memory.slots"
@@ -311,16 +308,12 @@ class FactStore:
         """Return the slots of these names that exist."""
         at = {_user_key(user, name): name for name in names}
         found = self._index.get(SLOTS, list(at))
-        return {at[row]: _decode_slot(value) for row, value in found.items()}
+        return {at[row]: decode_row(value, FactSlot) for row, value in found.items()}
 
     def all_slots(self, user: TenantUser) -> Iterator[FactSlot]:
         """Yield every slot of a user."""
         for _key, value in self._rows(SLOTS, _user_key(user)):
-            yield _decode_slot(value)
-
-    def ranked_facts(self, user: TenantUser) -> RankedFacts:
-        """Return the facts for a profile."""
-        return self.read_ranked(user).ranked
+            yield decode_row(value, FactSlot)
 
     def read_ranked(self, user: TenantUser) -> RankedFactsRow:
         """Return the row that a change must read first: if it changes before `write_slots`, the write fails."""
@@ -338,12 +331,8 @@ class FactStore:
 
         At most limits.MEMORY_ROWS names: the caller removes their mentions and calls again.
         """
-        if session_id is None:
-            rows = self._rows(SOURCES, _user_key(user))
-        elif position is None:
-            rows = self._rows(SOURCES, _user_key(user, session_id))
-        else:
-            rows = self._rows(SOURCES, _user_key(user, session_id, position))
+        message = () if session_id is None else (session_id,) if position is None else (session_id, position)
+        rows = self._rows(SOURCES, _user_key(user, *message))
         found = set[str]()
         for _, value in rows:
             source = decode_row(value, SlotSource)
@@ -378,7 +367,6 @@ class FactStore:
         return self._index.write(changes, expected={**expected, (RANKED_FACTS, _user_key(user)): seen.row})
 
     def _all_current_facts(self, user: TenantUser, then: SlotsByName) -> Iterator[Fact]:
-        """Yield the facts that are current once these slots are changed."""
         for slot in self.all_slots(user):
             if slot.mentions and _name_of(slot) not in then:
                 yield from _current_facts(user, slot)
@@ -388,10 +376,6 @@ class FactStore:
     def drop_user(self, user: TenantUser) -> list[DropRows]:
         """Return the changes that delete every row of a user."""
         return [DropRows(table, _user_key(user), prefix_end(_user_key(user))) for table in TABLES]
-
-    def scrub(self) -> None:
-        """Remove the remains of deleted rows from every file."""
-        self._index.scrub()
 
     def _rows(self, table: str, first: bytes, last: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         return scan_all(self._index, table, first, prefix_end(first) if last is None else last)
@@ -406,10 +390,6 @@ class SlotSource(msgspec.Struct, frozen=True, array_like=True):
 
 def _user_key(user: TenantUser, *parts: str | int) -> bytes:
     return encode_key(user.tenant, user.user_id, *parts)
-
-
-def _decode_slot(value: bytes) -> FactSlot:
-    return decode_row(value, FactSlot)
 
 
 def _name_of(slot: FactSlot) -> str:
@@ -470,20 +450,11 @@ class IngestJournal:
     def __init__(self, index: IndexStore) -> None:
         self._index = index
 
-    def has_ingested(self, user: TenantUser, session_id: str, named: str) -> bool:
-        """Whether a conversation was ingested completely."""
-        row = self._find(user, session_id, named)
-        return row is not None and row.done
-
-    def used_fallback(self, user: TenantUser, session_id: str, named: str) -> bool:
-        """Whether the fallback extracted the facts of a conversation."""
-        row = self._find(user, session_id, named)
-        return row is not None and row.used_fallback
-
-    def _find(self, user: TenantUser, session_id: str, named: str) -> IngestRow | None:
-        at = encode_key(user.tenant, user.user_id, session_id, named)
-        seen = self._index.get(INGESTED, [at]).get(at)
-        return None if seen is None else _decode_ingest(seen)
+    def find(self, user: TenantUser, session_id: str, key: str) -> IngestRow | None:
+        """Return the state of one conversation; None if it was never ingested, or was forgotten."""
+        at = encode_key(user.tenant, user.user_id, session_id, key)
+        row = self._index.get(INGESTED, [at]).get(at)
+        return decode_row(row, IngestRow) if row else None
 
     def begin(self, history: History, *, redo: bool) -> IngestAttempt | None:
         """Return an attempt; None if there is nothing to do.
@@ -499,7 +470,7 @@ class IngestJournal:
             # then the write below fails.
             epoch = self._index.get(EPOCHS, [at_epoch]).get(at_epoch)
             seen = self._index.get(INGESTED, [at]).get(at)
-            row = _decode_ingest(seen) if seen else IngestRow(0, 0, history.session_id, history.key)
+            row = decode_row(seen, IngestRow) if seen else IngestRow(0, 0, history.session_id, history.key)
             if not row.used_fallback if redo else row.done:
                 return None
             mine = msgspec.msgpack.encode(
@@ -521,7 +492,7 @@ class IngestJournal:
 
     def end(self, attempt: IngestAttempt, *, used_fallback: bool) -> None:
         """Record that the conversation was ingested; raise Unavailable as `expected_row` does."""
-        row = _decode_ingest(attempt.row)
+        row = decode_row(attempt.row, IngestRow)
         done = msgspec.structs.replace(row, done=True, used_fallback=used_fallback)
         put = PutRow(INGESTED, attempt.key, msgspec.msgpack.encode(done))
         if not self._index.write([put], expected=self.expected_row(attempt)):
@@ -530,7 +501,7 @@ class IngestJournal:
     def fallback_ingests(self, user: TenantUser) -> Iterator[tuple[str, str]]:
         """Yield session id and key of the conversations whose facts the fallback extracted."""
         for _key, value in self._rows(user):
-            if (row := _decode_ingest(value)).used_fallback:
+            if (row := decode_row(value, IngestRow)).used_fallback:
                 yield row.session_id, row.key
 
     def forget(self, user: TenantUser, drops: Sequence[DropRows]) -> bool:
@@ -563,7 +534,7 @@ class IngestJournal:
         return [
             (key, value)
             for key, value in self._rows(user)
-            if not (row := _decode_ingest(value)).done and row.epoch < epoch
+            if not (row := decode_row(value, IngestRow)).done and row.epoch < epoch
         ]
 
     def _rows(self, user: TenantUser) -> Iterator[tuple[bytes, bytes]]:
@@ -579,7 +550,3 @@ class IngestJournal:
 
 def _decode_epoch(row: bytes | None) -> int:
     return decode_row(row, int) if row else 0
-
-
-def _decode_ingest(value: bytes) -> IngestRow:
-    return decode_row(value, IngestRow)

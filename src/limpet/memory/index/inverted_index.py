@@ -12,11 +12,10 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from limpet import errors, limits
 from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index import postings
 from limpet.memory.index.postings import (
@@ -29,7 +28,18 @@ from limpet.memory.index.postings import (
     length_of_kind,
 )
 from limpet.memory.index.terms import Term
-from limpet.memory.index_store import DropRows, IndexStore, PutRow, encode_key, prefix_end
+from limpet.memory.index_store import (
+    DropRows,
+    IndexStore,
+    PutRow,
+    decode_row,
+    drop_row,
+    encode_key,
+    encode_number,
+    prefix_end,
+    retry_write,
+    scan_all,
+)
 
 CURSORS: Final = "archive.cursors"
 OWNERS: Final = "archive.owners"
@@ -87,20 +97,6 @@ Segment = tuple[int, int]
 """Its size, and the number of its first document."""
 
 encode_row: Final = msgspec.msgpack.encode
-_RowT = TypeVar("_RowT")
-
-
-def decode_row(kind: type[_RowT], row: bytes) -> _RowT:
-    """Return what a row holds; raise Corrupt if it can't be read."""
-    try:
-        return msgspec.msgpack.decode(row, type=kind)
-    except msgspec.MsgspecError as error:
-        raise errors.Corrupt("a row of the archive can't be read.") from error
-
-
-def encode_number(number: int) -> bytes:
-    """Return a whole number as the value of a row."""
-    return number.to_bytes(8, "big")
 
 
 def owner_key_range(owner: int, *parts: int | str) -> tuple[bytes, bytes]:
@@ -120,7 +116,7 @@ class ArchiveIndex:
         row = self.store.get(CURSORS, [encode_key(tenant)]).get(encode_key(tenant))
         if row is None:
             return IndexCursor(), None
-        return decode_row(IndexCursor, row), row
+        return decode_row(row, IndexCursor), row
 
     def owner(self, user: TenantUser) -> int | None:
         """Return the number of a user; None if nothing of theirs is in the index."""
@@ -131,12 +127,12 @@ class ArchiveIndex:
     def head(self, owner: int) -> OwnerHead:
         """Return an owner's head."""
         row = self.store.get(HEADS, [encode_key(owner)]).get(encode_key(owner))
-        return OwnerHead() if row is None else decode_row(OwnerHead, row)
+        return OwnerHead() if row is None else decode_row(row, OwnerHead)
 
     def pending(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
         """Return the rows of an owner's documents that are in no segment yet, by key."""
         rows = self.store.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
-        return [(named, decode_row(PendingDocuments, row)) for named, row in rows]
+        return [(named, decode_row(row, PendingDocuments)) for named, row in rows]
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
         """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
@@ -231,7 +227,7 @@ class IndexBatch:
         """Fetch what is known of sessions, in one look."""
         keys = {encode_key(self._tenant, name): name for name in session_ids if name not in self._known}
         for found, row in self._index.store.get(SESSIONS, list(keys)).items():
-            self._known[keys[found]] = decode_row(IndexedSession, row)
+            self._known[keys[found]] = decode_row(row, IndexedSession)
 
     def session(self, session_id: str) -> IndexedSession | None:
         """Return what is known of a session that was looked for."""
@@ -350,13 +346,11 @@ class _OwnerUpdate:
         self._changes: list[PutRow | DropRows] = []
 
     def add_documents(self, entries: list[NewDocument]) -> list[PutRow | DropRows]:
-        """Return what takes new documents in."""
         self._append(entries)
         length = sum(len(entry.once) + 2 * len(entry.often) for entry in entries)
         return self._with_head(len(entries), len(entries), length)
 
     def hide_sessions(self, sessions: Collection[str]) -> list[PutRow | DropRows]:
-        """Return what hides the documents of sessions."""
         return self._with_head(0, -self._hide(sessions), 0)
 
     def _with_head(self, new: int, more: int, length: int) -> list[PutRow | DropRows]:
@@ -426,7 +420,6 @@ class _OwnerUpdate:
         return self._index.terms(self._owner, segment)
 
     def _merge_document_rows(self, first: int, end: int) -> None:
-        """Put the documents of a stretch into one row."""
         rows = self._index.documents(self._owner, first, end)
         self._changes.append(DropRows(DOCUMENTS, encode_key(self._owner, first), encode_key(self._owner, end)))
         whole = DocumentBlock()
@@ -438,7 +431,6 @@ class _OwnerUpdate:
         self._held[first] = whole
 
     def _hide(self, sessions: Collection[str]) -> int:
-        """Mark the documents of sessions; return how many."""
         marked = 0
         for first, held in self._index.documents(self._owner, 0, self._head.following):
             if found := _hide_sessions(held, sessions):
@@ -467,7 +459,6 @@ def _hide_sessions(held: DocumentBlock, sessions: Collection[str]) -> int:
 
 
 def _largest_segment(start: int, following: int) -> int | None:
-    """Return the size of the largest segment that begins here and is whole."""
     for size in reversed(SEGMENT_SIZES):
         if start % size == 0 and start + size <= following:
             return size
@@ -496,33 +487,27 @@ def reset_tenant(rows: ArchiveIndex, tenant: str) -> None:
     def changes() -> tuple[int, list[PutRow | DropRows]]:
         span = encode_key(tenant), prefix_end(encode_key(tenant))
         made: list[PutRow | DropRows] = [DropRows(OWNERS, *span), DropRows(SESSIONS, *span)]
-        for _, row in _scan_all(rows, OWNERS, *span):
+        for _, row in scan_all(rows.store, OWNERS, *span):
             made += drop_owner(int.from_bytes(row, "big"))
         return 0, made
 
     _write_with_retry(rows, tenant, changes, anew=True)
 
 
-def _scan_all(rows: ArchiveIndex, book: str, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
-    while page := rows.store.scan(book, first, last, limit=limits.MEMORY_ROWS):
-        yield from page
-        first = page[-1][0] + b"\0"
-
-
 def _write_with_retry(
     rows: ArchiveIndex, tenant: str, changes: Callable[[], tuple[int, list[PutRow | DropRows]]], *, anew: bool = False
 ) -> int:
     at = (CURSORS, encode_key(tenant))
-    for _ in range(_TRIES):
+
+    def step() -> int | None:
         cursor, row = rows.cursor(tenant)
-        if anew:
-            following = IndexCursor(revision=cursor.revision + 1)
-        else:
-            following = msgspec.structs.replace(cursor, revision=cursor.revision + 1)
+        kept = IndexCursor() if anew else cursor
+        following = msgspec.structs.replace(kept, revision=cursor.revision + 1)
         count, made = changes()
-        if rows.store.write([*made, PutRow(*at, encode_row(following))], expected={at: row}):
-            return count
-    raise errors.Unavailable("the archive changes too fast for anything to be forgotten; try again.")
+        written = rows.store.write([*made, PutRow(*at, encode_row(following))], expected={at: row})
+        return count if written else None
+
+    return retry_write(step, _TRIES)
 
 
 def _removal(
@@ -535,8 +520,10 @@ def _removal(
         return _user_removal(rows, user, owner)
     count, made = _DocumentRemoval(rows, owner, _document_filter(session_id, position)).changes()
     if session_id is not None and position is None:
-        for book, named in ((SESSIONS, encode_key(user.tenant, session_id)), (MEMBERS, encode_key(owner, session_id))):
-            made.append(DropRows(book, named, named + b"\0"))
+        made += (
+            drop_row(SESSIONS, encode_key(user.tenant, session_id)),
+            drop_row(MEMBERS, encode_key(owner, session_id)),
+        )
     return count, made
 
 
@@ -551,12 +538,10 @@ def _document_filter(session_id: str | None, position: int | None) -> DocumentFi
 
 def _user_removal(rows: ArchiveIndex, user: TenantUser, owner: int) -> tuple[int, list[PutRow | DropRows]]:
     made: list[PutRow | DropRows] = list(drop_owner(owner))
-    named = encode_key(user.tenant, user.user_id)
-    made.append(DropRows(OWNERS, named, named + b"\0"))
+    made.append(drop_row(OWNERS, encode_key(user.tenant, user.user_id)))
     prefix = encode_key(owner)
-    for member, _ in _scan_all(rows, MEMBERS, *owner_key_range(owner)):
-        session = encode_key(user.tenant) + member[len(prefix) :]
-        made.append(DropRows(SESSIONS, session, session + b"\0"))
+    for member, _ in scan_all(rows.store, MEMBERS, *owner_key_range(owner)):
+        made.append(drop_row(SESSIONS, encode_key(user.tenant) + member[len(prefix) :]))
     return rows.head(owner).documents, made
 
 

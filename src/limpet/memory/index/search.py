@@ -98,21 +98,24 @@ _TermDocuments = tuple[list[int], list[int]]
 """Documents that have a term once, and those that have it more often."""
 
 
-class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """What is looked for: terms, and what must hold of a message. `since_us` and `until_us` are inclusive."""
+class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """What must hold of a message that is searched for. `since_us` and `until_us` are inclusive."""
 
-    terms: Sequence[Term]
-    limit: int
     roles: frozenset[str] = frozenset()
     session_id: str | None = None
     since_us: int | None = None
     until_us: int | None = None
 
-    @property
-    def is_narrow(self) -> bool:
-        """Whether anything must hold of a message beside its terms."""
-        times = self.since_us, self.until_us
-        return bool(self.roles) or self.session_id is not None or times != (None, None)
+
+NO_FILTER: Final = MessageFilter()
+
+
+class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The terms of a search, the largest number of results, and what must hold of them."""
+
+    terms: Sequence[Term]
+    limit: int
+    wanted: MessageFilter = NO_FILTER
 
 
 class ArchiveMatch(msgspec.Struct, frozen=True):
@@ -133,48 +136,44 @@ class ArchiveMatches(msgspec.Struct, frozen=True):
 
 
 def find_messages(
-    rows: ArchiveIndex, owner: int, sought: ArchiveQuery, kept: SearchCache | None = None
+    rows: ArchiveIndex, owner: int, sought: ArchiveQuery, cache: SearchCache | None = None
 ) -> ArchiveMatches:
-    """Return up to `limit` messages of an owner that have one of the terms or answer one that has.
-
-    `kept` has what earlier searches have read.
-    """
-    for _ in range(_TRIES):
-        head = rows.head(owner)
-        found = _IndexSearch(rows, owner, head, sought, kept)
-        lists = found.read_lists()
-        # Rows that were moved meanwhile may have been read twice, or not at all.
-        if rows.head(owner) == head:
-            return found.rank(lists)
-    raise errors.Unavailable("the archive changes too fast to be searched; try again.")
+    """Return up to `limit` messages of an owner that have one of the terms or answer one that has."""
+    return _read_index(rows, owner, sought, cache).rank()
 
 
 def locate_messages(
-    rows: ArchiveIndex, owner: int, positions: Collection[int], kept: SearchCache | None = None
+    rows: ArchiveIndex, owner: int, positions: Collection[int], cache: SearchCache | None = None
 ) -> dict[int, ArchiveMatch]:
-    """Return what is known of an owner's messages at some positions; those that are gone are left out."""
+    """Return an owner's messages at some positions; those that are gone are left out."""
+    return _read_index(rows, owner, ArchiveQuery(terms=(), limit=0), cache).locate(positions)
+
+
+def _read_index(rows: ArchiveIndex, owner: int, sought: ArchiveQuery, cache: SearchCache | None) -> _IndexSearch:
     for _ in range(_TRIES):
         head = rows.head(owner)
-        found = _IndexSearch(rows, owner, head, ArchiveQuery(terms=(), limit=0), kept)
+        search = _IndexSearch(rows, owner, head, sought, cache)
+        # Rows that were moved meanwhile may have been read twice, or not at all.
         if rows.head(owner) == head:
-            return found.locate(positions)
+            return search
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
 class _IndexSearch:
-    """One search of what an owner had at one moment."""
+    """One search of what an owner had at one moment. Everything but cached rows is read when it is made."""
 
     def __init__(
-        self, rows: ArchiveIndex, owner: int, head: OwnerHead, sought: ArchiveQuery, kept: SearchCache | None
+        self, rows: ArchiveIndex, owner: int, head: OwnerHead, sought: ArchiveQuery, cache: SearchCache | None
     ) -> None:
         self._index = rows
         self._owner = owner
         self._head = head
         self._sought = sought
-        self._kept = kept or SearchCache()
+        self._cache = cache or SearchCache()
         self._pending_from = head.following - head.following % SEGMENT_SIZES[0]
-        self._known = self._kept.get(owner, head)
+        self._known = self._cache.get(owner, head)
         self._views = [] if self._known else self._read_views()
+        self._lists = self._read_lists() if sought.terms else {}
 
     def _read_views(self) -> list[tuple[int, DocumentBlockView]]:
         views = self._index.views(self._owner, 0, self._pending_from)
@@ -189,15 +188,11 @@ class _IndexSearch:
         """What the owner had. Only once it is known that nothing was moved while it was read."""
         if self._known is None:
             self._known = OwnerDocuments(self._head.following, self._views)
-            self._kept.put(self._owner, self._head, self._known)
+            self._cache.put(self._owner, self._head, self._known)
         return self._known
 
-    def read_lists(self) -> dict[Term, _TermDocuments]:
-        """Read all that is needed; return the documents of each term that any has."""
-        return self._lists()
-
-    def rank(self, lists: Mapping[Term, _TermDocuments]) -> ArchiveMatches:
-        """Return what was found, the best first."""
+    def rank(self) -> ArchiveMatches:
+        lists = self._lists
         if not lists:
             return ArchiveMatches((), {})
         weights = {term: _term_weight(self._head.documents, sum(map(len, found))) for term, found in lists.items()}
@@ -205,7 +200,6 @@ class _IndexSearch:
         return ArchiveMatches([self._match(score, number) for score, number in best], weights)
 
     def locate(self, positions: Collection[int]) -> dict[int, ArchiveMatch]:
-        """Return the documents at some positions that can be found."""
         return {
             position: self._match(0.0, first + at)
             for first, view in self._documents.views
@@ -213,7 +207,7 @@ class _IndexSearch:
             if position in positions and view.kinds[at] < HIDDEN
         }
 
-    def _lists(self) -> dict[Term, _TermDocuments]:
+    def _read_lists(self) -> dict[Term, _TermDocuments]:
         """Return the documents of each term that any has, the rarest term first."""
         found: dict[Term, _TermDocuments] = {term: ([], []) for term in self._sought.terms}
         self._read_pending(found)
@@ -240,7 +234,6 @@ class _IndexSearch:
         return self._prefix_lists(segment, term, row)
 
     def _prefix_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
-        """Yield the lists of all terms that begin with one."""
         first = inverted_index.owner_key_range(self._owner, *segment)[0] + term
         later = self._index.store.scan(inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS)
         for data in (row, *(value for _, value in later)):
@@ -250,7 +243,6 @@ class _IndexSearch:
                         yield held
 
     def _read_pending(self, found: Mapping[Term, _TermDocuments]) -> None:
-        """Look through the documents that are in no segment."""
         number = self._pending_from
         for _, row in self._index.pending(self._owner):
             for singly, repeated in zip(row.once, row.often, strict=True):
@@ -264,11 +256,10 @@ class _IndexSearch:
     def _best_documents(
         self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float]
     ) -> list[tuple[float, int]]:
-        """Return the best documents that pass, each with its score."""
         scores, bits = [0.0] * len(self._documents), [0] * len(self._documents)
         touched = self._add_up(lists, weights, scores, bits)
         self._add_answer_scores(touched, scores, bits)
-        if self._sought.is_narrow:
+        if self._sought.wanted != NO_FILTER:
             touched = set(filter(self._passes, touched))
         # What a score loses for what is missing leaves it above this part of itself.
         best = heapq.nlargest(self._sought.limit, map(scores.__getitem__, touched))
@@ -314,16 +305,15 @@ class _IndexSearch:
                     touched.add(reply)
 
     def _passes(self, number: int) -> bool:
-        """Whether all that must hold is true of a document."""
-        sought = self._sought
+        wanted = self._sought.wanted
         view, at = self._documents.at(number)
         if view.kinds[at] >= HIDDEN:
             return False
         return (
-            (not sought.roles or postings.role_of_kind(view.kinds[at]) in sought.roles)
-            and sought.session_id in (None, view.generation(at).session_id)
-            and (sought.since_us is None or sought.since_us <= view.time(at))
-            and (sought.until_us is None or view.time(at) <= sought.until_us)
+            (not wanted.roles or postings.role_of_kind(view.kinds[at]) in wanted.roles)
+            and wanted.session_id in (None, view.generation(at).session_id)
+            and (wanted.since_us is None or wanted.since_us <= view.time(at))
+            and (wanted.until_us is None or view.time(at) <= wanted.until_us)
         )
 
     def _match(self, score: float, number: int) -> ArchiveMatch:
@@ -349,7 +339,6 @@ def _sum_of_bits(weights: Sequence[float], bits: int) -> float:
 
 
 def _term_weight(count: int, having: int) -> float:
-    """Return what a term weighs that so many of all documents have."""
     return math.log(1 + (max(count, having) - having + 0.5) / (having + 0.5))
 
 
@@ -377,7 +366,6 @@ def best_passage(text: str, weights: Mapping[Term, float]) -> Passage:
 
 
 def _merge_marks(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return marks, which come in order, with those that touch made one."""
     made: list[tuple[int, int]] = []
     for start, stop in marks:
         if made and start <= made[-1][1]:

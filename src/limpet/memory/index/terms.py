@@ -266,7 +266,6 @@ def _cached_stem(word: bytes) -> bytes:
 
 
 def _stem(word: bytes) -> bytes:
-    """Return an English word without the endings of number and tense."""
     if word.endswith((b"ies", b"ied")) and len(word) > 4:
         word = word[:-3] + b"y"
     elif word.endswith((b"sses", b"xes", b"ches", b"shes")):
@@ -327,7 +326,6 @@ def has_words(message: Message) -> bool:
 
 
 def _content_texts(value: Json) -> Iterator[str]:
-    """Yield the texts in some content, whatever parts it has."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

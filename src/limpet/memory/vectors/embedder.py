@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-
-if TYPE_CHECKING:
     EmbeddingRows = Sequence[Sequence[float]] | Sequence[NDArray[np.float32]] | NDArray[np.float32]
     """A vector for each text, in their order: lists of numbers, or an array with a row for each."""
 
@@ -104,19 +102,9 @@ def forget_vectors(index: IndexStore, user: TenantUser, session_id: str | None, 
     if not index.scan(PROGRESS_TABLE, tenant, prefix_end(tenant), limit=1):
         return 0
     _require("dropping what was said from the vectors, too,", "numpy")
-    from limpet.memory.vectors.vector_store import VectorStore  # noqa: PLC0415 - as above
+    from limpet.memory.vectors import vector_store  # noqa: PLC0415 - as above
 
-    return VectorStore(index, _NoEmbedder()).forget(user, session_id, position)
-
-
-class _NoEmbedder:
-    """No embedder: vectors of all of them are meant."""
-
-    name = ""
-    dimensions = 0
-
-    def embed(self, texts: Sequence[str]) -> EmbeddingRows:
-        raise AssertionError(texts)
+    return vector_store.forget(index, user, session_id, position)
 
 
 _EMBEDDED_ROLES: Final = frozenset({"user", "assistant"})

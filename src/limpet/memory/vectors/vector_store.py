@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from limpet import errors, limits
 from limpet.core.values.memory_records import TenantUser
 from limpet.memory.index import search
-from limpet.memory.index.search import Ranking
+from limpet.memory.index.search import NO_FILTER, MessageFilter, Ranking
 from limpet.memory.index_store import (
     DropRows,
     IndexStore,
@@ -45,25 +45,6 @@ Floats = NDArray[np.float32]
 
 ROLE_CODES: Final = ("user", "assistant", "system", "tool")
 _NEIGHBOURS: Final = 10
-
-
-class VectorFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What must hold of a message that is looked for. Both times are inclusive."""
-
-    roles: frozenset[str] = frozenset()
-    session_id: str | None = None
-    since_us: int | None = None
-    until_us: int | None = None
-
-
-NO_FILTER: Final = VectorFilter()
-
-
-class NearMessage(msgspec.Struct, frozen=True):
-    """A message that lies near a question, and how near: 1 is the same, 0 has nothing to do with it."""
-
-    position: int
-    score: float
 
 
 class VectorSet(msgspec.Struct, frozen=True):
@@ -114,8 +95,8 @@ class VectorIndex:
         """How many bytes its vectors take."""
         return self.vectors.rows.nbytes
 
-    def nearest(self, vector: Floats, limit: int, wanted: VectorFilter = NO_FILTER) -> list[NearMessage]:
-        """Return up to `limit` messages, the nearest first; of equals the latest. Each is there once."""
+    def nearest(self, vector: Floats, limit: int, wanted: MessageFilter = NO_FILTER) -> list[int]:
+        """Return the positions of up to `limit` messages, the nearest first; of equals the latest. Each is there once."""
         scores = self.vectors.rows @ vector - self.densities / 2
         chosen = self._mask(wanted)
         if chosen is not None:
@@ -125,13 +106,10 @@ class VectorIndex:
             return []
         best = np.argpartition(scores, len(scores) - wide)[len(scores) - wide :]
         order = best[np.lexsort((-self.vectors.positions[best], -scores[best]))]
-        found: dict[int, float] = {}
-        for index in order.tolist():
-            if np.isfinite(scores[index]) and len(found) < limit:
-                found.setdefault(int(self.vectors.positions[index]), float(scores[index]))
-        return [NearMessage(position, score) for position, score in found.items()]
+        there = order[np.isfinite(scores[order])]
+        return list(dict.fromkeys(self.vectors.positions[there].tolist()))[:limit]
 
-    def _mask(self, wanted: VectorFilter) -> NDArray[np.bool_] | None:
+    def _mask(self, wanted: MessageFilter) -> NDArray[np.bool_] | None:
         if wanted == NO_FILTER:
             return None
         held = self.vectors
@@ -385,12 +363,6 @@ class VectorStore:
             yield PutRow(BLOCKS, place + encode_key(last), part.encode())
         yield _put_head(place, _OwnerVectors(head.forget_count, last, len(part), count))
 
-    def nearest(
-        self, user: TenantUser, vector: NDArray[np.float32], limit: int, wanted: VectorFilter = NO_FILTER
-    ) -> list[NearMessage]:
-        """Return up to `limit` messages of an owner nearest to a vector of length 1, the nearest first."""
-        return self.owner_index(user).nearest(vector, limit, wanted)
-
     def owner_index(self, user: TenantUser) -> VectorIndex:
         """Return an owner's vectors as they are now. Only blocks that the cache lacks are read."""
         place, nothing = self._owner_key(user), VectorIndex(empty_vectors(self._dimensions))
@@ -413,7 +385,7 @@ class VectorStore:
         raise errors.Unavailable("too many concurrent changes of the vectors; retry.")
 
     def _extend(self, place: bytes, known: _OwnerVectors, found_index: VectorIndex) -> VectorIndex:
-        found = [block for _, block in self._blocks(place, known.last)]
+        found = [block for _, block in _blocks(self._index, place, known.last)]
         if not found:
             return found_index
         # The last cached block may have grown.
@@ -433,56 +405,9 @@ class VectorStore:
             self._cache.pop(user, None)
 
     def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
-        """Delete the vectors of an owner, a session or a message, by all embedders; return how many.
-
-        When this returns, no file has anything of them. Raises Unavailable after too many concurrent changes.
-        """
+        """Delete the vectors of an owner, a session or a message, by all embedders; return how many. See `forget`."""
         self._evict(user)
-        dropped = retry_write(lambda: self._drop(user, session_id, position), _TRIES)
-        # Also if nothing was dropped: an earlier call may have been stopped before its scrub.
-        self._index.scrub()
-        return dropped
-
-    def _drop(self, user: TenantUser, session_id: str | None, position: int | None) -> int | None:
-        """Delete in one write; return how many, or None if another writer was faster."""
-        row = encode_key(user.tenant)
-        seen = self._index.get(PROGRESS_TABLE, [row]).get(row)
-        forgotten, owner = decode_number(seen) + 1, encode_key(user.tenant, user.user_id)
-        heads = self._index.scan(HEADS, owner, prefix_end(owner), limit=_SCAN_LIMIT)
-        changes: list[PutRow | DropRows] = [PutRow(PROGRESS_TABLE, row, encode_number(forgotten))]
-        expected: dict[tuple[str, bytes], bytes | None] = {(PROGRESS_TABLE, row): seen}
-        dropped = 0
-        if session_id is None and position is None:
-            dropped = sum(decode_row(data, _OwnerVectors).count for _, data in heads)
-            changes += (DropRows(table, owner, prefix_end(owner)) for table in (BLOCKS, HEADS))
-        else:
-            for place, data in heads:
-                expected[HEADS, place] = data
-                found, count = self._remove(place, forgotten, session_id, position)
-                changes += found
-                dropped += count
-        return dropped if self._index.write(changes, expected=expected) else None
-
-    def _remove(
-        self, place: bytes, forgotten: int, session_id: str | None, position: int | None
-    ) -> tuple[list[PutRow | DropRows], int]:
-        """Return the changes that delete some vectors of an owner and embedder, and how many they delete."""
-        changes, dropped, head = list[PutRow | DropRows](), 0, _OwnerVectors(forgotten)
-        for number, block in self._blocks(place, 0):
-            chosen = np.ones(len(block), np.bool_)
-            if session_id is not None:
-                chosen &= block.sessions == session_id
-            if position is not None:
-                chosen &= block.positions == position
-            rest = block.section(~chosen)
-            row = place + encode_key(number)
-            if len(rest) < len(block):
-                dropped += len(block) - len(rest)
-                changes.append(PutRow(BLOCKS, row, rest.encode()) if len(rest) else drop_row(BLOCKS, row))
-            if len(rest):
-                head = _OwnerVectors(forgotten, number, len(rest), head.count + len(rest))
-        changes.append(_put_head(place, head) if head.count else drop_row(HEADS, place))
-        return changes, dropped
+        return forget(self._index, user, session_id, position)
 
     def _owner_key(self, user: TenantUser) -> bytes:
         return encode_key(user.tenant, user.user_id, self._name)
@@ -491,11 +416,65 @@ class VectorStore:
         data = self._index.get(HEADS, [place]).get(place)
         return None if data is None else decode_row(data, _OwnerVectors)
 
-    def _blocks(self, place: bytes, first: int) -> Iterator[tuple[int, VectorBlock]]:
-        """Yield an owner's blocks from a number on, in order."""
-        begin = place + encode_key(first)
-        for row, data in scan_all(self._index, BLOCKS, begin, prefix_end(place), page=_SCAN_LIMIT):
-            yield decode_number(row[-8:]), decode_block(data)
+
+def forget(index: IndexStore, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
+    """Delete the vectors of an owner, a session or a message, by all embedders; return how many.
+
+    When this returns, no file has anything of them. Raises Unavailable after too many concurrent changes.
+    """
+    dropped = retry_write(lambda: _drop(index, user, session_id, position), _TRIES)
+    # Also if nothing was dropped: an earlier call may have been stopped before its scrub.
+    index.scrub()
+    return dropped
+
+
+def _drop(index: IndexStore, user: TenantUser, session_id: str | None, position: int | None) -> int | None:
+    """Delete in one write; return how many, or None if another writer was faster."""
+    row = encode_key(user.tenant)
+    seen = index.get(PROGRESS_TABLE, [row]).get(row)
+    forgotten, owner = decode_number(seen) + 1, encode_key(user.tenant, user.user_id)
+    heads = index.scan(HEADS, owner, prefix_end(owner), limit=_SCAN_LIMIT)
+    changes: list[PutRow | DropRows] = [PutRow(PROGRESS_TABLE, row, encode_number(forgotten))]
+    expected: dict[tuple[str, bytes], bytes | None] = {(PROGRESS_TABLE, row): seen}
+    dropped = 0
+    if session_id is None and position is None:
+        dropped = sum(decode_row(data, _OwnerVectors).count for _, data in heads)
+        changes += (DropRows(table, owner, prefix_end(owner)) for table in (BLOCKS, HEADS))
+    else:
+        for place, data in heads:
+            expected[HEADS, place] = data
+            found, count = _remove(index, place, forgotten, session_id, position)
+            changes += found
+            dropped += count
+    return dropped if index.write(changes, expected=expected) else None
+
+
+def _remove(
+    index: IndexStore, place: bytes, forgotten: int, session_id: str | None, position: int | None
+) -> tuple[list[PutRow | DropRows], int]:
+    """Return the changes that delete some vectors of an owner and embedder, and how many they delete."""
+    changes, dropped, head = list[PutRow | DropRows](), 0, _OwnerVectors(forgotten)
+    for number, block in _blocks(index, place, 0):
+        chosen = np.ones(len(block), np.bool_)
+        if session_id is not None:
+            chosen &= block.sessions == session_id
+        if position is not None:
+            chosen &= block.positions == position
+        rest = block.section(~chosen)
+        row = place + encode_key(number)
+        if len(rest) < len(block):
+            dropped += len(block) - len(rest)
+            changes.append(PutRow(BLOCKS, row, rest.encode()) if len(rest) else drop_row(BLOCKS, row))
+        if len(rest):
+            head = _OwnerVectors(forgotten, number, len(rest), head.count + len(rest))
+    changes.append(_put_head(place, head) if head.count else drop_row(HEADS, place))
+    return changes, dropped
+
+
+def _blocks(index: IndexStore, place: bytes, first: int) -> Iterator[tuple[int, VectorBlock]]:
+    begin = place + encode_key(first)
+    for row, data in scan_all(index, BLOCKS, begin, prefix_end(place), page=_SCAN_LIMIT):
+        yield decode_number(row[-8:]), decode_block(data)
 
 
 def _put_head(place: bytes, head: _OwnerVectors) -> PutRow:
@@ -517,7 +496,7 @@ class SemanticSearch:
         *,
         by_words: Sequence[int],
         texts: search.LoadTexts,
-        wanted: VectorFilter = NO_FILTER,
+        wanted: MessageFilter = NO_FILTER,
         others: Sequence[Ranking] = (),
     ) -> list[int]:
         """Return positions of messages that match a query, the best first, at least `limit` if enough match.
@@ -531,7 +510,7 @@ class SemanticSearch:
         near: list[int] = []
         if len(found_index.vectors):
             vector = unit_vectors(self._embedder.embed([query]), 1, self._embedder.dimensions)[0]
-            near = [hit.position for hit in found_index.nearest(vector, wide, wanted)]
+            near = found_index.nearest(vector, wide, wanted)
         words = list(by_words[:wide])
         every = [*words, *near, *(one for other in others for one in other.positions)]
         said = texts(list(dict.fromkeys(every)))
