@@ -168,7 +168,7 @@ POOL_BYTES: Final = 4096
 
 
 class RandomPool:
-    """Gives random bytes out of a supply. Safe for threads. No byte is ever given twice; a forked process must not go on with one."""
+    """Random bytes, drawn in blocks. Thread-safe. Never returns a byte twice, so a forked process must not use its parent's."""
 
     def __init__(self, random: Callable[[int], bytes]) -> None:
         self._random = random
@@ -277,7 +277,7 @@ def claims_by_stretch(
 ) -> list[tuple[int, str, int]]:
     """Return stretch, text and version of the claims that a stream's events make, which come by version.
 
-    Whoever makes a claim in a stretch first has it. A log has it twice if the table of claims was lost meanwhile.
+    The first claim of a text in a stretch counts. A log has it twice if the table of claims was lost meanwhile.
     """
     firsts = [base.first for base in bases]
     stretches = [stream, *(base.stretch for base in bases)]

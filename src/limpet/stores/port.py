@@ -653,11 +653,11 @@ class Store(Protocol):
 
 
 DURABILITY_LEVELS: Final = ("none", "process-crash", "power-loss")
-"""What survives, the least first."""
+"""Durability levels, weakest first."""
 
 
 class IndexRowPut(Protocol):
-    """A row to be there."""
+    """Insert or replace a row."""
 
     @property
     def table(self) -> str: ...
@@ -668,7 +668,7 @@ class IndexRowPut(Protocol):
 
 
 class IndexRangeDrop(Protocol):
-    """Rows to be gone."""
+    """Drop the rows of a table with first <= key < last."""
 
     @property
     def table(self) -> str: ...

@@ -24,7 +24,7 @@ from limpet.stores.port import RawEvent, RawKey, Store
 
 
 class CopyTarget(Protocol):
-    """What is there of one tenant: whatever a page has to be compared with."""
+    """The target's present log of one tenant, with which a page is compared."""
 
     def head(self) -> tuple[int, bytes]:
         """Return position and link of its last event."""
@@ -43,7 +43,7 @@ class CopyTarget(Protocol):
         ...
 
     def missing_blobs(self, hashes: Collection[bytes]) -> Collection[bytes]:
-        """Return those of the blobs that are not there."""
+        """Return the hashes of missing blobs."""
         ...
 
     def find_raw_key(self, key: str) -> RawKey | None:
@@ -67,7 +67,7 @@ class CopyPlan(msgspec.Struct, frozen=True):
     head: tuple[int, bytes]
 
     def __bool__(self) -> bool:
-        """Whether it brings anything."""
+        """Return whether anything has to be written."""
         return bool(self.newly_erased or self.new_events or self.new_keys)
 
 
@@ -79,7 +79,7 @@ def raw_event_row(raw: RawEvent) -> chain.EventRow:
 def plan_page(
     there: CopyTarget, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes], keys: Sequence[RawKey]
 ) -> CopyPlan:
-    """Return what a page brings; raise Conflict or Corrupt, as the port says, if it does not fit."""
+    """Return what a page adds; raise Conflict or Corrupt, as `Store.paste` does, if it does not fit."""
     for hash_, content in blobs.items():
         if not chain.blob_matches(hash_, content):
             raise chain.damaged_blob_error(hash_)
@@ -216,9 +216,9 @@ def staging_folder(target: Path) -> Path:
 
 @contextlib.contextmanager
 def locked_staging_folder(target: Path) -> Iterator[Path]:
-    """Yield the folder in which a file is made, for one at a time; it goes when the body has come to its end.
+    """Yield the folder in which a file is built, to one process at a time; delete it when the body ends.
 
-    What a body that was broken off has left in it is there for the next. Raises InvalidRequest if another is at work.
+    After an exception the folder and its content stay for the next attempt. Raises InvalidRequest if it is locked.
     """
     folder = staging_folder(target)
     fd = _open_staging_lock(folder / "making", target)
@@ -228,10 +228,10 @@ def locked_staging_folder(target: Path) -> Iterator[Path]:
         except BlockingIOError as error:
             raise _staging_busy_error(target) from error
         if not _is_same_file(fd, folder / "making"):
-            # Whoever was through just now has removed what this one had opened.
+            # The last holder of the lock has deleted the folder meanwhile.
             raise _staging_busy_error(target)
         yield folder
-        # What can't be removed does no harm: the file is in its place.
+        # Leftovers do no harm: the finished file has been moved to its path.
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(fd)
@@ -272,19 +272,19 @@ COPY_NOTE: Final = "arriving"
 
 
 def is_copy_incomplete(store: Store, tenant: str) -> bool:
-    """Whether a tenant is not all there yet."""
+    """Return whether a copy of a tenant into this store has not been completed."""
     try:
         return store.note(tenant, COPY_NOTE) is not None
     except errors.EventsLost:
         raise
     except errors.Corrupt:
-        # A damaged note keeps nobody from what can be read; where nothing can be, that is told.
+        # A damaged note must not prevent reading; if nothing can be read, `head` raises.
         store.head(tenant)
         return False
 
 
 def refuse_incomplete_copy(store: Store, tenant: str) -> None:
-    """Raise UnsafeStore if a tenant is not all there yet: what is written now would part the copy from its source."""
+    """Raise UnsafeStore if the copy of a tenant is incomplete: a write now would make it differ from its source."""
     if is_copy_incomplete(store, tenant):
         raise errors.UnsafeStore(
             f"a copy of tenant {tenant!r} into this store was begun and is not through.",
@@ -295,7 +295,7 @@ def refuse_incomplete_copy(store: Store, tenant: str) -> None:
 
 
 def set_note(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
-    """Have a note of a copy be so, whatever it was; return whether it was otherwise."""
+    """Set a note of a copy, or drop it (None); return whether that changed it."""
     for _ in range(limits.RETRIES_MAX):
         found = store.note(tenant, name)
         if (found.value if found else None) == value:
@@ -306,15 +306,15 @@ def set_note(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
 
 
 class CopyMarks:
-    """The notes of one copy on its way. It knows which tenants could be used before it came."""
+    """The "copy incomplete" marks of one running copy. Knows which tenants were usable before it."""
 
     def __init__(self, source: Store, target: Store) -> None:
         self._source, self._target = source, target
         self._usable_before: dict[str, bool] = {}
-        """By tenant, whether it could be used before: it was all there, or not at all."""
+        """By tenant, whether it was usable before the copy: complete, or without any event."""
 
     def mark(self, tenant: str) -> None:
-        """Say of a tenant that it is not all there; raise InvalidRequest if it is the source's own."""
+        """Mark a tenant's copy as incomplete; raise InvalidRequest if source and target are the same store."""
         refuse_incomplete_copy(self._source, tenant)
         put = set_note(self._target, tenant, COPY_NOTE, b"unfinished")
         self._usable_before.setdefault(tenant, put)
@@ -323,13 +323,13 @@ class CopyMarks:
             raise errors.InvalidRequest("source and target are the same store.", hint="Name another store to copy to.")
 
     def unmark_unchanged(self, changed: Iterable[str]) -> None:
-        """Let tenants be used again that could be before, but for those that were changed."""
+        """Remove the mark from tenants that were usable before the copy, except `changed`."""
         kept = frozenset(changed)
         for tenant, usable in self._usable_before.items():
             if usable and tenant not in kept:
                 set_note(self._target, tenant, COPY_NOTE, None)
 
     def unmark_all(self) -> None:
-        """Let all of them be used."""
+        """Remove the mark from every tenant."""
         for tenant in self._usable_before:
             set_note(self._target, tenant, COPY_NOTE, None)

@@ -16,22 +16,22 @@ from limpet import errors
 
 _PASSWORD_OPTION: Final = re.compile(r"([?&](?:ssl)?password=)[^&#]*")
 _SIMILARITY_MIN: Final = 0.8
-"""How alike a word and a scheme are, of 1, if one was meant for the other."""
+"""From which similarity on, of at most 1, a word counts as a mistyped scheme."""
 
 _SCHEME_WORD: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*")
 _AUTHORITY_END: Final = re.compile(r"[/?#]")
 _LOGIN: Final = re.compile(r"(?P<user>[^/@:\s]*):[^/\\\s]*@(?P<where>[\w.-]+(?::\d+)?(?:/.*)?)")
-"""What stands behind the // of a server's URL if there is a password in it."""
+"""The part after // of a server's URL with a password."""
 
 
 BUILT_IN_SCHEMES: Final = (
     "sqlite", "files", "volatile", "postgresql", "postgres",
     "redis", "rediss", "redis+cluster", "rediss+cluster",
 )  # fmt: skip
-"""Those that come along."""
+"""The schemes of the built-in backends."""
 
 _SCHEMES_WITHOUT_SLASHES: Final = ("sqlite", "files", "volatile")
-"""Those that may stand without //."""
+"""The schemes that may be written without //."""
 
 
 def scheme_of(url: str) -> str:

@@ -378,7 +378,7 @@ def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes)
 
 
 def check_foreign_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had_log: bool) -> None:
-    """Read every page if somebody else emptied the write-ahead log: its page checksums are not ours.
+    """Read every page if another program emptied the write-ahead log: it wrote no page checksums.
 
     Raises what SQLite says of a page whose checksum does not match.
     """

@@ -73,12 +73,12 @@ class SQLiteIndexStore:
         with contextlib.closing(apsw.Connection(str(fresh), vfs=database.CHECKSUM_VFS)) as connection:
             connection.pragma("page_size", 4096)
             self._create_schema(connection)
-            # Those who come first together would be in one another's way if each had to do it.
+            # Set here, because processes that open the new file together would block one another.
             connection.pragma("journal_mode", "WAL")
         try:
             os.link(fresh, self.path)
         except FileExistsError:
-            # Another was first; an empty file is none.
+            # Another process was faster; an empty file is replaced.
             if not self._exists():
                 os.replace(fresh, self.path)
         finally:
@@ -86,7 +86,7 @@ class SQLiteIndexStore:
 
     def _create_schema(self, connection: apsw.Connection) -> None:
         connection.reserve_bytes("main", database.RESERVE_BYTES)
-        # At once: whoever finds a file that is not empty finds a shelf.
+        # In one transaction: a file that is not empty has the whole schema.
         connection.execute(self._sql["create"])
         connection.pragma("application_id", APPLICATION_ID)
         connection.execute(self._sql["shelf_schema"])
@@ -94,7 +94,7 @@ class SQLiteIndexStore:
 
     @contextlib.contextmanager
     def _read_connection(self) -> Iterator[apsw.Connection | None]:
-        """A connection for reading; None as long as there is no file."""
+        """Yield a connection for reading; None while there is no file."""
         if self._closed:
             raise errors.EngineClosed
         with self._error_translator:
@@ -182,16 +182,16 @@ class SQLiteIndexStore:
             writer.execute(self._sql["drop"], (drop.table, drop.first, drop.last))
 
     def _abandon(self) -> None:
-        # After a failed write nothing of the connection is trusted; the next one begins anew.
+        # After a failed write the connection's state is unknown; the next write opens another.
         writer, self._writer = self._writer, None
         if writer is not None:
             with contextlib.suppress(apsw.Error):
                 writer.close(True)
 
     def scrub(self) -> None:
-        """Write the file anew and empty its log, so that nothing of what was dropped is left in either.
+        """Rewrite the file and empty its log, so that neither has remains of dropped rows.
 
-        Raises StoreBusy if somebody reads for longer than limits.WRITE_LOCK_WAIT_S.
+        Raises StoreBusy if a reader holds on for longer than limits.WRITE_LOCK_WAIT_S.
         """
         if not self.path.exists():
             return
@@ -209,7 +209,7 @@ class SQLiteIndexStore:
                     return
 
     def clear(self) -> None:
-        """Throw everything away and begin empty, whatever is damaged. Others who use the file find it so.
+        """Replace the content by an empty store, whatever is damaged. Other processes see the empty one.
 
         Raises NotAStore, and changes nothing, if the file does not say that it is Limpet's.
         """
@@ -222,7 +222,7 @@ class SQLiteIndexStore:
             self._readers.renew()
             with self._connect_unverified() as before, self._connect_unverified() as writer:
                 self._check_ours(before)
-                # With something in the write-ahead log, whoever else has the file open is in nobody's way.
+                # With something in the write-ahead log, the reset does not wait for other connections.
                 try:
                     before.pragma("user_version", 1 - (before.pragma("user_version") or 0))
                 except apsw.Error:

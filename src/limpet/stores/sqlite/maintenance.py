@@ -37,13 +37,13 @@ def refuse_present(target: Path) -> None:
 
 
 def files_of_store(target: Path) -> list[Path]:
-    """Return what is at a path of a store, and what belongs to it."""
+    """Return the files that exist at a store's path, and beside it under its name."""
     beside = (Path(f"{target}-{end}") for end in ("wal", "shm", "journal", "anchor"))
     return [path for path in (target, *beside) if path.exists()]
 
 
 def clear_restore_folder(folder: Path) -> Path:
-    """Return where a store is finished in a folder; what somebody has left there is gone."""
+    """Return the path in a staging folder at which a restored store is completed; delete what an earlier try left."""
     with database.translator(str(folder)):
         shutil.rmtree(folder / "restored", ignore_errors=True)
         (folder / "restored").mkdir(mode=0o700)
@@ -72,7 +72,7 @@ def place_store(made: Path, target: Path) -> None:
 
 
 CHECKSUMMED_LOG_TABLES = ("tenants", "streams", "keys", "bases", "notes")
-"""Tables that nothing but their marks can prove."""
+"""Tables of the log whose rows are proved by their checksums alone."""
 
 CHECKSUMMED_TABLES = (*CHECKSUMMED_LOG_TABLES, "projections")
 
@@ -150,7 +150,7 @@ def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[s
 
 
 def _stream_faults(connection: apsw.Connection, *, based: bool) -> Iterator[str]:
-    """Yield what is missing of streams; `based`: some may go on from others."""
+    """Yield missing events of streams; `based`: the schema has bases."""
     queries = database.statements()
     for stream, count, last in connection.execute(queries["holes_beside_bases" if based else "holes"]):
         yield f"stream {reads.number_in_tenant(stream):,} has {count} of {last} events."
@@ -167,7 +167,7 @@ def _structure_messages(connection: apsw.Connection, tables: tuple[str, ...]) ->
 
 
 def blob_faults(connection: apsw.Connection) -> list[str]:
-    """Return what is wrong with blobs: contents that their hashes do not prove, and those that are gone."""
+    """Return faults of blobs: contents that do not match their hashes, and missing ones."""
     queries, faults = database.statements(), list[str]()
     for hash_, content in connection.execute(queries["every_blob"]):
         if not isinstance(hash_, bytes):
@@ -218,7 +218,7 @@ def _event_fault(row: chain.EventRow, before: bytes, expected: int) -> str:
 
 
 def store_status(connection: apsw.Connection, path: Path) -> Mapping[str, Json]:
-    """Return what a person wants to know of the store first."""
+    """Return the facts of `Store.status` that are read from the database and its files."""
     files = (path, Path(f"{path}-wal"), Path(f"{path}-anchor"))
     counts: dict[str, dict[str, int]] = {}
     for kind, state, count in connection.execute(database.statements()["counts"]):
@@ -268,14 +268,14 @@ def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> I
 
 @contextlib.contextmanager
 def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
-    """Yield an empty file in a folder beside the target, for one backup at a time; what a killed one left goes first."""
+    """Yield an empty file in a folder beside the target, to one backup at a time; delete what a killed one left."""
     folder = target.with_name(f"{target.name}.part")
     lock, fresh = folder / "lock", folder / "copy"
     with database.translator(str(target)):
         folder.mkdir(mode=0o700, exist_ok=True)
         fd = files.open_or_create(lock)
     try:
-        # Whoever was through just now has removed the file that this one may have opened.
+        # The last holder of the lock may have removed the file meanwhile.
         if not files.try_lock(fd) or files.inode_at(str(lock)) != files.inode_of(fd):
             raise errors.InvalidRequest(
                 f"another backup to {target} is under way.", hint="Wait for it, or name another file."
@@ -288,7 +288,7 @@ def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
             _clear_staging(files, folder)
             files.remove(lock)
             with contextlib.suppress(OSError):
-                # A store on its way to the same backup may lie in it, too.
+                # A restore to the same path may have its files in the folder, too.
                 folder.rmdir()
     finally:
         files.close(fd)
