@@ -6,7 +6,8 @@ from pathlib import Path
 
 import limpet
 from limpet import limits
-from limpet.stores import files, sqlite
+from limpet.stores import files
+from limpet.stores.sqlite import store as sqlite_store
 from tests.faults import recorded_run
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
@@ -22,7 +23,7 @@ def erase(folder: str, backend: str = "sqlite") -> None:
     log = OpLog(Path(folder, "operations"))
     root = Path(folder, "store", "state") if backend == "files" else None
     vfs = RecordingVFS(log, root=root)
-    sqlite.StoreFiles = files.StoreFiles = lambda: RecordingFiles(log, root)
+    sqlite_store.StoreFiles = files.StoreFiles = lambda: RecordingFiles(log, root)
     limits.JOURNAL_SEGMENT_BYTES = SEGMENT_BYTES
     with limpet.connect(recorded_run.url(Path(folder, "store"), backend)) as lp:
         for name, user, words in (("mine", "ada", SECRET), ("kept", "bob", "hello")):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import limpet
 from limpet import limits
-from limpet.stores import sqlite
 from limpet.stores.sqlite import database
+from limpet.stores.sqlite import store as sqlite_store
 from tests.faults import recorded_run, workload
 from tests.faults.oplog import OpLog
 from tests.faults.recorder import RecordingFiles, RecordingVFS
@@ -35,7 +35,7 @@ def record(folder: Path) -> None:
     """Fill a store, spoil what is derived, rebuild it; keep every operation, and the rows before and after."""
     log = OpLog(folder / recorded_run.LOG)
     vfs = RecordingVFS(log)
-    sqlite.StoreFiles = lambda: RecordingFiles(log)
+    sqlite_store.StoreFiles = lambda: RecordingFiles(log)
     limits.BLOB_BYTES_MIN = workload.LARGE_BYTES
     limits.CACHE_PAGES_KIB = CACHE_KIB
     store = folder / "store" / recorded_run.STORE

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import limpet
 from limpet import limits
-from limpet.stores import files, sqlite
+from limpet.stores import files
+from limpet.stores.sqlite import store as sqlite_store
 from tests.faults import planted, workload
 from tests.faults.journal import Journal, Step, acknowledged, from_notes, submitted
 from tests.faults.oplog import Kind, Op, OpLog, read
@@ -68,7 +69,7 @@ def _write(folder: Path, number: int, seed: int, steps: int, plant: str, backend
         log = OpLog(folder / LOG)
         root = folder / "store" / "state" if backend == "files" else None
         vfs = RecordingVFS(log, root=root)
-        sqlite.StoreFiles = files.StoreFiles = lambda: RecordingFiles(log, root)
+        sqlite_store.StoreFiles = files.StoreFiles = lambda: RecordingFiles(log, root)
         limits.CHECKPOINT_PAGES = CHECKPOINT_PAGES
         limits.JOURNAL_SEGMENT_BYTES = SEGMENT_BYTES
         limits.JOURNAL_PREALLOCATED_BYTES = JOURNAL_ROOM_BYTES
