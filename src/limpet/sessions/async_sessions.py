@@ -251,6 +251,7 @@ class AsyncSessions:
     close_pending_calls = awaited(Sessions.close_pending_calls, AsyncSession)
     session_chain = awaited(Sessions.session_chain, lambda chain: [AsyncSession(session) for session in chain])
     chain_tokens = awaited(Sessions.chain_tokens)
+    flush = awaited(Sessions.flush)
 
     async def save_session(self, session: AsyncSession | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session."""

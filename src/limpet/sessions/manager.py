@@ -455,6 +455,10 @@ class Sessions:
         self._service.write_file(chosen.id)
         return True
 
+    def flush(self) -> None:
+        """Wait for every deferred write; raise the first error among them."""
+        self._service.deferred.wait_all()
+
     def end_session(self, session_id: str, *, key: str | None = None) -> Session:
         """End the session. Its history stays readable; messages are no longer taken."""
         return self._execute(self._service.requests.end(session_id, key=key))

@@ -80,7 +80,7 @@ class Limpet:
         with contextlib.ExitStack() as closing:
             closing.callback(self._opened.close)
             closing.callback(self._background.close)
-            self._service.deferred.wait_all()
+            self.sessions.flush()
 
     def __enter__(self) -> Limpet:
         return self

@@ -93,7 +93,7 @@ class SessionManager(Sessions):
     def close(self) -> None:
         """Wait for deferred writes, and close what this manager opened."""
         try:
-            self._service.deferred.wait_all()
+            self.flush()
         finally:
             if self._background is not None:
                 self._background.close()
