@@ -35,7 +35,7 @@ def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[IndexStore
         made.close()
 
 
-def test_an_empty_shelf_has_nothing(shelf: IndexStore):
+def test_an_empty_index_store_has_nothing(shelf: IndexStore):
     assert shelf.get("a", [b"k"]) == {}
     assert shelf.scan("a", b"", b"\xff", limit=5) == []
     assert shelf.size() == 0
@@ -43,7 +43,7 @@ def test_an_empty_shelf_has_nothing(shelf: IndexStore):
     assert shelf.size() > 0
 
 
-def test_rows_come_in_the_order_of_their_keys_and_books_are_apart(shelf: IndexStore):
+def test_rows_come_in_the_order_of_their_keys_and_tables_are_apart(shelf: IndexStore):
     rows = {encode_key("u", n): str(n).encode() for n in (300, 2, 10)}
     assert shelf.write([PutRow("a", k, v) for k, v in rows.items()])
     assert shelf.write([PutRow("b", encode_key("u", 1), b"other")])
@@ -109,7 +109,7 @@ def test_threads_that_count_together_lose_nothing(shelf: IndexStore):
     assert shelf.get("a", [b"n"]) == {b"n": b"100"}
 
 
-def test_a_closed_shelf_says_so(shelf: IndexStore):
+def test_a_closed_index_store_says_so(shelf: IndexStore):
     shelf.close()
     with pytest.raises(errors.EngineClosed):
         shelf.get("a", [b"k"])
@@ -166,7 +166,7 @@ def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path):
     assert path.read_bytes() == b"mine" * 1000
 
 
-def test_a_renewed_shelf_is_empty_and_usable(shelf: IndexStore):
+def test_a_renewed_index_store_is_empty_and_usable(shelf: IndexStore):
     shelf.clear()
     shelf.write([PutRow("a", b"k", b"v")])
     shelf.clear()

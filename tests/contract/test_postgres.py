@@ -95,7 +95,7 @@ class TestPostgresStore(store_contract.StoreContract):
             self.vandalise(statement)
 
 
-def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.MonkeyPatch):
+def test_a_note_count_that_is_always_stale_raises_conflict(monkeypatch: pytest.MonkeyPatch):
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         assert isinstance(store, ServerStore)
         driver = store._driver
@@ -106,7 +106,7 @@ def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.Mo
             store.put_note(TENANT, "a", b"2", expected=1)
 
 
-def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
+def test_a_refused_part_of_a_rebuild_fails_the_whole_rebuild():
     with postgres.empty_store() as url, closing(PostgresDriver(connections.parse_url(url))) as driver:
         head = FeedHead(1, b"l" * 32)
         rows = tuple(ProjectionRow(Projection(kind="row", id=f"{n}", document=b""), b"") for n in range(3))
@@ -123,7 +123,7 @@ def test_a_piece_of_a_rebuild_that_is_refused_fails_all_of_it():
         assert [one.projection.id for one in driver.projections(TENANT)] == ["1"]
 
 
-def test_how_a_stream_was_at_a_position_is_found_without_going_through_it():
+def test_the_version_at_a_position_is_found_without_reading_the_stream():
     with postgres.empty_store() as url, closing(open_store(url)) as store:
         versions: list[int] = []
         for batch in range(4):

@@ -160,7 +160,7 @@ def sweep(url: str) -> None:
         assert all(key.endswith(b":guard") for key in ends), ends
 
 
-def test_whoever_counts_notes_wrongly_every_time_gives_up(monkeypatch: pytest.MonkeyPatch):
+def test_a_note_count_that_is_always_stale_raises_conflict(monkeypatch: pytest.MonkeyPatch):
     driver = ours.open_driver(valkey.fresh())
     assert driver.put_note(TENANT, "a", b"1", expected=0)
     monkeypatch.setattr(driver, "_note_counts", {})

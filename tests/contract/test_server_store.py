@@ -115,7 +115,7 @@ def test_what_was_read_before_others_wrote_is_refused(mine: ServerStore, theirs:
         assert mine.commit([make_append(write("b", 0, b"there is no a"))]) == [Stale("", 1)]
 
 
-def test_who_was_refused_holds_the_others_off(mine: ServerStore, theirs: ServerStore, server: RamServer):
+def test_a_refused_writer_takes_the_advisory_lock(mine: ServerStore, theirs: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     commit_all(theirs, make_append(write("b", 0, b"2")))
     guard = server.advisory_locks[TENANT]
@@ -140,7 +140,7 @@ def test_who_is_wanted_waits_for_the_guard(mine: ServerStore, server: RamServer)
         assert server.advisory_locks[TENANT].locked()
 
 
-def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server: RamServer):
+def test_a_driver_that_always_wins_is_told_of_contention(mine: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     with server.advisory_locks[TENANT]:
         commit_all(mine, make_append(write("a", 1, b"2")))
@@ -150,7 +150,7 @@ def test_who_wins_every_time_is_told_that_it_is_wanted(mine: ServerStore, server
         assert server.advisory_locks[TENANT].locked()
 
 
-def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, server: RamServer):
+def test_after_missed_notifications_the_advisory_lock_is_waited_for_once(mine: ServerStore, server: RamServer):
     commit_all(mine, make_append(write("a", 0, b"1")))
     mine._notifications._receive("", 0)
     for version, guarded in ((1, True), (2, False)):
@@ -160,7 +160,7 @@ def test_after_missed_news_the_guard_is_waited_for_once(mine: ServerStore, serve
             assert mine.commit([make_append(write("a", version, b"x"))]) == [Appended(version + 1, version + 1)]
 
 
-def test_a_guard_that_somebody_sits_on_is_waited_for_once(
+def test_an_advisory_lock_that_is_not_released_is_waited_for_once(
     mine: ServerStore, server: RamServer, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tenant_cache, "ADVISORY_LOCK_WAIT_S", 0.01)

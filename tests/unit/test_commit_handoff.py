@@ -110,7 +110,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next(holder: Party, 
         assert second.result() == ([port.Appended(8, 8)], False)
 
 
-def test_a_box_is_never_its_owners_own_parcel(holder: Party):
+def test_a_mailbox_never_gives_its_owner_its_own_appends(holder: Party):
     assert holder.post._write_offer([APPEND])
     assert holder.post.collect() == []
 
@@ -126,7 +126,7 @@ def test_what_lies_in_the_box_of_one_that_is_gone_is_not_taken(holder: Party, ot
     assert holder.post.collect() == []
 
 
-def test_a_parcel_for_another_database_is_left_to_its_owner(holder: Party, other: Party):
+def test_appends_for_another_database_are_left_to_their_owner(holder: Party, other: Party):
     """Two files at one path, one after the other, have one lock file."""
     holder.post.set_layout(2, (1, 1))
     other.post.set_layout(2, (1, 2))
@@ -169,7 +169,7 @@ def test_a_full_disk_decides_nothing(holder: Party, other: Party, monkeypatch: p
 
 
 @pytest.mark.parametrize("at", [0, 8, 15, 25, 60], ids=["offer", "form", "size", "sum", "body"])
-def test_a_parcel_with_a_changed_byte_is_left_to_its_owner(holder: Party, other: Party, path: Path, at: int):
+def test_appends_with_a_changed_byte_are_left_to_their_owner(holder: Party, other: Party, path: Path, at: int):
     assert other.post._write_offer([APPEND])
     place = commit_handoff._mailbox_offset(0) + commit_handoff.OUTCOMES_BYTES + at
     data = bytearray(path.read_bytes())

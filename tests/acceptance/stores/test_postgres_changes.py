@@ -87,7 +87,7 @@ def test_large_changes_of_several_tenants_go_together_and_leave_the_connection_f
             driver.apply([large[0]])
 
 
-def test_whoever_listens_hears_of_a_usual_change(url: str):
+def test_a_listener_is_notified_of_a_plain_append(url: str):
     heard: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
     with closing(PostgresDriver(connections.parse_url(url))) as driver:
         listening = threading.Thread(target=lambda: [*map(heard.put, driver.listen())])
@@ -123,7 +123,7 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
         assert driver.head("red") == FeedHead()
 
 
-def test_what_a_change_may_bring_is_usual_or_not():
+def test_a_change_is_a_plain_append_or_not():
     nothing = TenantChange(tenant="red", before=FeedHead(), after=FeedHead(1))
     row = chain.EventRow(chain.EventAddress(1, 1, 1), b"h", b"p", b"s" * 16, b"d" * 32, b"l" * 32)
     whole = msgspec.structs.replace(nothing, rows=(FeedRow("a", row, 0),))
@@ -136,7 +136,7 @@ def test_what_a_change_may_bring_is_usual_or_not():
     assert serialization.is_plain_append(whole) and not serialization.is_plain_append(nothing)
 
 
-def test_whoever_changes_something_is_told_that_another_wants_the_guard(url: str):
+def test_a_change_tells_that_another_driver_wants_the_advisory_lock(url: str):
     with (
         closing(PostgresDriver(connections.parse_url(url))) as one,
         closing(PostgresDriver(connections.parse_url(url))) as two,

@@ -257,7 +257,7 @@ def test_a_lock_that_is_not_given_up_and_a_server_that_stands_still(server: post
         assert [e.position for e in feed_all(store)] == [1, 2, 3, 4]
 
 
-def test_a_guard_that_a_server_that_stands_still_does_not_take_back(
+def test_an_advisory_lock_that_a_paused_server_does_not_release_ends_with_its_connection(
     server: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("limpet.stores.server.postgres.connections.CLIENT_GRACE_S", 0.0)
