@@ -67,7 +67,6 @@ def payload_without_texts(payload: bytes) -> bytes:
 
 
 def _large_texts(value: Json, path: TextPath) -> Iterator[tuple[TextPath, str]]:
-    """Give the texts that may be large, and where they are."""
     if isinstance(value, str):
         if len(value) * _CHARACTER_BYTES_MAX > limits.BLOB_BYTES_MIN:
             yield path, value

@@ -343,7 +343,6 @@ def _repair_message(
 
 
 def _with_unique_id(message: Message, seen: set[str], note: ReportRepair) -> Message:
-    """Return a message whose id no earlier message has."""
     given, number = message.id, 1
     while message.id in seen:
         number += 1

@@ -211,7 +211,6 @@ def _participant_name(message: Message) -> str:
 
 
 def _count_enum_values(schema: Json) -> int:
-    """How many values a tool's definition enumerates."""
     if isinstance(schema, Mapping):
         fields = cast("Mapping[str, Json]", schema)
         values = fields.get("enum")

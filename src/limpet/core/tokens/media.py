@@ -147,13 +147,11 @@ def media_in_part(part: Mapping[str, Json]) -> Media | None:
 
 
 def _gemini_resolution(part: Mapping[str, Json]) -> Json:
-    """How closely Gemini is to look at a part, if the part says so."""
     stated = part.get("media_resolution") or part.get("mediaResolution")
     return cast("Mapping[str, Json]", stated).get("level") if isinstance(stated, Mapping) else stated
 
 
 def _document_text(content: Json) -> str:
-    """The text of a document that is given as blocks."""
     if isinstance(content, str):
         return content
     blocks = cast("list[Json]", content) if isinstance(content, list) else []

@@ -94,7 +94,6 @@ def plan_compaction(
 
 
 def _handle_groups(frame: Frame, together: CallGroups) -> list[_HandleGroup]:
-    """Return the handles of a frame in units, in the order of their newest ones."""
     found: dict[int | str, list[tuple[int, ContextHandle]]] = {}
     for index, handle in enumerate(frame.context_handles):
         key = together.get(handle.handle_id, handle.handle_id)

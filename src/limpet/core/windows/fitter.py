@@ -41,7 +41,7 @@ RULE_TOO_LARGE = "larger than the room that was left"
 class ItemView(msgspec.Struct, frozen=True, gc=False):
     """An item as it goes in: its messages, whole or shortened, and what they take.
 
-    `account` has the entries of that, if they were made before they were asked for.
+    `entries` is its account, if it was made in advance.
     """
 
     messages: tuple[Message, ...]
@@ -54,16 +54,15 @@ class ItemView(msgspec.Struct, frozen=True, gc=False):
 class ContextItem(msgspec.Struct, frozen=True):
     """Messages that stay together, with their tokens. `first` is the number of the first of them.
 
-    One without messages stands for `count` of them that were not even looked at: a gap; `told`, if the session's
+    An item without messages is a gap: `gap_count` messages that were not looked at; `summarised`, if the session's
     summary stands for them. The summary itself is an item with the numbers that it stands for and its one message.
-    `whole` has the sizes in the conversation of messages that come altered already, 0 for the others; it is empty if
-    none does. `rule` says why it must be there (critical, high or pinned), or, if `barred`, why it can't. `asks`: it
-    begins a turn. `now`: it belongs to the current turn. `fits` is how it goes in whole where there is room, with its
-    account, if it was made before it was asked for.
+    `original_sizes` has the sizes in the conversation of messages that come altered already, 0 for the others; it is
+    empty if none does. `rule` says why the item must be there (critical, high or pinned), or, if `excluded`, why it
+    can't. `cached_view` is how it goes in whole where there is room, with its account, if it was made in advance.
 
-    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `alone`: it is read by
-    itself, so what is older may go in without it. `light` makes it shorter, if there is a way of its own. `ladder`
-    gives how a critical item goes in at each level, if it may be compacted.
+    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `standalone`: it is read by
+    itself, so what is older may go in without it. `shorten` makes it shorter, if there is a way of its own.
+    `view_at_level` gives how a critical item goes in at each level, if it may be compacted.
     """
 
     first: int
@@ -98,7 +97,7 @@ class ContextItem(msgspec.Struct, frozen=True):
 class ItemPools(msgspec.Struct, frozen=True):
     """Items of several kinds in one context: `shares` are parts of what the must-haves leave, by pool.
 
-    `summary` gives what stands for items of a pool, in so many characters.
+    `summarise` gives what stands for items of a pool, in so many characters.
     """
 
     shares: BudgetShares
@@ -108,8 +107,8 @@ class ItemPools(msgspec.Struct, frozen=True):
 class FitResult(msgspec.Struct, frozen=True):
     """What fits: the messages in order, what each takes and all together, the level, and the ledger.
 
-    `room` is what is left. `placed`, `out` and `under` say of each item by its index how it went in, why
-    it did not, or that one of the `summaries` stands for it, which are at the index of the first of theirs.
+    `room` is what is left. `placed`, `left_out` and `summarised` say of each item by its index how it went in, why it
+    did not, or that one of the `summaries` stands for it, which are at the index of the first of theirs.
     """
 
     messages: tuple[Message, ...]
@@ -160,7 +159,6 @@ def gap_entry(item: ContextItem, *, told: bool) -> LedgerEntry:
 
 
 def _original_size(item: ContextItem, number: int) -> int:
-    """Return what a message has in the conversation, however it came."""
     return (item.original_sizes[number] if item.original_sizes else 0) or item.tokens[number]
 
 
@@ -225,13 +223,10 @@ def _overflow_error(items: Sequence[ContextItem], budget: int, overhead: int) ->
 
 
 def _critical_view(item: ContextItem) -> ItemView:
-    """Return what is left of a critical item at the last level."""
     return item.view_at_level(CompactionLevel.CRITICAL) if item.view_at_level else whole_view(item, item.rule)
 
 
 class _FittingAttempt:
-    """One try at one level."""
-
     def __init__(
         self,
         items: Sequence[ContextItem],
@@ -255,7 +250,6 @@ class _FittingAttempt:
         self._summarised: set[int] = set()
 
     def place_required(self) -> bool:
-        """Put in what must be there; whether it fits."""
         critical = ContextPriority.CRITICAL
         for index, item in enumerate(self._items):
             if item.excluded:
@@ -281,7 +275,6 @@ class _FittingAttempt:
         return self._room >= 0
 
     def _is_required(self, item: ContextItem) -> bool:
-        """Whether an item of high priority is a must-have."""
         if self._pools is not None:
             return item.is_summary or item.rule == RULE_CUT_TURN_QUESTION
         return not (self._shares and item.rule == RULE_CONTEXT)
@@ -380,7 +373,6 @@ class _FittingAttempt:
             self._drop_turn_without_question(max(cut) + 1)
 
     def _admit_by_priority(self, waiting: Sequence[int]) -> None:
-        """Put in some of what waits, and say of the others why not."""
         free = self._room
         classes: dict[ContextPriority, list[int]] = {}
         critical = self._level >= CompactionLevel.CRITICAL
@@ -480,7 +472,6 @@ class _FittingAttempt:
                 self._room += view.size
 
     def result(self) -> FitResult:
-        """Return what went in, in order, and the account of everything."""
         messages, sizes, entries = list[Message](), list[int](), list[LedgerEntry]()
         stands_at = -1
         tells = {at for at, item in enumerate(self._items) if item.summarised and item.is_summary}

@@ -85,8 +85,8 @@ FetchContents = Callable[[Sequence[ContextHandle], bool], Mapping[str, HandleCon
 class PackInput(msgspec.Struct, frozen=True, kw_only=True):
     """What a pack is asked for: the frames from the root to its own, and all that goes into it.
 
-    `conversation` are items of the session's messages, in order. `flag`: the pack may exceed its budget
-    by what is critical, and says so.
+    `conversation` are items of the session's messages, in order. `allow_overflow`: the pack may exceed its budget by
+    what is critical, and says so.
     """
 
     ancestry: tuple[Frame, ...]
@@ -197,7 +197,6 @@ class SortedHandles:
 
 
 def _indices_with_priority(scores: bytes, priority: ContextPriority) -> list[int]:
-    """Return the indices at which there is a score."""
     there = bytes(score == priority for score in range(256))
     return list(compress(range(len(scores)), scores.translate(there)))
 
@@ -404,7 +403,6 @@ class PackAssembler:
 
 
 def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> ContextItem:
-    """Return an item that is always there, in the form that each level has of it."""
     known: dict[CompactionLevel, ItemView] = {}
 
     def ladder(level: CompactionLevel) -> ItemView:
@@ -441,8 +439,6 @@ def assemble(wanted: PackInput, fetch: FetchContents, *, count: CountMessage, co
 
 
 class _PackBuilder:
-    """Writes the pack of what was fitted."""
-
     def __init__(self, work: PackAssembler, fitted: FitResult) -> None:
         self._work = work
         self._wanted = work.wanted
@@ -573,7 +569,6 @@ class _PackBuilder:
 
 
 def _source_sessions(shown: Sequence[EvidenceItem]) -> tuple[tuple[str, int], ...]:
-    """Return the sessions that the content of handles was copied from, each once."""
     return tuple(dict.fromkeys(one.session for one in shown if one.session is not None))
 
 

@@ -66,8 +66,6 @@ def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
 
 
 class _PackRecorder:
-    """The parts of a pack, in order, and the texts that they refer to."""
-
     def __init__(self, pack: ContextPack) -> None:
         self._pack = pack
         self.texts: dict[str, str] = {}
@@ -156,8 +154,6 @@ def _corrupt_pack_error(chosen: PackSelection) -> errors.Corrupt:
 
 
 class _PackRebuilder:
-    """A recorded pack in the making."""
-
     def __init__(self, chosen: PackSelection, texts: Mapping[str, str], said: ReadMessagesAt) -> None:
         self._chosen = chosen
         self._texts = texts

@@ -178,7 +178,6 @@ def _heaviest_lines(lines: Sequence[tuple[float, str]], chars: int) -> str:
 
 
 def _summary_sentences(before: str, prefix: str) -> list[tuple[str, str]]:
-    """Return the sentences of an earlier summary, without the words around them."""
     prefix = next((each for each in (prefix, *SUMMARY_PREFIXES.values()) if each and before.startswith(each)), "")
     found: list[tuple[str, str]] = []
     first, *lines = before.removeprefix(prefix).split("\n")

@@ -49,8 +49,8 @@ _RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.C
 class WindowMessage(msgspec.Struct, frozen=True):
     """A message of a conversation with its number, from 1, and its tokens.
 
-    `whole` is its size in the conversation if it comes altered, else 0. `asked`: it is the question of a
-    turn whose beginning was cut.
+    `original_size` is its size in the conversation if it comes altered, else 0. `cut_turn_question`: it is the question
+    of a turn whose beginning was cut.
     """
 
     number: int
@@ -63,7 +63,7 @@ class WindowMessage(msgspec.Struct, frozen=True):
 class WindowGap(msgspec.Struct, frozen=True):
     """Messages of a conversation that are too old to be looked at: how many, and about their size.
 
-    `told`: the summary stands for them.
+    `summarised`: the summary stands for them.
     """
 
     first: int
@@ -197,7 +197,6 @@ def _priority_and_rule(
 
 
 def _own_priority(piece: WindowMessage) -> tuple[ContextPriority, str]:
-    """Return the standing that a message asks for its whole group."""
     chosen = priority_of_metadata(piece.message.metadata) if piece.message.metadata else None
     return chosen or (ContextPriority.BACKGROUND, "")
 
