@@ -44,9 +44,12 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            value: int = getattr(self, name)
-            if name not in LIMIT_FIELDS or cast("object", value) is not None:
-                checked_token_count(name, value)
+            value: object = getattr(self, name)
+            # Each step of a frame makes budgets: a valid number needs no call.
+            if type(value) is int and 0 <= value <= limits.TOKENS_MAX:
+                continue
+            if value is not None or name not in LIMIT_FIELDS:
+                checked_token_count(name, cast("int", value))
         if self.timeout_ms is not None and self.timeout_ms > limits.FRAME_TIMEOUT_MS_MAX:
             raise errors.InvalidRequest(
                 f"timeout_ms is at most {limits.FRAME_TIMEOUT_MS_MAX:,}.", hint="None is no limit."
