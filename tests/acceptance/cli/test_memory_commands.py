@@ -248,7 +248,7 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
     ("words", "code", "told"),
     [
         (("search", "oslo"), 2, "--user"),
-        (("search", "", "--user", "ada"), 2, "needs a word"),
+        (("search", "", "--user", "ada"), 2, "has at least one word"),
         (("search", "x", "--user", "ada", "--since", "soon"), 2, "not a moment"),
         (("search", "x", "--user", "ada", "--session", "nope"), 3, "no session 'nope'"),
         (("search", "x", "--user", "ada", "--around", "-1"), 2, "--around"),
