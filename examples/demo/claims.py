@@ -98,8 +98,8 @@ def asked(code: int, found: Found) -> Claim:
     """The process has ended without ringing, and what it asks is in the file."""
     waiting = [one for one in found.suspensions if one.status == "waiting"]
     text = (
-        f"the process has ended with code {code} and rung {found.strokes} strokes:"
-        f" {output.quantity(len(waiting), 'question')} in the file, for whoever may say yes"
+        f"the process ended with code {code} after {found.strokes} strokes:"
+        f" {output.quantity(len(waiting), 'approval')} waiting in the store"
     )
     held = code == keeper.WAITS and found.strokes == 0 and len(waiting) == 1
     return Claim("asked", text, held and waiting[0].purpose.startswith("ring_bell@"))
@@ -109,7 +109,7 @@ def decided(found: Found, by: str) -> Claim:
     """Every ringing was allowed, each by a person and for itself."""
     calls = [c for m in found.messages for c in m["tool_calls"] if c["name"] == "ring_bell"]
     yes = [one for one in found.suspensions if (one.status, one.decided_by) == ("approved", by)]
-    text = f"{len(calls)} wishes to ring, {len(yes)} times asked, each allowed by the {by}"
+    text = f"{len(calls)} requests to ring, {len(yes)} decisions, each an approval by the {by}"
     held = len(yes) == len(found.suspensions) == len(calls) > 0
     return Claim("decided", text, held)
 
@@ -135,7 +135,7 @@ def killed(code: int, during: str, found: Found) -> Claim:
     if code != -signal.SIGKILL:
         return Claim("killed", f"the keeper was not killed, but ended with code {code}", held=False)
     middle = during == "ring_bell" and 0 < found.strokes < script.STROKES
-    text = f"dead of signal {-code} in the middle of {during}, after {found.strokes} of {script.STROKES} strokes"
+    text = f"process killed by signal {-code} during {during}, after {found.strokes} of {script.STROKES} strokes"
     return Claim("killed", text, middle)
 
 
@@ -160,7 +160,7 @@ def pending(acknowledged: Sequence[Acknowledged], found: Found) -> Claim:
     began = [tool.call_id for frame in found.frames for tool in frame.tools if tool.status == "started"]
     text = (
         f"{output.quantity(len(known), 'call')} without a result, known by id, name and arguments;"
-        " its frame knows that it had begun"
+        " its frame has recorded that it began"
     )
     held = known == wanted != [] and began == [call_id for call_id, _, _ in known]
     return Claim("pending", text, held)
@@ -198,7 +198,7 @@ def accounted(page: Page | None) -> Claim:
 def seen(shown: logbook.Sent | None, page: Page | None) -> Claim:
     """What the model was shown can be had again, byte for byte, though the logbook went on."""
     if page is None or shown is None:
-        return Claim("seen", "nobody knows what the model was shown", held=False)
+        return Claim("seen", "it is not recorded what the model was shown", held=False)
     again, after = logbook.sent(page.window), len(page.messages) - page.row.number
     text = (
         f"rebuilt from the file, {after} messages later: the {again.bytes:,} bytes"
