@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import Message, limits
-from limpet.admin.erasure import references
+from limpet.admin import erasure
 from limpet.stores import files
 from limpet.stores.port import Report
 from tests.faults import results
@@ -41,7 +41,7 @@ class Truth:
     def ask(self, folder: Path) -> tuple[Shown | str, tuple[str, ...]]:
         """What a store shows, and what it remarks; or that it refuses to."""
         try:
-            store = files.open_store(folder, again=references.LogErasureReplay())
+            store = files.open_store(folder, again=erasure.LogErasureReplay())
         except limpet.Error:
             return NOTICED, ()
         try:

@@ -16,7 +16,7 @@ from limpet import errors, limits
 from limpet.admin import migrate
 from limpet.stores import sqlite, store_copy
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring import backup_restore
+from limpet.wiring import store_opener
 from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_migrate import kept, kept_at
@@ -128,7 +128,7 @@ def test_a_backup_that_was_killed_is_taken_up(source: Path, scratch: Path):
 
 
 def restored(backup: Path, target: Path | str) -> None:
-    backup_restore.restore(backup, target, lambda *_: None)
+    store_opener.restore(backup, target, lambda *_: None)
 
 
 @pytest.mark.slow

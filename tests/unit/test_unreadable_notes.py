@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from limpet import errors
-from limpet.admin.erasure import hooks
+from limpet.admin import erasure
 from limpet.jobs import tasks
 from limpet.memory.builtin import BuiltInMemory
 from limpet.memory.facts import fact_store
@@ -39,7 +39,7 @@ MINE = encode_key(ADA.tenant, ADA.user_id)
     [
         lambda: tasks.known_engines(noted(tasks.ENGINES_NOTE), "t"),
         lambda: tasks.drop_notes_of_missing_sessions(noted("x/1"), "t", ["x/"], lambda _: True),
-        lambda: list(hooks.decode_hook_calls(JUNK)),
+        lambda: list(erasure.decode_hook_calls(JUNK)),
         lambda: list(IngestJournal(shelved(fact_store.INGESTED, MINE)).fallback_ingests(ADA)),
         lambda: IngestJournal(shelved(fact_store.EPOCHS, encode_key(ADA.tenant))).abort_attempts(ADA),
         lambda: list(fact_store.FactStore(shelved(fact_store.SLOTS, MINE)).all_slots(ADA)),

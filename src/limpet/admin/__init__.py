@@ -20,42 +20,14 @@ if TYPE_CHECKING:
     from limpet.stores.port import Rebuilt, Report
 
 __all__ = [
-    "Admin",
-    "AsyncAdmin",
-    "AsyncEvents",
-    "Done",
-    "Events",
-    "Exported",
-    "Format",
-    "Heartbeat",
-    "Imported",
-    "KeptSession",
-    "LogEvent",
-    "Migrated",
-    "Progress",
-    "Rebuilt",
-    "Receipt",
-    "Report",
-    "Retained",
-    "Sink",
-    "SkippedSource",
-    "TaskStatus",
-    "Worker",
-]
+    "Admin", "AsyncAdmin", "AsyncEvents", "Done", "Events", "Exported", "Format", "Heartbeat", "Imported",
+    "KeptSession", "LogEvent", "Migrated", "Progress", "Rebuilt", "Receipt", "Report", "Retained", "Sink",
+    "SkippedSource", "TaskStatus", "Worker",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
-        __name__,
-        __all__,
-        "limpet.core.values.events",
-        "limpet.stores.port",
-        "limpet.admin.log",
-        "limpet.admin.async_log",
-        "limpet.admin.export",
-        "limpet.admin.import_",
-        "limpet.admin.foreign_files",
-        "limpet.admin.migrate",
-        "limpet.admin.retention",
-        "limpet.jobs.tasks",
-        "limpet.jobs.worker",
-    )
+        __name__, __all__, "limpet.core.values.events", "limpet.stores.port", "limpet.admin.log",
+        "limpet.admin.async_log", "limpet.admin.export", "limpet.admin.import_", "limpet.admin.foreign_files",
+        "limpet.admin.migrate", "limpet.admin.retention", "limpet.jobs.tasks", "limpet.jobs.worker",
+    )  # fmt: skip

@@ -22,8 +22,8 @@ from limpet.core.formats import export_format
 from limpet.core.rules import session_rules as rules
 from limpet.core.values import events as e
 from limpet.core.values.context import WindowSelection
-from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState
+from limpet.core.values.validation import checked_id
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
@@ -60,10 +60,7 @@ ExportableEvent = export_format.UnchangedEvent | e.SessionCreatedEvent | e.Sessi
 
 
 class EventNumbers:
-    """Maps versions of a session to the numbers of its events in a file. Grows as events are written.
-
-    `ordinal` is that of the first event.
-    """
+    """Maps versions of a session to the numbers of its events in a file; `ordinal` is that of the first event."""
 
     def __init__(self, ordinal: int) -> None:
         self.ordinal = ordinal
@@ -77,7 +74,6 @@ class EventNumbers:
         self._by_version.append(self.count)
 
     def add(self, version: int) -> None:
-        """Give the next number to the event at a version."""
         self.count += 1
         self.leave_out(version)
 
@@ -96,7 +92,6 @@ class Exporter:
         self._numbers: dict[str, EventNumbers] = {}
 
     def timed_events(self, state: SessionState) -> Iterator[TimedEvent]:
-        """Yield a session's events up to a state, as they are in a file."""
         numbers: EventNumbers | None = None
         name = ""
         for page in self._pages(state):
@@ -181,7 +176,6 @@ def export_sessions(
     user_id: str | None,
     progress: Progress,
 ) -> Exported:
-    """Write sessions to a new file, or to an object that takes bytes."""
     engine.check()
     if session_id is not None and user_id is not None:
         raise errors.InvalidRequest("export a session or a user, not both.")
@@ -189,25 +183,26 @@ def export_sessions(
         checked_id("a session's id", session_id)
     if user_id is not None:
         checked_id("a user's id", user_id)
+    opened: contextlib.AbstractContextManager[Sink]
     if isinstance(target, str | Path):
         place = checked_path(target).absolute()
         _check_absent(place)
-        states = select_sessions(engine, tenant, session_id, user_id)
-        with _new_file(place) as file:
-            return write_sessions(engine, tenant, states, file, progress)
-    if not callable(getattr(cast("object", target), "write", None)):
+        opened = _new_file(place)
+    elif not callable(getattr(cast("object", target), "write", None)):
         raise errors.InvalidRequest("an export goes to the path of a new file, or an open one.")
-    if isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
+    elif isinstance(target, io.TextIOBase) or hasattr(target, "encoding"):
         raise errors.InvalidRequest(
             "an export is bytes, and this takes text.",
             hint="Give what takes bytes: sys.stdout.buffer, or a file that was opened with 'wb'.",
         )
+    else:
+        opened = contextlib.nullcontext(target)
     states = select_sessions(engine, tenant, session_id, user_id)
-    return write_sessions(engine, tenant, states, target, progress)
+    with opened as sink:
+        return write_sessions(engine, tenant, states, sink, progress)
 
 
 def checked_path(value: str | Path) -> Path:
-    """Return the path of a file; raise InvalidRequest for anything else."""
     if not isinstance(cast("object", value), str | Path) or "\0" in str(value):
         raise errors.InvalidRequest("a file is given by its path.")
     if not str(value):
@@ -323,12 +318,9 @@ def _session_ids(store: port.Store, tenant: str, user_id: str | None) -> Iterabl
 def write_sessions(
     engine: Engine, tenant: str, states: Sequence[SessionState], sink: Sink, progress: Progress
 ) -> Exported:
-    """Write sessions to a sink, line by line; return what was written."""
-    known = {state.id: state for state in states}
-    exporter = Exporter(engine, tenant, known.get)
-    total = sum(state.version for state in states)
+    exporter = Exporter(engine, tenant, {state.id: state for state in states}.get)
+    total, done = sum(state.version for state in states), 0
     made = ExportWriter(sink)
-    done = 0
     made.write_line(export_format.HeaderLine())
     for state in states:
         engine.check()
@@ -351,7 +343,6 @@ class ExportWriter:
         self.sessions = self.events = self.messages = self.bytes = 0
 
     def write_line(self, line: export_format.ExportLine) -> None:
-        """Write a line."""
         data = export_format.encode_line(line)
         if len(data) > limits.EXPORT_LINE_BYTES_MAX:
             raise errors.TooLarge(
@@ -363,13 +354,11 @@ class ExportWriter:
         self._sink.write(data)
 
     def write_event(self, fact: export_format.ExportedEvent, time_us: int) -> None:
-        """Write the line of an event."""
         self.write_line(export_format.event_line(fact, time_us))
         self.events += 1
         self.messages += isinstance(fact, e.MessageAddedEvent)
 
     def close(self) -> Exported:
-        """Write the closing line."""
         digest = self._hash.hexdigest()
         self.write_line(export_format.ClosingLine(self.sessions, self.events, self.messages, digest))
         return Exported(self.sessions, self.events, self.messages, self.bytes, digest)

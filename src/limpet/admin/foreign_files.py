@@ -5,7 +5,7 @@ A chat that cannot be converted is skipped with its reason and does not stop the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -47,14 +47,12 @@ class ImportNotes:
         self.more = 0
 
     def skip(self, source: object, reason: str) -> None:
-        """Add a source that was left out."""
         if len(self.skipped) < limits.IMPORT_NOTES_MAX:
             self.skipped.append(SkippedSource(str(source), reason))
         else:
             self.more += 1
 
     def note(self, text: str) -> None:
-        """Add a note about a difference."""
         if len(self.texts) < limits.IMPORT_NOTES_MAX:
             self.texts.append(text)
         else:
@@ -80,7 +78,6 @@ def detect_format(path: Path) -> str:
 
 
 def _check_size(path: Path) -> None:
-    """Raise TooLarge if a file is larger than the limit for files that are read whole."""
     size = path.stat().st_size
     if size > limits.IMPORT_FILE_BYTES_MAX:
         raise errors.TooLarge(
@@ -91,7 +88,6 @@ def _check_size(path: Path) -> None:
 
 
 def _read_json(path: Path) -> Json:
-    """Return the JSON value of a file; raise DamagedFile for anything else."""
     _check_size(path)
     try:
         return foreign_chats.decode_json(path.read_bytes())
@@ -118,7 +114,6 @@ def penguin_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
 
 
 def _read_with_backup(path: Path, notes: ImportNotes) -> Json:
-    """Return a session file's value, or that of its backup if the file is damaged."""
     try:
         return _read_json(path)
     except errors.DamagedFile:
@@ -145,31 +140,29 @@ def openai_chats(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
         first = foreign_chats.decode_json_lossy(file.readline(limits.EXPORT_LINE_BYTES_MAX + 1))
         several = bool(file.readline(1))
         if first is None or isinstance(first, list) or not several:
-            yield from _chats_of_value(path, notes)
+            values = foreign_chats.split_chats(_read_json(path))
+            if len(values) == 1:
+                yield foreign_chats.parse_chat(values[0])
+            else:
+                yield from _parse_chats(((f"{path}, chat {n:,}", value) for n, value in enumerate(values, 1)), notes)
         elif foreign_chats.is_message(first) and not foreign_chats.is_chat(first):
             _check_size(path)
             yield foreign_chats.parse_chat({"messages": [value for _, value in _line_values(file, path, notes)]})
         else:
-            yield from _chats_of_lines(file, path, notes)
+            lines = _line_values(file, path, notes)
+            yield from _parse_chats(((f"{path}:{n}", _chat_of_line(value)) for n, value in lines), notes)
 
 
-def _chats_of_value(path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
-    found = foreign_chats.split_chats(_read_json(path))
-    for number, value in enumerate(found, 1):
+def _parse_chats(found: Iterable[tuple[str, Json]], notes: ImportNotes) -> Iterator[ForeignChat]:
+    for source, value in found:
         try:
             yield foreign_chats.parse_chat(value)
         except errors.Refused as error:
-            if len(found) == 1:
-                raise
-            notes.skip(f"{path}, chat {number:,}", error.message)
+            notes.skip(source, error.message)
 
 
-def _chats_of_lines(file: BinaryIO, path: Path, notes: ImportNotes) -> Iterator[ForeignChat]:
-    for number, value in _line_values(file, path, notes):
-        try:
-            yield foreign_chats.parse_chat({"messages": value} if isinstance(value, list) else value)
-        except errors.Refused as error:
-            notes.skip(f"{path}:{number}", error.message)
+def _chat_of_line(value: Json) -> Json:
+    return cast("Json", {"messages": value}) if isinstance(value, list) else value
 
 
 def _line_values(file: BinaryIO, path: Path, notes: ImportNotes) -> Iterator[tuple[int, Json]]:
@@ -239,14 +232,9 @@ def _chat_events(
     time_us = began or min((t for t in times if t), default=0) or chat.active_us or file_us
     time_us = min(time_us, now_us)
     created = e.SessionCreatedEvent(
-        id=chat.id,
-        user_id=chat.user_id,
-        title=chat.title,
-        metadata=_convert_metadata(chat, note),
-        root_id=chat.root_id,
-        continued_from=chat.continued_from,
-        continuation_index=chat.continuation_index,
-    )
+        id=chat.id, user_id=chat.user_id, title=chat.title, metadata=_convert_metadata(chat, note),
+        root_id=chat.root_id, continued_from=chat.continued_from, continuation_index=chat.continuation_index,
+    )  # fmt: skip
     events: list[tuple[export_format.ExportedEvent, int]] = [(created, time_us)]
     for message, said_us in zip(messages, times, strict=True):
         time_us = min(max(time_us, said_us), now_us)
@@ -259,10 +247,8 @@ def _chat_events(
 
 def _convert_message(chat: ForeignChat, number: int, value: Json, note: Callable[[str], None]) -> Message | None:
     name = f"message {number}"
-    if chat.penguin:
-        message = foreign_chats.parse_message(value, note, name=name)
-    else:
-        message = import_rules.accept_message(value, note, name=name)
+    parse = foreign_chats.parse_message if chat.penguin else import_rules.accept_message
+    message = parse(value, note, name=name)
     if message is None:
         return None
     given = foreign_chats.object_or_empty(value)
@@ -282,7 +268,6 @@ def _convert_metadata(chat: ForeignChat, note: Callable[[str], None]) -> dict[st
 
 
 def _check_chat(chat: ForeignChat, events: Sequence[tuple[export_format.ExportedEvent, int]], now_us: int) -> None:
-    """Raise the error of the rules or limits that a session violates."""
     terms = ImportTerms(latest_us=now_us, check_policy=checked_policy, names=EMPTY, version_offsets=EMPTY)
     replay = SessionReplay(chat.id, terms, events=len(events))
     for fact, time_us in events:

@@ -7,6 +7,7 @@ the last one. An interrupted import continues when it is repeated.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -25,8 +26,8 @@ from limpet.core.rules.import_rules import ImportedEvent, ImportTerms, SessionRe
 from limpet.core.rules.session_rules import duplicate_session_error
 from limpet.core.values import events
 from limpet.core.values.commands import CommandRequest, ReplaySession
-from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import SessionState, WindowPolicy
+from limpet.core.values.validation import checked_id
 from limpet.runtime.engine import Engine
 from limpet.sessions.requests import checked_policy
 
@@ -52,7 +53,6 @@ class FileSession(msgspec.Struct):
 
     @property
     def needs_several_steps(self) -> bool:
-        """Whether the session is written in more than one commit."""
         many = self.events > limits.IMPORT_STEP_EVENTS or self.bytes > limits.IMPORT_STEP_BYTES
         return many or bool(self.targets)
 
@@ -79,7 +79,6 @@ class ImportFileReader:
             self._on_read(len(data))
 
     def damaged_error(self, what: str) -> errors.DamagedFile:
-        """Return the error for the line that was read last."""
         return errors.DamagedFile(
             f"line {self.number:,}: {what}", hint="Export again, or copy the file again.", facts={"line": self.number}
         )
@@ -209,12 +208,9 @@ class Importer:
     def _replay_terms(self, begins: Mapping[str, int]) -> ImportTerms:
         ahead = self._engine.now_us() + limits.IMPORT_CLOCK_SKEW_S * 1_000_000
         return ImportTerms(
-            latest_us=ahead,
-            check_policy=self._checked_policy,
-            names=self._names,
-            version_offsets=begins,
+            latest_us=ahead, check_policy=self._checked_policy, names=self._names, version_offsets=begins,
             user_id=self._user_id,
-        )
+        )  # fmt: skip
 
     def _checked_policy(self, policy: WindowPolicy | None) -> object:
         key = codec.canonical_json(policy)
@@ -280,13 +276,11 @@ class Importer:
         theirs = self._expected_lines(part)
         if self._by_content:
             return part.events if _begins_with_same_messages(exporter.timed_events(state), theirs) else 0
-        count = 0
+        count, most = 0, part.events if most is None else most
         for mine in exporter.timed_events(state):
             if count == most or next(theirs, None) != _encode_line(mine):
                 break
             count += 1
-            if count == part.events:
-                break
         return count
 
     def _existing_state(self, session_id: str) -> SessionState | None:
@@ -300,16 +294,12 @@ class Importer:
         for fact, time_us in self._read_events(part):
             event = replay.apply(fact, time_us, hidden=False).event
             if isinstance(event, events.SessionForkedEvent):
-                there = event.state
-                made: export_format.ExportedEvent = export_format.ExportedFork(
-                    event.source, event.version, there.title, there.metadata
-                )
+                fork = (event.source, event.version, event.state.title, event.state.metadata)
+                made: export_format.ExportedEvent = export_format.ExportedFork(*fork)
             elif isinstance(event, events.SessionRewoundEvent):
                 made = export_format.ExportedRewind(event.to)
             else:
-                assert not isinstance(event, events.SessionOffloadedEvent | events.SessionErasedEvent), (
-                    "no file tells of it"
-                )
+                assert not isinstance(event, events.SessionOffloadedEvent | events.SessionErasedEvent), "not in a file"
                 made = event
             yield _encode_line((made, time_us))
 
@@ -336,13 +326,10 @@ class Importer:
         if state is None:
             return
         command = ReplaySession(
-            session_id=self._names[batch.choice.part.id],
-            expected=batch.version,
-            events=tuple((step.event, step.time_us) for step in batch.steps),
-            state=state,
-            base=batch.steps[0].base,
+            session_id=self._names[batch.choice.part.id], expected=batch.version,
+            events=tuple((step.event, step.time_us) for step in batch.steps), state=state, base=batch.steps[0].base,
             whole=whole,
-        )
+        )  # fmt: skip
         self._engine.run(CommandRequest(tenant=self._tenant, command=command))
         batch.begin(state.version)
 
@@ -355,14 +342,12 @@ class ImportBatch:
         self.begin(choice.begin)
 
     def begin(self, version: int) -> None:
-        """Start an empty batch after a version."""
         self.version = version
         self.steps: list[ImportedEvent] = []
         self.state: SessionState | None = None
         self.bytes = 0
 
     def add(self, step: ImportedEvent, state: SessionState) -> None:
-        """Add an event."""
         self.steps.append(step)
         self.state = state
         if isinstance(step.event, events.MessageAddedEvent):
@@ -370,7 +355,6 @@ class ImportBatch:
 
     @property
     def full(self) -> bool:
-        """Whether the batch has reached its limit."""
         many = len(self.steps) >= limits.IMPORT_STEP_EVENTS
         return many or self.bytes >= limits.IMPORT_STEP_BYTES
 
@@ -381,19 +365,17 @@ def _encode_line(timed: TimedEvent) -> bytes:
 
 def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[bytes]) -> bool:
     """Whether a session begins with the same messages, whatever their times."""
-    said = (codec.canonical_json([f.message.id, codec.comparable_message(f.message)]) for f, _ in mine if isinstance(f, events.MessageAddedEvent))  # fmt: skip
-    for data in theirs:
-        line = export_format.decode_line(data)
-        fact = export_format.decode_exported_event(line) if isinstance(line, export_format.EventLine) else None
-        if isinstance(fact, events.MessageAddedEvent):
-            key = codec.canonical_json([fact.message.id, codec.comparable_message(fact.message)])
-            if next(said, None) != key:
-                return False
-    return True
+    said = (_message_key(event) for event, _ in mine if isinstance(event, events.MessageAddedEvent))
+    lines = map(export_format.decode_line, theirs)
+    facts = (export_format.decode_exported_event(line) for line in lines if isinstance(line, export_format.EventLine))
+    return all(next(said, None) == _message_key(fact) for fact in facts if isinstance(fact, events.MessageAddedEvent))
+
+
+def _message_key(event: events.MessageAddedEvent) -> bytes:
+    return codec.canonical_json([event.message.id, codec.comparable_message(event.message)])
 
 
 def file_size(file: BinaryIO) -> int:
-    """Return the size of an open file."""
     file.seek(0, os.SEEK_END)
     return file.tell()
 
@@ -430,7 +412,6 @@ def import_sessions(
     dry_run: bool,
     progress: Progress,
 ) -> Imported:
-    """Import sessions from a file, or from a folder of Penguin."""
     engine.check()
     path = export.checked_path(source)
     if format not in FORMATS:
@@ -441,18 +422,33 @@ def import_sessions(
         raise errors.InvalidRequest("rename is text that is put behind each id.")
     _check_source(path, format)
     kind = foreign_files.detect_format(path) if format == "auto" else format
-    options = ImportOptions(kind, user_id, rename, dry_run)
-    if kind == "limpet":
-        with path.open("rb") as file:
-            return _run_import((engine, tenant), file, options, ImportNotes(), progress)
     notes = ImportNotes()
-    with tempfile.TemporaryFile() as made:
-        file_us = path.stat().st_mtime_ns // 1000
-        found = foreign_files.READERS[kind](path, notes)
-        out = export.ExportWriter(made)
-        foreign_files.convert(found, out, notes, now_us=engine.now_us(), file_us=file_us)
-        made.flush()
-        return _run_import((engine, tenant), cast("BinaryIO", made), options, notes, progress)
+    with contextlib.ExitStack() as opened:
+        if kind == "limpet":
+            file: BinaryIO = opened.enter_context(path.open("rb"))
+        else:
+            file = cast("BinaryIO", opened.enter_context(tempfile.TemporaryFile()))
+            chats, file_us = foreign_files.READERS[kind](path, notes), path.stat().st_mtime_ns // 1000
+            foreign_files.convert(chats, export.ExportWriter(file), notes, now_us=engine.now_us(), file_us=file_us)
+            file.flush()
+        work = file_size(file) * (2 if dry_run else 3)
+        importer = Importer(
+            engine, tenant, file, on_read=_byte_progress(progress, work), user_id=user_id, suffix=rename,
+            by_content=kind != "limpet",
+        )  # fmt: skip
+        chosen, refused = importer.plan()
+        for part, error in refused:
+            if kind == "limpet":
+                raise _duplicate_error(error, part, len(refused))
+            notes.skip(part.id, "another session here has its id.")
+        if not dry_run:
+            importer.write(chosen)
+    progress(work, work)
+    new = [choice.part for choice in chosen if not choice.here]
+    return Imported(
+        kind, len(new), sum(part.messages for part in new), len(chosen) - len(new),
+        tuple(notes.skipped), tuple(notes.texts), notes.more, dry_run,
+    )  # fmt: skip
 
 
 def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it is called everywhere
@@ -465,44 +461,6 @@ def _check_source(path: Path, format: Format) -> None:  # noqa: A002 - what it i
             raise errors.InvalidRequest(f"{path} is a folder.", hint="Only Penguin's sessions are read from folders.")
     elif not path.is_file():
         raise errors.InvalidRequest(f"{path} is not a file on a disk.", hint=pipe)
-
-
-class ImportOptions(msgspec.Struct, frozen=True):
-    """The options of an import."""
-
-    format: str
-    user_id: str | None
-    rename: str
-    dry_run: bool
-
-
-def _run_import(
-    into: tuple[Engine, str], file: BinaryIO, options: ImportOptions, notes: ImportNotes, progress: Progress
-) -> Imported:
-    passes, size = 2 if options.dry_run else 3, file_size(file)
-    on_read, ours = _byte_progress(progress, passes * size), options.format == "limpet"
-    importer = Importer(
-        *into, file, on_read=on_read, user_id=options.user_id, suffix=options.rename, by_content=not ours
-    )  # fmt: skip
-    chosen, refused = importer.plan()
-    for part, error in refused:
-        if ours:
-            raise _duplicate_error(error, part, len(refused))
-        notes.skip(part.id, "another session here has its id.")
-    new = [choice.part for choice in chosen if not choice.here]
-    if not options.dry_run:
-        importer.write(chosen)
-    progress(passes * size, passes * size)
-    return Imported(
-        options.format,
-        len(new),
-        sum(part.messages for part in new),
-        len(chosen) - len(new),
-        tuple(notes.skipped),
-        tuple(notes.texts),
-        notes.more,
-        options.dry_run,
-    )
 
 
 def _duplicate_error(error: errors.Error, part: FileSession, count: int) -> errors.DuplicateSession:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from limpet import errors, limits
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure import ErasureService
 from limpet.core.values.events import ErasedEvent, Receipt, RecordedEvent, TreeErasedEvent
 from limpet.core.values.validation import Json, checked_int, checked_limit, checked_number
 from limpet.runtime import state_cache
@@ -30,7 +30,6 @@ LogEvent = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 
 Progress = Callable[[int, int], None]
 """Called with the amount of finished work, and the whole amount."""
-
 
 WATCH_CHECK_S: Final = 1.0
 """How often watch() checks that the engine is still open while it waits without a timeout."""
@@ -97,14 +96,18 @@ class Events:
         checked_int("after", after, unit="a position of the log")
         checked_limit(limit)
         found = self._engine.store.feed(self._tenant, after=after, limit=limit)
-        return [fact for _, run in groupby(found, _decoder_key) for fact in self._decode_run(list(run))]
+        return [event for kind, run in groupby(found, _event_group) for event in self._decode_run(kind, list(run))]
 
-    def _decode_run(self, run: Sequence[StoredEvent]) -> Sequence[LogEvent]:
-        if run[0].payload is None:
-            return [_erased_event(stored) for stored in run]
-        if _is_frame_event(run[0]):
-            return [state_cache.decode_tree_event(stored) for stored in run]
-        return decode_session_events(self._engine.store, self._tenant, run)
+    def _decode_run(self, group: str, run: Sequence[StoredEvent]) -> Sequence[LogEvent]:
+        match group:
+            case "erased":
+                return [
+                    ErasedEvent(kind=s.kind, position=s.position, version=s.version, time_us=s.time_us) for s in run
+                ]
+            case "frames":
+                return [state_cache.decode_tree_event(stored) for stored in run]
+            case _:
+                return decode_session_events(self._engine.store, self._tenant, run)
 
 
 def checked_timeout(timeout_s: float | None) -> float | None:
@@ -115,16 +118,12 @@ def checked_timeout(timeout_s: float | None) -> float | None:
     return timeout_s
 
 
-def _is_frame_event(stored: StoredEvent) -> bool:
-    return stored.stream.startswith(state_cache.TREE_STREAM_PREFIX) or stored.kind == TreeErasedEvent.kind
-
-
-def _decoder_key(stored: StoredEvent) -> tuple[bool, bool]:
-    return stored.payload is None, _is_frame_event(stored)
-
-
-def _erased_event(stored: StoredEvent) -> ErasedEvent:
-    return ErasedEvent(kind=stored.kind, position=stored.position, version=stored.version, time_us=stored.time_us)
+def _event_group(stored: StoredEvent) -> str:
+    """Return which decoder an event needs: for one that was erased, one of frames, or one of sessions."""
+    if stored.payload is None:
+        return "erased"
+    is_frame_event = stored.stream.startswith(state_cache.TREE_STREAM_PREFIX) or stored.kind == TreeErasedEvent.kind
+    return "frames" if is_frame_event else "sessions"
 
 
 def refuse_to_open(url: str | Path) -> Store:
@@ -183,9 +182,9 @@ class Admin:
         from limpet.admin import retention  # noqa: PLC0415 - few programs need it
 
         days = retention.checked_days(keep_days)
-        made = self._make_retention() if self._make_retention else None
-        made = made or retention.Retention(self._engine, self._tenant, self._erasure)
-        return made.run(days, dry_run=dry_run)
+        if self._make_retention is not None:
+            return self._make_retention().run(days, dry_run=dry_run)
+        return retention.Retention(self._engine, self._tenant, self._erasure).run(days, dry_run=dry_run)
 
     def status(self) -> Mapping[str, Json]:
         """Return facts about the store: its place, size, durability and contents."""
@@ -287,12 +286,6 @@ class Admin:
         from limpet.admin import import_  # noqa: PLC0415 - few programs need it
 
         return import_.import_sessions(
-            self._engine,
-            self._tenant,
-            source,
-            format=format,
-            user_id=user_id,
-            rename=rename,
-            dry_run=dry_run,
+            self._engine, self._tenant, source, format=format, user_id=user_id, rename=rename, dry_run=dry_run,
             progress=progress,
-        )
+        )  # fmt: skip

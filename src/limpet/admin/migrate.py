@@ -1,4 +1,4 @@
-"""Migration and backup: copies the log of a store into another store and rebuilds the projections.
+"""Migration and backup: copies the log of a store into another store and rebuilds the state_cache.
 
 Positions and chain links are kept. The target's head tells how far a copy has come, so an
 interrupted copy is continued. A note in the target marks a tenant as unusable until its copy is
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.admin.erasure.hooks import decode_hook_calls, encode_hook_calls
+from limpet.admin.erasure import decode_hook_calls, encode_hook_calls
 from limpet.jobs import tasks, worker
 from limpet.runtime import state_cache
 from limpet.stores import chain, store_copy
@@ -62,14 +62,14 @@ def migrate(source: Store, target: Store, progress: Progress, *, verify: bool = 
     moving = _Migration(source, target, progress, verify=verify)
     try:
         passes = moving.run(follow=follow)
-        heads = {tenant: _verified_head(source, target, tenant) for tenant in moving.tenants}
+        heads = {tenant: _verified_head(source, target, tenant) for tenant in moving.logs}
     except errors.Conflict:
         moving.roll_back()
         raise
     if verify:
         moving.verify()
     # Read while the marks still keep writers out: the target has the copied events, and no others.
-    ends = {tenant: target.head(tenant) for tenant in moving.tenants}
+    ends = {tenant: target.head(tenant) for tenant in moving.logs}
     late = {tenant: source.head(tenant) - ends.get(tenant, 0) for tenant in source.tenants()}
     moving.marks.unmark_all()
     return Migrated(
@@ -100,10 +100,8 @@ def backup(source: Store, target: Path, opener: Callable[[str | Path], Store], p
 
 
 def _check_same_store(source: Store, made: Store, part: Path) -> None:
-    """Raise Conflict if an interrupted backup is of another store."""
     for tenant in made.tenants():
-        head = made.head(tenant)
-        if link_at(source, tenant, head) != link_at(made, tenant, head):
+        if not _has_same_log(source, made, tenant):
             raise errors.Conflict(
                 f"{part} has an interrupted backup of another store.",
                 hint=f"Name another file; or remove {part}, if that backup is not to be continued.",
@@ -122,13 +120,18 @@ def copy_store_file(source: Store, target: Path, progress: Progress) -> bool:
 
 
 def _check_same_log(source: Store, target: Store, tenant: str) -> None:
-    head = target.head(tenant)
-    if head and link_at(source, tenant, head) != link_at(target, tenant, head):
+    if not _has_same_log(source, target, tenant):
         raise errors.Conflict(
             f"the target has other events of tenant {tenant!r}.",
             hint="Name a target that has none of this tenant, or only a part of the same log.",
-            facts={"tenant": tenant, "events": head},
+            facts={"tenant": tenant, "events": target.head(tenant)},
         )
+
+
+def _has_same_log(source: Store, copy: Store, tenant: str) -> bool:
+    """Whether a copy has nothing but the beginning of the source's log."""
+    head = copy.head(tenant)
+    return link_at(source, tenant, head) == link_at(copy, tenant, head)
 
 
 def link_at(store: Store, tenant: str, position: int) -> bytes:
@@ -179,15 +182,10 @@ class _Migration:
         self._source, self._target = source, target
         self._progress = progress
         self._steps = 1 + _REBUILD_PASSES + verify
-        self._before = self._done = self._events = 0
-        self._logs: dict[str, _TenantLogCopy] = {}
+        self._done = self._events = 0
+        self.logs: dict[str, _TenantLogCopy] = {}
         self.marks = store_copy.CopyMarks(source, target)
         self.copied = self.keys = self.notes = 0
-
-    @property
-    def tenants(self) -> list[str]:
-        """The tenants that are copied."""
-        return list(self._logs)
 
     def run(self, *, follow: bool) -> int:
         """Copy and rebuild until the source has no newer events, or a limit is reached; return the number of rebuilds."""
@@ -212,23 +210,23 @@ class _Migration:
 
     def roll_back(self) -> None:
         """Remove the "copy incomplete" marks of tenants that were usable before, and got no events."""
-        self.marks.unmark_unchanged(tenant for tenant, log in self._logs.items() if log.has_copied())
+        self.marks.unmark_unchanged(tenant for tenant, log in self.logs.items() if log.has_copied())
 
     def _round(self) -> None:
-        source, target, logs = self._source, self._target, self._logs
+        source, target, logs = self._source, self._target, self.logs
         for tenant in source.tenants():
             if tenant not in logs:
                 self.marks.mark(tenant)
                 _check_same_log(source, target, tenant)
                 logs[tenant] = _TenantLogCopy(source, target, tenant)
         self._events = sum(map(source.head, logs))
-        self._before = sum(map(target.head, logs))
+        before = sum(map(target.head, logs))
         for tenant, log in logs.items():
             # Read before the log's end is looked up: then no note is about an event that is not copied.
             notes = dict(_notes_to_copy(source, tenant))
             for count in log.copy(source.head(tenant)):
                 self.copied += count
-                self._report(self._before + self.copied)
+                self._report(before + self.copied)
             self.notes += self._put_notes(tenant, notes)
             self.keys += self._copy_keys(tenant)
 
@@ -260,7 +258,7 @@ class _Migration:
 
     def _scrub(self) -> None:
         """Scrub the target's files, and copy the source's pending hook calls."""
-        target, moved = self._target, frozenset(self.tenants)
+        target, moved = self._target, self.logs
         pending = target.pending_erasures()
         own = (each for each in decode_hook_calls(pending or b"") if each.tenant not in moved)
         # Read after the log: the hooks of an erasure that was copied have run, or are among these calls.
@@ -271,13 +269,11 @@ class _Migration:
             target.scrub(pending or b"", left)
 
     def verify(self) -> None:
-        """Verify the target."""
         before = self._done
         verify_copy(self._target, lambda done, _: self._report(before + done))
 
 
 def verify_copy(store: Store, progress: Progress) -> None:
-    """Verify a copy; raise Corrupt if it is damaged."""
     for step in store.verify():
         if not isinstance(step, Report):
             progress(step, step)
@@ -335,9 +331,8 @@ class _TenantLogCopy:
     def has_copied(self) -> bool:
         """Whether events were copied since this copy began, by it or by another copy of the same source."""
         source, target, tenant = self._source, self._target, self._tenant
-        head = target.head(tenant)
-        same = head > self._target_head_before and link_at(source, tenant, head) == link_at(target, tenant, head)
-        return self._has_pasted or same
+        has_grown = target.head(tenant) > self._target_head_before
+        return self._has_pasted or (has_grown and _has_same_log(source, target, tenant))
 
     def _paste(self, events: Sequence[RawEvent], blobs: Mapping[bytes, bytes]) -> None:
         try:
@@ -347,7 +342,6 @@ class _TenantLogCopy:
         self._has_pasted = True
 
     def _chunks(self, events: Sequence[RawEvent]) -> Iterator[tuple[list[RawEvent], dict[bytes, bytes]]]:
-        """Yield events with their blobs, in parts of limited size."""
         part: list[RawEvent] = []
         blobs: dict[bytes, bytes] = {}
         size = 0
@@ -393,7 +387,6 @@ class _TenantLogCopy:
         return self._erased_events(self._target_head_before)
 
     def _erased_events(self, until: int) -> dict[int, list[RawEvent]]:
-        """Return the erased events of the source up to a position, by stream."""
         found: dict[int, list[RawEvent]] = {}
         after = 0
         while after < until:

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from limpet import errors, limits
-from limpet.admin.erasure.service import ErasureOutcome, ErasureService
+from limpet.admin.erasure import ErasureOutcome, ErasureService
 from limpet.core.rules import session_rules
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.jobs import tasks
@@ -187,7 +187,6 @@ class _KeptTally:
         self.kept: list[KeptSession] = []
 
     def add(self, reason: KeptSession | None) -> None:
-        """Count a session; None is one that does not stay."""
         if reason is not None:
             self.count[reason.why] += 1
             if len(self.kept) < limits.PAGE_SIZE_MAX:
@@ -205,7 +204,6 @@ class _RetentionScan:
         self.erasable: set[str] = set()
 
     def state(self, session_id: str) -> SessionState | None:
-        """Return the state of a session, hidden or not; None if there is none."""
         return self._engine.states.current(self._tenant, session_id)
 
     def keep_reason(self, state: SessionState) -> KeptSession | None:
@@ -251,7 +249,6 @@ class _RetentionScan:
         return KeepReason.FRAMES if self._engine.store.query_projections(self._tenant, query) else None
 
     def _successors(self, state: SessionState) -> Iterator[tuple[SessionState, KeepReason]]:
-        """Yield the forks and continuations of a session."""
         stream = session_stream(state.id)
         for name, _ in self._engine.store.forks(self._tenant, stream):
             fork = None if is_erased_stream(name) else self.state(name.removeprefix(session_stream("")))

@@ -38,43 +38,16 @@ if TYPE_CHECKING:
     from limpet.frames.queries import FrameDifference
 
 __all__ = [
-    "ActorResumeState",
-    "AsyncStateIndex",
-    "CompactionResult",
-    "ContextPackMetadata",
-    "ContextSegment",
-    "ConversationMoment",
-    "Decision",
-    "FrameBreadcrumb",
-    "FrameDifference",
-    "HandleEntry",
-    "HandlePages",
-    "HandleType",
-    "PackLedger",
-    "PackSource",
-    "PendingWork",
-    "PendingWorkType",
-    "RecoverySummary",
-    "ResultRef",
-    "Resumption",
-    "SegmentType",
-    "Suspension",
-    "SuspensionStatus",
-    "TokenBreakdown",
-    "TokenSummary",
-    "ToolEffect",
-    "ToolRun",
-    "ToolStatus",
-    "TreeState",
-]
+    "ActorResumeState", "AsyncStateIndex", "CompactionResult", "ContextPackMetadata", "ContextSegment",
+    "ConversationMoment", "Decision", "FrameBreadcrumb", "FrameDifference", "HandleEntry", "HandlePages",
+    "HandleType", "PackLedger", "PackSource", "PendingWork", "PendingWorkType", "RecoverySummary", "ResultRef",
+    "Resumption", "SegmentType", "Suspension", "SuspensionStatus", "TokenBreakdown", "TokenSummary", "ToolEffect",
+    "ToolRun", "ToolStatus", "TreeState",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy_exports(
-        __name__,
-        __all__,
-        "limpet.core.values.frame_state",
-        "limpet.core.values.context",
-        "limpet.core.windows.pack",
-        "limpet.frames.queries",
+        __name__, __all__, "limpet.core.values.frame_state", "limpet.core.values.context",
+        "limpet.core.windows.pack", "limpet.frames.queries",
         "limpet.frames.async_state_index",
-    )
+    )  # fmt: skip

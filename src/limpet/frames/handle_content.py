@@ -7,7 +7,7 @@ type. An exception of a resolver means that the handle has no content now.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -46,10 +46,7 @@ def find_session(engine: Engine, tenant: str, session_id: str, version: int | No
 
 
 def bind_to_version(engine: Engine, tenant: str, command: c.AddHandle) -> c.AddHandle:
-    """Return the command with a handle that is bound to the session's present version.
-
-    A handle to a session that does not exist yet is not bound. Raises InvalidRequest for a bad version.
-    """
+    """Return the command with a handle bound to the session's present version, if the session exists already."""
     handle = command.handle
     if handle.handle_type is not HandleType.MESSAGE_RANGE or handle.content is not None:
         return command
@@ -74,8 +71,7 @@ class SessionVersions:
     def get(self, session_id: str, at: int | None) -> SessionState | None:
         """Return a state in which messages have the numbers that they had at a version; None if it is gone.
 
-        That is the present state if messages were only added since. Else the events up to the version are
-        read again.
+        That is the present state if messages were only added since; else it is folded from the log.
         """
         key = (session_id, at)
         if key not in self._states:
@@ -92,13 +88,12 @@ class SessionVersions:
             return None
 
 
-class _FetchCache:
+class _FetchCache(NamedTuple):
     """A cache of blobs, states and messages for the handles of one call."""
 
-    def __init__(self, blobs: Mapping[bytes, bytes], moments: SessionVersions) -> None:
-        self.blobs = blobs
-        self.versions = moments
-        self.tails: dict[tuple[str, int], list[LoggedMessage]] = {}
+    blobs: Mapping[bytes, bytes]
+    versions: SessionVersions
+    tails: dict[tuple[str, int], list[LoggedMessage]]
 
 
 class HandleReader:
@@ -114,7 +109,7 @@ class HandleReader:
         """Return the content of handles by their ids. With `must` a handle without content raises HandleUnresolved."""
         kept = [bytes.fromhex(h.content_hash) for h in handles if h.content_hash is not None]
         blobs = self._store.blobs(self._tenant, set(kept)) if kept else {}
-        cache = _FetchCache(blobs, SessionVersions(self._engine, self._tenant))
+        cache = _FetchCache(blobs, SessionVersions(self._engine, self._tenant), {})
         found: dict[str, HandleContent] = {}
         for handle in handles:
             try:
@@ -181,9 +176,11 @@ class HandleReader:
             raise unresolved(handle, f"an event of kind {found[0].kind} has no text")
         if found[0].stream.startswith(state_cache.TREE_STREAM_PREFIX):
             event = state_cache.decode_tree_event(found[0]).event
-            if isinstance(event, e.HandleAddedEvent):
-                return self._follow_handle(handle, event.handle, cache, steps)
-            return self._frame_event_content(handle, event)
+            if not isinstance(event, e.HandleAddedEvent):
+                return self._frame_event_content(handle, event)
+            if not steps:
+                raise unresolved(handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another")
+            return self._read_content(event.handle, cache, steps - 1)
         event = decode_session_events(self._store, self._tenant, found)[0].event
         if not isinstance(event, MessageAddedEvent):
             raise unresolved(handle, f"an event of kind {event.kind} has no text")
@@ -192,17 +189,9 @@ class HandleReader:
             raise unresolved(handle, f"the session of event {position:,} was deleted")
         return HandleContent(messages_text([event.message]), session=(session_id, found[0].version))
 
-    def _follow_handle(
-        self, handle: ContextHandle, other: ContextHandle, cache: _FetchCache, steps: int
-    ) -> HandleContent:
-        if not steps:
-            raise unresolved(handle, f"more than {limits.HANDLE_CHAIN_MAX} handles point at one another")
-        return self._read_content(other, cache, steps - 1)
-
     def _frame_event_content(self, handle: ContextHandle, event: e.FrameEvent) -> HandleContent:
         match event:
-            case e.ResultAddedEvent():
-                result = event.result
+            case e.ResultAddedEvent(result=result):
                 return HandleContent(f"{result.result_type} {result.ref_id}: {result.summary}")
             case e.FramePoppedEvent():
                 return HandleContent(f"{event.status}: {event.result_summary or event.reason}")
@@ -219,9 +208,8 @@ class HandleReader:
             when = "" if at is None else f" that had version {at:,}"
             raise unresolved(handle, f"there is no session {session_id!r}{when}")
         if not 1 <= first <= last <= state.message_count:
-            raise unresolved(
-                handle, f"the session has messages 1 to {state.message_count:,}, not {first:,} to {last:,}"
-            )  # fmt: skip
+            there = f"messages 1 to {state.message_count:,}"
+            raise unresolved(handle, f"the session has {there}, not {first:,} to {last:,}")
         if last - first >= limits.BATCH_MESSAGES_MAX:
             raise unresolved(handle, f"at most {limits.BATCH_MESSAGES_MAX:,} messages are one handle")
         messages = self._read_messages(state, first, last, cache)
@@ -289,7 +277,6 @@ class HandleReader:
 
 
 def messages_text(messages: Sequence[Message]) -> str:
-    """Return the texts of messages, each after its role."""
     return "\n".join(f"{message.role}: {message_text(message)}" for message in messages)
 
 
@@ -306,7 +293,6 @@ def _check_size(handle: ContextHandle, content: HandleContent) -> HandleContent:
 
 
 def unresolved(handle: ContextHandle, why: str) -> errors.HandleUnresolved:
-    """Return the error for a handle without content."""
     return errors.HandleUnresolved(
         f"the content of the handle {handle.handle_id!r} can't be found: {why}.",
         hint="Exclude the handle, remove it, or register a resolver for its type.",

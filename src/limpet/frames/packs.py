@@ -74,11 +74,10 @@ class FramePackAssembler:
 
     def open_tree(self, frame_id: str) -> TreeState:
         """Return the tree of an open frame; raise FrameNotFound, or InvalidTransition if the frame is closed."""
-        tree = self._engine.trees.open_tree(self._tenant, frame_id)
-        if tree is not None:
+        trees = self._engine.trees
+        if (tree := trees.open_tree(self._tenant, frame_id)) is not None:
             return tree
-        frame = self._engine.trees.find_frame(self._tenant, frame_id)
-        if frame is None:
+        if (frame := trees.find_frame(self._tenant, frame_id)) is None:
             raise state_cache.unknown_frame_error(frame_id)
         raise errors.InvalidTransition(
             f"the frame {frame_id!r} is {frame.status}: no context is assembled for it.",
@@ -87,7 +86,6 @@ class FramePackAssembler:
         )
 
     def assemble(self, scope: Scope, frame_id: str, request: PackRequest) -> ContextPack:
-        """Return the pack of an open frame."""
         tree = self.open_tree(frame_id)
         frame = tree.frames[frame_id]
         if not scope.covers(frame.scope):
@@ -96,8 +94,7 @@ class FramePackAssembler:
                 hint="Give its own: frame.scope. Handles bring in the work of other actors.",
                 facts={"frame": frame_id, "actor": frame.scope.actor_id},
             )
-        budget = self._pack_budget(tree, frame, request)
-        return self._assemble(tree, scope, frame_id, request, budget)
+        return self._assemble(tree, scope, frame_id, request, self._pack_budget(tree, frame, request))
 
     def _assemble(self, tree: TreeState, scope: Scope, frame_id: str, request: PackRequest, budget: int) -> ContextPack:
         ancestry = tree.ancestry(frame_id)
@@ -106,23 +103,15 @@ class FramePackAssembler:
         measure = self._measure(request, state, budget)
         talk, talked = self._conversation_items(state, measure, budget)
         wanted = PackInput(
-            ancestry=ancestry,
-            scope=scope,
-            brief=request.brief,
-            budget=budget,
-            assembled_at=ids.iso(self._engine.now_us()),
-            conversation=talk,
-            conversation_moment=talked,
-            include=request.include_handles,
-            exclude=request.exclude_handles,
-            level_min=request.min_compaction,
+            ancestry=ancestry, scope=scope, brief=request.brief, budget=budget,
+            assembled_at=ids.iso(self._engine.now_us()), conversation=talk, conversation_moment=talked,
+            include=request.include_handles, exclude=request.exclude_handles, level_min=request.min_compaction,
             allow_overflow=request.overflow == "flag",
-        )
-        fetch = self._handle_reader.fetch
-        return pack_assembly.assemble(wanted, fetch, count=measure.count, counted=measure.counted)
+        )  # fmt: skip
+        fetch, count = self._handle_reader.fetch, measure.count
+        return pack_assembly.assemble(wanted, fetch, count=count, counted=measure.counted)
 
     def _pack_budget(self, tree: TreeState, frame: Frame, request: PackRequest) -> int:
-        """Return the budget of a pack: the requested one, or the available tokens within the limits."""
         free, asked = frame.budget.available(), request.budget_tokens
         if asked is None:
             most = tree.strictest_limit(frame.frame_id, "max_context_tokens")
@@ -164,38 +153,32 @@ class FramePackAssembler:
         return tuple(items), ConversationMoment(state.id, state.version, state.ordinal_began)
 
     def record_command(self, made: ContextPack) -> RecordPack:
-        """Return the command that records a pack."""
         chosen, texts = recorded_selection.pack_selection(made)
         return RecordPack(frame_id=made.metadata.frame_id, selection=chosen, texts=texts)
 
     def plan_compaction(
         self, frame_id: str, target: int, strategy: CompactionStrategy, request: PackRequest
     ) -> CompactionPlan:
-        """Return the plan of a strategy for an open frame's handles."""
         hint = "For example CompactionStrategy.PRIORITY_BASED."
         checked_instance("strategy", strategy, CompactionStrategy, hint=hint)
         tree = self.open_tree(frame_id)
         frame = tree.frames[frame_id]
         return compaction.plan_compaction(
-            frame,
-            target,
-            strategy,
-            together=self._handle_groups(frame.context_handles),
-            contents=self._handle_texts,
+            frame, target, strategy, together=self._handle_groups(frame.context_handles), contents=self._handle_texts,
             whole=partial(self._assemble, tree, frame.scope, frame_id, request, limits.TOKENS_MAX),
-        )
+        )  # fmt: skip
 
     def _handle_texts(self, handles: Sequence[ContextHandle]) -> dict[str, str]:
         found = self._handle_reader.fetch(handles, must=False)
-        return {name: one.text for name, one in found.items() if one.text is not None}
+        return {name: content.text for name, content in found.items() if content.text is not None}
 
     def _handle_groups(self, handles: Sequence[ContextHandle]) -> dict[str, int]:
         """Return a group number for each handle that shares a tool call with another."""
-        groups, moments = _HandleGroups(), SessionVersions(self._engine, self._tenant)
+        groups, versions = _HandleGroups(), SessionVersions(self._engine, self._tenant)
         for handle in handles:
-            if handle.handle_type is HandleType.MESSAGE_RANGE and handle.target:
-                target = handle.target
-                state = moments.get(target["session_id"], handle.session_version)
+            target = handle.target
+            if handle.handle_type is HandleType.MESSAGE_RANGE and target:
+                state = versions.get(target["session_id"], handle.session_version)
                 if state is not None:
                     edges = {target["first"], target["last"]}
                     groups.add(handle.handle_id, [self._message_group(state, n) for n in edges])
@@ -205,9 +188,9 @@ class FramePackAssembler:
         """Return the key of a message's group: the session, and the version of the first message."""
         if not 1 <= number <= state.message_count:
             return state.id, -number
-        tail = self._engine.message_cache.get(self._tenant, state)
-        version = tail.version_of(number)
-        group = tail.group(version, state.version)
+        cached = self._engine.message_cache.get(self._tenant, state)
+        version = cached.version_of(number)
+        group = cached.group(version, state.version)
         return state.id, group[0].version if group else version
 
 
@@ -219,7 +202,6 @@ class _HandleGroups:
         self._members: dict[int, list[str]] = {}
 
     def add(self, handle_id: str, keys: Sequence[tuple[str, int]]) -> None:
-        """Add a handle with the keys of the message groups that it points at."""
         known = {self._number_by_key[key] for key in keys if key in self._number_by_key}
         number = min(known, default=len(self._number_by_key) + 1)
         members = [name for each in known for name in self._members.pop(each)]
@@ -274,13 +256,11 @@ def find_recorded_pack(
     while high > 0:
         low = max(0, high - limits.READ_CHUNK) if version is None else high - 1
         page = store.read(tenant, stream, after=low, until=high, limit=high - low)
-        for stored in reversed(page):
-            if stored.kind != e.FrameUpdatedEvent.kind:
+        updates = (stored for stored in reversed(page) if stored.kind == e.FrameUpdatedEvent.kind)
+        for event in (state_cache.decode_tree_event(stored).event for stored in updates):
+            if not isinstance(event, e.FrameUpdatedEvent) or event.pack is None or event.frame_id != frame.frame_id:
                 continue
-            event = state_cache.decode_tree_event(stored).event
-            if not isinstance(event, e.FrameUpdatedEvent) or event.pack is None:
-                continue
-            if event.frame_id == frame.frame_id and wanted in (None, event.pack.digest):
+            if wanted in (None, event.pack.digest):
                 return event.pack
         if version is not None:
             break

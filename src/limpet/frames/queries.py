@@ -10,123 +10,107 @@ import heapq
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 import msgspec
 
-from limpet import errors, limits
+from limpet import errors
 from limpet.core.formats import codec
 from limpet.core.rules import frame_fold, frame_rules, session_rules
 from limpet.core.values import commands, events
 from limpet.core.values.commands import CommandRequest
 from limpet.core.values.context import PackSelection
 from limpet.core.values.frame_state import ActorResumeState, Frame, RecoverySummary, Scope, ToolStatus, TreeState
-from limpet.core.values.session_state import SessionState, SessionStatus
+from limpet.core.values.session_state import SessionStatus
 from limpet.core.values.validation import checked_id, checked_instance, checked_limit
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import packs
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
+from limpet.runtime.event_reader import iter_stream
 from limpet.runtime.state_cache import iter_rows
 from limpet.stores import port
 
 
-class FrameQueries:
-    """Finds frames of one tenant."""
+def list_frames(
+    engine: Engine, tenant: str, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100
+) -> list[Frame]:
+    engine.check()
+    checked_limit(limit, sys.maxsize)
+    checked_scope(scope, optional=True)
+    working = list(_open_trees(engine, tenant, scope))
+    found = _sorted_open_frames(working, scope)
+    if not open_only and len(found) < limit:
+        closed = [frame for tree in working for frame in tree.closed if _in_scope(scope, frame)]
+        closed.sort(key=_creation_order, reverse=True)
+        # A frame that a tree gave up during this call has a row, too.
+        seen = {frame.frame_id for frame in (*found, *closed)}
+        rows = (frame for frame in _closed_frames(engine, tenant, scope) if frame.frame_id not in seen)
+        every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
+        found += itertools.islice(every, limit - len(found))
+    return found[:limit]
 
-    def __init__(self, engine: Engine, tenant: str) -> None:
-        self._engine = engine
-        self._store = engine.store
-        self._tenant = tenant
 
-    def list_frames(self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100) -> list[Frame]:
-        """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
-        self._engine.check()
-        checked_limit(limit, sys.maxsize)
-        checked_scope(scope, optional=True)
-        working = list(self._open_trees(scope))
-        found = _sorted_open_frames(working, scope)
-        if not open_only and len(found) < limit:
-            closed = [frame for tree in working for frame in tree.closed if _in_scope(scope, frame)]
-            closed.sort(key=_creation_order, reverse=True)
-            # A frame that a tree gave up during this call has a row, too.
-            seen = {frame.frame_id for frame in (*found, *closed)}
-            rows = (frame for frame in self._closed_frames(scope) if frame.frame_id not in seen)
-            every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
-            found += itertools.islice(every, limit - len(found))
-        return found[:limit]
+def _closed_frames(engine: Engine, tenant: str, scope: Scope | None) -> Iterator[Frame]:
+    """Yield the closed frames of a scope that have rows of their own, the newest first."""
+    owner = scope.actor_id if scope else None
+    query = port.Query(kind=state_cache.FRAME_KIND, owner=owner)
+    for row in iter_rows(engine.store, tenant, query):
+        frame = codec.decode_frame(row.document)
+        if not frame.open and _in_scope(scope, frame):
+            yield frame
 
-    def _closed_frames(self, scope: Scope | None) -> Iterator[Frame]:
-        """Yield the closed frames of a scope that have rows of their own, the newest first."""
-        owner = scope.actor_id if scope else None
-        query = port.Query(kind=state_cache.FRAME_KIND, owner=owner)
-        for row in iter_rows(self._store, self._tenant, query):
-            frame = codec.decode_frame(row.document)
-            if not frame.open and _in_scope(scope, frame):
-                yield frame
 
-    def _open_trees(self, scope: Scope | None) -> Iterator[TreeState]:
-        """Yield the open trees with a frame of a scope."""
-        terms = state_cache.scope_terms(scope) if scope else ()
-        query = port.Query(kind=state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN, terms=terms)
-        for row in iter_rows(self._store, self._tenant, query):
-            tree = self._engine.trees.current(self._tenant, row.id)
-            if tree is not None:
-                yield tree
+def _open_trees(engine: Engine, tenant: str, scope: Scope | None) -> Iterator[TreeState]:
+    terms = state_cache.scope_terms(scope) if scope else ()
+    query = port.Query(kind=state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN, terms=terms)
+    for row in iter_rows(engine.store, tenant, query):
+        tree = engine.trees.current(tenant, row.id)
+        if tree is not None:
+            yield tree
 
-    def _open_frames(self, scope: Scope | None) -> list[Frame]:
-        """Return the open frames of a scope, the deepest first, then the newest."""
-        return _sorted_open_frames(self._open_trees(scope), scope)
 
-    def leaves(self, scope: Scope) -> list[Frame]:
-        """Return a scope's open frames that have no open child of its own, the deepest first, then the newest."""
-        self._engine.check()
-        checked_scope(scope)
-        return _leaf_frames(self._open_frames(scope))
+def leaves(engine: Engine, tenant: str, scope: Scope) -> list[Frame]:
+    engine.check()
+    checked_scope(scope)
+    return _leaf_frames(_sorted_open_frames(_open_trees(engine, tenant, scope), scope))
 
-    def resume_actor(self, scope: Scope) -> ActorResumeState:
-        """Return a scope's stack and pending work after a restart. Tools that were running become "outcome unknown".
 
-        Settle each of these with resolve_tool. Frames of other actors do not change. Without an open frame
-        the state is empty.
-        """
-        self._engine.check()
-        checked_scope(scope)
-        began = self._engine.now_us()
-        found = self._open_frames(scope)
-        touched: set[str] = set()
-        for frame in found[:1] + [one for one in found if _has_running_tool(one)]:
-            if frame.root_id not in touched:
-                touched.add(frame.root_id)
-                self._record_resumption(scope, frame.frame_id)
-        return self._resume_state(self._open_frames(scope) if touched else found, began)
+def resume_actor(engine: Engine, tenant: str, scope: Scope) -> ActorResumeState:
+    engine.check()
+    checked_scope(scope)
+    began = engine.now_us()
+    found = _sorted_open_frames(_open_trees(engine, tenant, scope), scope)
+    touched: set[str] = set()
+    running = [frame for frame in found if any(tool.status is ToolStatus.STARTED for tool in frame.tools)]
+    for frame in found[:1] + running:
+        if frame.root_id not in touched:
+            touched.add(frame.root_id)
+            command = commands.ResumeActor(frame_id=frame.frame_id, scope=scope)
+            with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
+                # Another process may have closed the frame since it was found.
+                engine.run(CommandRequest(tenant=tenant, command=command))
+    return _resume_state(
+        engine, tenant, _sorted_open_frames(_open_trees(engine, tenant, scope), scope) if touched else found, began
+    )
 
-    def _record_resumption(self, scope: Scope, frame_id: str) -> None:
-        command = commands.ResumeActor(frame_id=frame_id, scope=scope)
-        with contextlib.suppress(errors.InvalidTransition, errors.FrameNotFound):
-            # Another process may have closed the frame since it was found.
-            self._engine.run(CommandRequest(tenant=self._tenant, command=command))
 
-    def _resume_state(self, found: list[Frame], began: int) -> ActorResumeState:
-        tree = self._engine.trees.current(self._tenant, found[0].root_id) if found else None
-        if tree is None or found[0].frame_id not in tree.frames:
-            return ActorResumeState()
-        stack = tree.ancestry(found[0].frame_id)
-        inside = {frame.frame_id for frame in stack}
-        others = sorted(found, key=lambda frame: (frame.created_us, frame.frame_id))
-        work = frame_rules.pending_work((*stack, *(frame for frame in others if frame.frame_id not in inside)))
-        summary = RecoverySummary(
-            frames_recovered=len(stack),
-            pending_work_items=len(work),
-            last_event_seq=tree.version,
-            recovery_time_ms=max(0, self._engine.now_us() - began) // 1000,
-        )
-        return ActorResumeState(
-            current_frame=stack[-1],
-            frame_stack=stack,
-            pending_work=work,
-            leaves=tuple(frame.frame_id for frame in _leaf_frames(found)),
-            recovery_summary=summary,
-        )
+def _resume_state(engine: Engine, tenant: str, found: list[Frame], began: int) -> ActorResumeState:
+    tree = engine.trees.current(tenant, found[0].root_id) if found else None
+    if tree is None or found[0].frame_id not in tree.frames:
+        return ActorResumeState()
+    stack = tree.ancestry(found[0].frame_id)
+    inside = {frame.frame_id for frame in stack}
+    others = sorted(found, key=_creation_order)
+    work = frame_rules.pending_work((*stack, *(frame for frame in others if frame.frame_id not in inside)))
+    summary = RecoverySummary(
+        frames_recovered=len(stack), pending_work_items=len(work), last_event_seq=tree.version,
+        recovery_time_ms=max(0, engine.now_us() - began) // 1000,
+    )  # fmt: skip
+    return ActorResumeState(
+        current_frame=stack[-1], frame_stack=stack, pending_work=work,
+        leaves=tuple(frame.frame_id for frame in _leaf_frames(found)), recovery_summary=summary,
+    )  # fmt: skip
 
 
 def _in_scope(scope: Scope | None, frame: Frame) -> bool:
@@ -139,16 +123,8 @@ def _creation_order(frame: Frame) -> tuple[int, str]:
 
 def _sorted_open_frames(working: Iterable[TreeState], scope: Scope | None) -> list[Frame]:
     """Return the open frames of a scope in some trees, the deepest first, then the newest."""
-    frames = (frame for tree in working for frame in tree.frames.values())
-    return sorted(
-        (frame for frame in frames if _in_scope(scope, frame)),
-        key=lambda frame: (frame.depth, *_creation_order(frame)),
-        reverse=True,
-    )
-
-
-def _has_running_tool(frame: Frame) -> bool:
-    return any(tool.status is ToolStatus.STARTED for tool in frame.tools)
+    frames = (frame for tree in working for frame in tree.frames.values() if _in_scope(scope, frame))
+    return sorted(frames, key=lambda frame: (frame.depth, *_creation_order(frame)), reverse=True)
 
 
 def _leaf_frames(found: list[Frame]) -> list[Frame]:
@@ -183,34 +159,25 @@ class PastTree(msgspec.Struct, frozen=True):
     closed: dict[str, Frame]
     packs: dict[str, PackSelection]
 
-    def frame(self, frame_id: str) -> Frame | None:
-        """Return a frame, open or closed; None if it did not exist."""
-        return self.tree.frames.get(frame_id) or self.closed.get(frame_id)
-
 
 def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTree:
-    """Return a frame's tree at a position of the log; raise FrameNotFound if the frame did not exist.
-
-    Reads every event of the tree up to the position.
-    """
+    """Return a frame's tree at a position, from all its events; raise FrameNotFound if the frame did not exist."""
     engine.check()
     root = engine.trees.root_of(tenant, checked_id("a frame's id", frame_id))
     stream = state_cache.tree_stream(root or "")
     until = engine.store.version(tenant, stream, position=position) if root else 0
-    tree, after = None, 0
+    tree = None
     closed: dict[str, Frame] = {}
     seen: dict[str, PackSelection] = {}
-    while after < until:
-        page = engine.store.read(tenant, stream, after=after, until=until, limit=limits.READ_CHUNK)
-        if not page:
-            raise errors.Corrupt(f"the log of {stream} ends before version {until:,}.")
-        for fact in map(state_cache.decode_tree_event, page):
-            tree = frame_fold.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
-            if isinstance(fact.event, events.FramePoppedEvent):
-                closed[fact.event.frame_id] = tree.closed[-1]
-            if isinstance(fact.event, events.FrameUpdatedEvent) and fact.event.pack is not None:
-                seen[fact.event.frame_id] = fact.event.pack
-        after = page[-1].version
+    found = iter_stream(engine.store, tenant, stream, at=until) if until else ()
+    for fact in map(state_cache.decode_tree_event, found):
+        tree = frame_fold.evolve(tree, fact.event, version=fact.version, time_us=fact.time_us)
+        if isinstance(fact.event, events.FramePoppedEvent):
+            closed[fact.event.frame_id] = tree.closed[-1]
+        if isinstance(fact.event, events.FrameUpdatedEvent) and fact.event.pack is not None:
+            seen[fact.event.frame_id] = fact.event.pack
+    if until and (tree is None or tree.version < until):
+        raise errors.Corrupt(f"the log of {stream} ends before version {until:,}.")
     if tree is None or (frame_id not in tree.frames and frame_id not in closed):
         raise errors.FrameNotFound(
             f"there was no frame {frame_id!r} at position {position:,}.",
@@ -220,10 +187,8 @@ def tree_at(engine: Engine, tenant: str, frame_id: str, position: int) -> PastTr
 
 
 def frame_at(engine: Engine, tenant: str, frame_id: str, position: int) -> Frame:
-    """Return a frame at a position, open or closed; raise FrameNotFound if it did not exist."""
-    found = tree_at(engine, tenant, frame_id, position).frame(frame_id)
-    assert found is not None, "its tree was found by it"
-    return found
+    past = tree_at(engine, tenant, frame_id, position)
+    return past.tree.frames.get(frame_id) or past.closed[frame_id]
 
 
 def pack_at(engine: Engine, tenant: str, frame_id: str, position: int) -> ContextPack:
@@ -274,7 +239,6 @@ def expire_frames(engine: Engine, tenant: str, now_us: int) -> list[str]:
 
 
 def _orphaned_trees(engine: Engine, tenant: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield trees with open frames whose sessions have ended, and these sessions."""
     query = port.Query(kind=state_cache.TREE_KIND, lookup=state_cache.ROW_OPEN)
     for row in iter_rows(engine.store, tenant, query):
         tree = engine.trees.current(tenant, row.id)
@@ -288,14 +252,9 @@ def _orphaned_trees(engine: Engine, tenant: str) -> Iterator[tuple[str, tuple[st
 def _has_ended(engine: Engine, tenant: str, session_id: str) -> bool:
     """Whether a conversation takes no more messages, neither in this session nor in a continuation."""
 
-    def find(name: str) -> SessionState | None:
-        return engine.states.current(tenant, name)
-
+    find = partial(engine.states.current, tenant)
     state = find(session_id)
-    while state is not None and not state.hidden:
-        following = session_rules.find_continuation(state, find)
-        if following is None:
-            break
+    while state is not None and not state.hidden and (following := session_rules.find_continuation(state, find)):
         state = following
     return state is not None and state.status is not SessionStatus.ACTIVE
 
@@ -308,12 +267,8 @@ def _expire_tree(engine: Engine, tenant: str, root_id: str, now_us: int, orphane
     except (errors.InvalidTransition, errors.FrameNotFound):
         return []
     stream, after = state_cache.tree_stream(root_id), tree.version if tree else 0
-    expired: list[str] = []
-    while page := engine.store.read(tenant, stream, after=after):
-        facts = map(state_cache.decode_tree_event, page)
-        expired += [fact.event.frame_id for fact in facts if _is_expiry(fact.event)]
-        after = page[-1].version
-    return expired
+    facts = map(state_cache.decode_tree_event, iter_stream(engine.store, tenant, stream, after=after))
+    return [fact.event.frame_id for fact in facts if _is_expiry(fact.event)]
 
 
 def _is_expiry(event: events.FrameEvent) -> bool:

@@ -42,10 +42,10 @@ from limpet.core.values.frame_state import (
 )
 from limpet.core.values.validation import Json, checked_id, checked_limit
 from limpet.core.windows.pack import BriefContext, ContextPack
-from limpet.frames import frame_commands, packs
+from limpet.frames import frame_commands, packs, queries
 from limpet.frames.handle_content import Resolver, bind_to_version
 from limpet.frames.packs import FramePackAssembler, PackRequest
-from limpet.frames.queries import FrameQueries, checked_scope, expire_frames
+from limpet.frames.queries import checked_scope
 from limpet.runtime import state_cache
 from limpet.runtime.commit_queue import CommandResult
 from limpet.runtime.engine import Engine
@@ -67,13 +67,18 @@ class StateIndex:
     where `fn` returns the text of a handle. Handles into the log, and those with content, need none.
     """
 
-    def __init__(self, engine: Engine, settings: Settings, factory: ids.Factory = ids.SYSTEM_FACTORY) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: Settings,
+        factory: ids.Factory = ids.SYSTEM_FACTORY,
+        resolvers: dict[HandleType, Resolver] | None = None,
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._tenant = settings.tenant
-        self._commands = frame_commands.FrameCommandFactory(factory)
-        self._queries = FrameQueries(engine, settings.tenant)
-        self.resolvers: dict[HandleType, Resolver] = {}
+        self._factory = factory
+        self.resolvers: dict[HandleType, Resolver] = {} if resolvers is None else resolvers
         self._pack_assembler = FramePackAssembler(engine, settings.tenant, self.resolvers)
 
     def _submit(self, command: commands.FrameCommand, key: str | None = None) -> CommandResult:
@@ -100,7 +105,7 @@ class StateIndex:
         Raises ParentFrameNotFound, MaxDepthExceeded, InsufficientTokens, TimeLimitExceeded,
         InvalidTransition, DuplicateFrame.
         """
-        command = self._commands.push(
+        command = frame_commands.push(
             scope, goal=goal, budget=budget, inputs=inputs, parent_frame_id=parent_frame_id,
             frame_id=frame_id, waits=parent_waits,
         )  # fmt: skip
@@ -128,7 +133,7 @@ class StateIndex:
 
         `handled` are failed children that need no more attention. Raises FrameNotFound, InvalidTransition.
         """
-        command = self._commands.update(frame_id, goal, inputs, status, handled)
+        command = frame_commands.update(frame_id, goal, inputs, status, handled)
         return self._submit(command, key).frame
 
     def pop_frame(
@@ -146,7 +151,7 @@ class StateIndex:
         With `cascade` open descendants are cancelled first. The frame's unanswered tool calls get a result
         in their conversation that says so. Raises OpenChildren, InvalidTransition.
         """
-        command = self._commands.pop(frame_id, final_status, result_summary, reason, cascade=cascade)
+        command = frame_commands.pop(frame_id, final_status, result_summary, reason, cascade=cascade)
         return self._submit(command, key).frame
 
     def find_top_of_stack(self, scope: Scope) -> Frame | None:
@@ -154,7 +159,7 @@ class StateIndex:
 
         A scope without a session covers all of them: Scope("planner") finds the frames of all its sessions.
         """
-        leaves = self._queries.leaves(scope)
+        leaves = self.leaves(scope)
         return leaves[0] if leaves else None
 
     def get_frame_ancestry(self, frame_id: str) -> list[Frame]:
@@ -177,11 +182,11 @@ class StateIndex:
 
     def list_frames(self, scope: Scope | None = None, *, open_only: bool = True, limit: int = 100) -> list[Frame]:
         """Return open frames, the deepest first, then the newest; after them, if asked for, closed ones."""
-        return self._queries.list_frames(scope, open_only=open_only, limit=limit)
+        return queries.list_frames(self._engine, self._tenant, scope, open_only=open_only, limit=limit)
 
     def leaves(self, scope: Scope) -> list[Frame]:
         """Return a scope's open frames without an open child in the scope, the deepest first, then the newest."""
-        return self._queries.leaves(scope)
+        return queries.leaves(self._engine, self._tenant, scope)
 
     def resume_actor(self, scope: Scope) -> ActorResumeState:
         """Return a scope's stack and pending work after a restart. Tools that were running become "outcome unknown".
@@ -189,24 +194,24 @@ class StateIndex:
         Settle each of these with resolve_tool. Frames of other actors do not change. Without an open frame
         the state is empty.
         """
-        return self._queries.resume_actor(scope)
+        return queries.resume_actor(self._engine, self._tenant, scope)
 
     def reserve(self, frame_id: str, amount: int, *, purpose: str = "", key: str | None = None) -> Frame:
         """Reserve tokens of a frame for a purpose. Raises InsufficientTokens if fewer are available."""
-        return self._submit(self._commands.change_reservation(frame_id, purpose, reserve=amount), key).frame
+        return self._submit(frame_commands.change_reservation(frame_id, purpose, reserve=amount), key).frame
 
     def release_reservation(
         self, frame_id: str, amount: int | None = None, *, purpose: str = "", key: str | None = None
     ) -> Frame:
         """Release reserved tokens of a purpose: `amount`, or all of them. Raises BudgetError."""
-        return self._submit(self._commands.change_reservation(frame_id, purpose, release=amount), key).frame
+        return self._submit(frame_commands.change_reservation(frame_id, purpose, release=amount), key).frame
 
     def record_usage(self, frame_id: str, amount: int, *, settles: str | None = None, key: str | None = None) -> Frame:
         """Record used tokens, even if fewer are available: `frame.budget.overdrawn` is the difference.
 
         `settles` names the purpose of a reservation, which ends; what is left of it becomes available.
         """
-        return self._submit(self._commands.record_usage(frame_id, amount, settles), key).frame
+        return self._submit(frame_commands.record_usage(frame_id, amount, settles), key).frame
 
     def add_context_handle(self, frame_id: str, handle: ContextHandle, *, key: str | None = None) -> Frame:
         """Give a frame a pointer to content. The same handle again changes nothing.
@@ -215,16 +220,16 @@ class StateIndex:
         does not change what it points at. Raises DuplicateHandle if another handle has its id.
         """
         self._engine.check()
-        command = bind_to_version(self._engine, self._tenant, self._commands.add_handle(frame_id, handle))
+        command = bind_to_version(self._engine, self._tenant, frame_commands.add_handle(frame_id, handle))
         return self._submit(command, key).frame
 
     def remove_handle(self, frame_id: str, handle_id: str, *, key: str | None = None) -> Frame:
         """Remove a handle from a frame. Raises HandleNotFound."""
-        return self._submit(self._commands.remove_handle(frame_id, handle_id), key).frame
+        return self._submit(frame_commands.remove_handle(frame_id, handle_id), key).frame
 
     def add_result(self, frame_id: str, result: ResultRef, *, key: str | None = None) -> Frame:
         """Add a reference to something that the frame produced."""
-        return self._submit(self._commands.add_result(frame_id, result), key).frame
+        return self._submit(frame_commands.add_result(frame_id, result), key).frame
 
     def suspend_frame(
         self,
@@ -242,9 +247,9 @@ class StateIndex:
         of the token is stored. A repeated call with the same key returns a new token and voids the first.
         Raises AlreadySuspended, InvalidTransition, and AlreadyDecided if that suspension was ended.
         """
-        secret = self._commands.new_secret()
-        command = self._commands.suspend(
-            self._tenant, frame_id, secret, reason=reason, purpose=purpose,
+        secret = frame_commands.new_secret(self._factory)
+        command = frame_commands.suspend(
+            self._factory, self._tenant, frame_id, secret, reason=reason, purpose=purpose,
             payload=payload, expires_in_s=expires_in_s,
         )  # fmt: skip
         answer = self._submit(command, key)
@@ -350,7 +355,7 @@ class StateIndex:
     def revoke_suspension(self, suspension_id: str, *, by: str = "", reason: str = "", key: str | None = None) -> Frame:
         """Make a token void. The frame stays suspended; suspend it again to get a new token."""
         found = self.get_suspension(suspension_id)
-        return self._submit(self._commands.revoke_suspension(found, by, reason), key).frame
+        return self._submit(frame_commands.revoke_suspension(found, by, reason), key).frame
 
     def begin_tool(
         self,
@@ -371,8 +376,8 @@ class StateIndex:
         `message_id` name the call in the session's conversation. Raises ToolLimitExceeded,
         TimeLimitExceeded, and InvalidTransition if the call has started already.
         """
-        command = self._commands.begin_tool(
-            frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
+        command = frame_commands.begin_tool(
+            self._factory, frame_id, name, effect=effect, call_id=call_id, message_id=message_id, tool_id=tool_id,
             summary=summary, intent=intent,
         )  # fmt: skip
         return frame_commands.find_tool_run(self._submit(command, key).frame, command)
@@ -386,7 +391,7 @@ class StateIndex:
     def _end_tool_command(
         self, frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool = False
     ) -> commands.EndTool:
-        return self._commands.end_tool(
+        return frame_commands.end_tool(
             frame_id, tool_id, output, is_error=is_error, abandon=abandon,
             max_messages=self._settings.max_messages_per_session,
         )  # fmt: skip
@@ -409,7 +414,7 @@ class StateIndex:
         if how == "retry" and output is not None:
             raise errors.InvalidRequest("a tool that is retried has no output yet.")
         if how == "retry":
-            command: commands.FrameCommand = self._commands.retry_tool(frame_id, tool_id)
+            command: commands.FrameCommand = frame_commands.retry_tool(frame_id, tool_id)
         elif how == "result":
             command = self._end_tool_command(frame_id, tool_id, output, is_error=is_error)
         elif how == "abandon":
@@ -427,7 +432,7 @@ class StateIndex:
         self._engine.check()
         given = moment_us(now)
         now_us = self._engine.now_us() if given is None else given
-        return expire_frames(self._engine, self._tenant, now_us)
+        return queries.expire_frames(self._engine, self._tenant, now_us)
 
     def assemble_context_pack(
         self,
@@ -496,11 +501,7 @@ class StateIndex:
         `version` is the version of the recording event in the frame's tree. No resolver is called. Raises
         FrameNotFound, NotFound, Corrupt.
         """
-        self._engine.check()
-        frame = self._engine.trees.find_frame(self._tenant, checked_id("a frame's id", frame_id))
-        if frame is None:
-            raise state_cache.unknown_frame_error(frame_id)
-        store = self._engine.store
+        frame, store = self.get_frame(frame_id), self._engine.store
         chosen = packs.find_recorded_pack(store, self._tenant, frame, context_hash, version)
         packs.check_sessions_exist(self._engine, self._tenant, chosen)
         return packs.rebuild_pack(store, self._tenant, chosen)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from limpet import limits
-from limpet.admin.erasure.hooks import NO_HOOKS, ErasureHooks, decode_hook_calls, has_local_work
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure import NO_HOOKS, ErasureHooks, ErasureService, decode_hook_calls, has_local_work
 from limpet.frames.queries import expire_frames
 from limpet.jobs.tasks import Heartbeat, Task
 from limpet.runtime.engine import Engine
@@ -43,7 +42,6 @@ class ExpireTask(Task):
         self._retention_positions: dict[str, RetentionPosition] = {}
 
     def due(self, tenant: str) -> bool:
-        """Whether the interval since the last step is over."""
         return self._interval_is_over(self._looked_us.get(tenant), limits.EXPIRE_EVERY_S)
 
     def _interval_is_over(self, looked_us: int | None, every_s: float) -> bool:
@@ -68,13 +66,13 @@ class ExpireTask(Task):
         if self._keep_days is None or self._make_retention is None or not due:
             return False
         beat()
-        came = self._retention_positions.pop(tenant, None)
-        place = self._make_retention(tenant).step(self._keep_days, beat, came)
-        if place is not None:
-            self._retention_positions[tenant] = place
-            return True
-        self._retained_us[tenant] = self._engine.now_us()
-        return False
+        after = self._retention_positions.pop(tenant, None)
+        position = self._make_retention(tenant).step(self._keep_days, beat, after)
+        if position is None:
+            self._retained_us[tenant] = self._engine.now_us()
+        else:
+            self._retention_positions[tenant] = position
+        return position is not None
 
 
 class PurgeTask(Task):
@@ -91,9 +89,8 @@ class PurgeTask(Task):
     def due(self, tenant: str) -> bool:
         """Whether the feed has new events, or work of an erasure is pending."""
         pending = self._engine.store.pending_erasures()
-        if pending is not None and (
-            has_local_work(pending) or any(each.tenant == tenant for each in decode_hook_calls(pending))
-        ):
+        calls = () if pending is None else decode_hook_calls(pending)
+        if has_local_work(pending) or any(each.tenant == tenant for each in calls):
             return True
         seen = self._seen.get(tenant, -1)
         return seen < 0 or self._engine.store.wait(tenant, seen, 0)

@@ -29,17 +29,10 @@ from limpet.runtime.state_cache import decode_session_events
 from limpet.stores import port
 from limpet.stores.port import StoredEvent
 
-_INDEXED_KINDS: Final = frozenset(
-    kind.kind
-    for kind in (
-        events.SessionCreatedEvent,
-        events.MessageAddedEvent,
-        events.SessionForkedEvent,
-        events.SessionRewoundEvent,
-        events.SessionResetEvent,
-        events.SessionEndedEvent,
-    )
-)
+_INDEXED_KINDS: Final = frozenset({
+    events.SessionCreatedEvent.kind, events.MessageAddedEvent.kind, events.SessionForkedEvent.kind,
+    events.SessionRewoundEvent.kind, events.SessionResetEvent.kind, events.SessionEndedEvent.kind,
+})  # fmt: skip
 
 
 def no_heartbeat() -> None:
@@ -47,10 +40,7 @@ def no_heartbeat() -> None:
 
 
 class IndexTask(Task):
-    """Indexes the texts of the log. Of two workers that index the same events, one has the effect.
-
-    `notes` lists what was rebuilt, and why.
-    """
+    """Indexes the texts of the log. Of two workers on the same events one has the effect. `notes` tells of rebuilds."""
 
     name = "archive"
 
@@ -60,10 +50,7 @@ class IndexTask(Task):
         self.notes: list[str] = []
 
     def step(self, tenant: str, beat: Heartbeat = no_heartbeat) -> bool:
-        """Index the next events of a tenant; return whether there may be more at once.
-
-        Raises Corrupt if the log is damaged. A damaged index is cleared and rebuilt.
-        """
+        """Index the next events; return whether there may be more. Raises Corrupt for the log, and rebuilds the index."""
         try:
             batch = IndexBatch(ArchiveIndex(self._index_store), tenant)
         except errors.Corrupt as error:
@@ -86,7 +73,7 @@ class IndexTask(Task):
         }
         try:
             last = _add_events(batch, facts, states) or new[-1]
-            written = batch.write(last.position, _link_at(new, last.position))
+            written = batch.write(last.position, new[last.position - new[0].position].link)
         except errors.Corrupt as error:
             return self.discard_damaged(error)
         # Fewer events than a batch wait for the next step: indexed together they cost less.
@@ -151,22 +138,16 @@ class _IndexedEvent(msgspec.Struct, frozen=True):
 
     @property
     def begins_session(self) -> bool:
-        """Whether the event is the first of its session."""
         return self.version == 1 or isinstance(self.event, events.SessionForkedEvent)
 
 
 def _sessions_without_start(facts: Sequence[_IndexedEvent]) -> Iterator[str]:
-    """Yield the sessions of these events whose first event is not among them."""
     seen = set[str]()
     for fact in facts:
         if fact.session_id not in seen:
             seen.add(fact.session_id)
             if not fact.begins_session:
                 yield fact.session_id
-
-
-def _link_at(new: Sequence[StoredEvent], position: int) -> bytes:
-    return new[position - new[0].position].link
 
 
 def _add_events(
@@ -201,19 +182,14 @@ def _add_message(batch: IndexBatch, fact: _IndexedEvent, message: Message, state
             return False
         batch.add_session(fact.session_id, state.user_id, state.generation, state.ordinal_began)
     batch.add(
-        fact.session_id,
-        position=fact.position,
-        time_us=ids.microseconds(message.timestamp),
-        role=message.role,
-        terms=count_terms(terms.archive_text(message)),
-        spoken=terms.has_words(message),
+        fact.session_id, position=fact.position, time_us=ids.microseconds(message.timestamp), role=message.role,
+        terms=count_terms(terms.archive_text(message)), spoken=terms.has_words(message),
         calls=bool(message.tool_calls),
-    )
+    )  # fmt: skip
     return True
 
 
 def _update_session(batch: IndexBatch, fact: _IndexedEvent, state: SessionState | None) -> None:
-    """Update the owner and the generation of a session."""
     known = batch.session(fact.session_id)
     match fact.event:
         case events.SessionCreatedEvent(user_id=user_id):
@@ -252,10 +228,7 @@ class EmbedTask(Task):
         self._embedder = embedder
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Embed the messages of the next events; return whether there may be more at once.
-
-        The cursor and the vectors are written together: an interrupted step has no effect.
-        """
+        """Embed the messages of the next events, and move the cursor in the same write; return whether there may be more."""
         mark = self._vectors.progress(tenant)
         page = self._store.feed(tenant, after=mark.position, limit=limits.EMBED_EVENTS)
         if not page:
@@ -275,12 +248,9 @@ class EmbedTask(Task):
         rows = unit_vectors(answer, len(some), self._embedder.dimensions)
         for passage, row in zip(some, rows, strict=True):
             yield MessageVector(
-                position=passage.event.position,
-                session_id=passage.event.session_id,
-                role=passage.role,
-                time_us=passage.event.time_us,
-                row=row,
-            )
+                position=passage.event.position, session_id=passage.event.session_id, role=passage.role,
+                time_us=passage.event.time_us, row=row,
+            )  # fmt: skip
 
     def _passages(self, tenant: str, page: Sequence[port.StoredEvent]) -> Iterator[_EmbeddingInput]:
         """Yield passages to embed, of sessions that are not deleted. A session without a user has the owner ""."""
@@ -298,13 +268,12 @@ class EmbedTask(Task):
                 yield _EmbeddingInput(owners[stored.stream], recorded, message.role, passage)
 
     def _owners(self, tenant: str, streams: set[str]) -> Mapping[str, str]:
-        found = {
-            stream: self._store.find_projection(
-                tenant, state_cache.SESSION_KIND, stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
-            )
-            for stream in streams
-        }
-        return {stream: row.owner for stream, row in found.items() if row is not None}
+        owners: dict[str, str] = {}
+        for stream in streams:
+            session_id = stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
+            if row := self._store.find_projection(tenant, state_cache.SESSION_KIND, session_id):
+                owners[stream] = row.owner
+        return owners
 
     def _message_before(self, tenant: str, stored: port.StoredEvent) -> str:
         """Return the text of the last message before an event of its session; empty if none is near."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +28,10 @@ from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch
 from limpet.runtime.state_cache import SESSION_STREAM_PREFIX, decode_session_events, session_stream
 from limpet.stores import port
+
+if TYPE_CHECKING:
+    from limpet.memory.builtin import BuiltInMemory
+    from limpet.memory.index_store import IngestTracker
 
 _ENDING_KINDS = (events.SessionEndedEvent.kind, events.SessionResetEvent.kind)
 
@@ -66,7 +70,6 @@ class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def note_name(self) -> str:
-        """The name of its note."""
         return f"{WAITING_PREFIX}{self.position:016x}.{short_digest(self.key)}"
 
 
@@ -98,11 +101,10 @@ class OffloadQueue:
         self._tenant = tenant
 
     def add(self, job: OffloadJob) -> None:
-        """Add a job, unless it is queued already."""
+        """Add a job, unless its note exists."""
         self._store.put_note(self._tenant, job.note_name, msgspec.json.encode(job), expected=0)
 
     def next_due(self, now_us: int) -> StoredJob | None:
-        """Return the first job that is due; None without any."""
         found = self._stored_jobs(WAITING_PREFIX)
         return next((one for one in found if tasks.retry_is_due(one.job.retry_us, now_us)), None)
 
@@ -156,23 +158,9 @@ class OffloadQueue:
 
     def queued(self) -> list[QueuedOffload]:
         """Return every job; those that were given up come last."""
-        return [
-            QueuedOffload(
-                key=job.key,
-                session_id=job.session_id,
-                generation=job.generation,
-                tries=job.tries,
-                error=job.error or None,
-                retry_us=None if dead else job.retry_us or None,
-                dead=dead,
-            )
-            for dead, prefix in ((False, WAITING_PREFIX), (True, DEAD_PREFIX))
-            for job in (one.job for one in self._stored_jobs(prefix))
-        ]
-
-    def counts(self) -> tuple[int, int]:
-        """Return the number of waiting jobs, and of those that were given up."""
-        return sum(1 for _ in self._stored_jobs(WAITING_PREFIX)), sum(1 for _ in self._stored_jobs(DEAD_PREFIX))
+        waiting = (_queued_offload(each.job, dead=False) for each in self._stored_jobs(WAITING_PREFIX))
+        dead = (_queued_offload(each.job, dead=True) for each in self._stored_jobs(DEAD_PREFIX))
+        return [*waiting, *dead]
 
     def _stored_jobs(self, prefix: str) -> Iterator[StoredJob]:
         for name, note in tasks.iter_notes(self._store, self._tenant, prefix):
@@ -189,17 +177,19 @@ class OffloadQueue:
             raise LeaseLost("another worker has changed this job")
 
 
+def _queued_offload(job: OffloadJob, *, dead: bool) -> QueuedOffload:
+    return QueuedOffload(
+        key=job.key, session_id=job.session_id, generation=job.generation, tries=job.tries,
+        error=job.error or None, retry_us=None if dead else job.retry_us or None, dead=dead,
+    )  # fmt: skip
+
+
 def history_of(tenant: str, job: OffloadJob, state: SessionState) -> History:
     """Return the description of a generation for a memory engine; `state` is the one in which it ended."""
     return History(
-        key=job.key,
-        user=TenantUser(tenant, state.user_id or ""),
-        session_id=job.session_id,
-        generation=job.generation,
-        messages=state.uncarried_count,
-        ended_us=job.ended_us,
-        title=state.title or state.preview,
-    )
+        key=job.key, user=TenantUser(tenant, state.user_id or ""), session_id=job.session_id, generation=job.generation,
+        messages=state.uncarried_count, ended_us=job.ended_us, title=state.title or state.preview,
+    )  # fmt: skip
 
 
 def read_history(
@@ -236,36 +226,12 @@ def read_history(
             yield chunk
 
 
-class IngestStatus(Protocol):
-    """Whether a memory engine still has the histories that it has received."""
-
-    def lost(self, tenant: str) -> bool:
-        """Whether histories of a tenant may be lost."""
-        ...
-
-    def begin(self, tenant: str) -> None:
-        """Record that all histories are sent again."""
-        ...
-
-    def count_ingested(self, tenant: str) -> None:
-        """Count one more history."""
-        ...
-
-    def has_ingested(self, user: TenantUser, session_id: str, key: str) -> bool:
-        """Whether the engine has a history."""
-        ...
-
-    def used_fallback(self, user: TenantUser, session_id: str, key: str) -> bool:
-        """Whether facts of a history were extracted by rules because the model was unavailable."""
-        ...
-
-
 class OffloadTask(Task):
     """Sends ended generations of sessions that have an owner to long-term memory."""
 
     name = OFFLOAD_TASK
 
-    def __init__(self, engine: Engine, memory: MemoryEngine, ingest_status: IngestStatus | None = None) -> None:
+    def __init__(self, engine: Engine, memory: MemoryEngine, ingest_status: IngestTracker | None = None) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
@@ -273,7 +239,6 @@ class OffloadTask(Task):
         self._feed = FeedFollower(engine.store, self.name)
 
     def due(self, tenant: str) -> bool:
-        """Whether the feed has new events, a job is due, or the engine has lost histories."""
         if self._feed.has_news(tenant):
             return True
         if self._ingest_status is not None and self._ingest_status.lost(tenant):
@@ -281,12 +246,10 @@ class OffloadTask(Task):
         return OffloadQueue(self._store, tenant).next_due(self._engine.now_us()) is not None
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return the cursor, and how many histories wait or were given up."""
-        waiting, dead = OffloadQueue(self._store, tenant).counts()
-        return {**self._feed.progress(tenant), "waiting": waiting, "dead": dead}
+        dead = [job.dead for job in OffloadQueue(self._store, tenant).queued()]
+        return {**self._feed.progress(tenant), "waiting": len(dead) - sum(dead), "dead": sum(dead)}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Process the next page of the feed, or send one history."""
         if self._ingest_status is not None and self._ingest_status.lost(tenant):
             self._feed.restart(tenant)
             self._ingest_status.begin(tenant)
@@ -308,7 +271,6 @@ class OffloadTask(Task):
         return True
 
     def _add_jobs(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
-        """Queue the generations that ended in a page of the feed."""
         jobs = OffloadQueue(self._store, tenant)
         for stored in page:
             job = None
@@ -328,19 +290,13 @@ class OffloadTask(Task):
         (fact,) = decode_session_events(self._store, tenant, [stored])
         if isinstance(fact.event, events.SessionEndedEvent) and fact.event.reason is EndReason.DELETED:
             return None
-        ended = self._ended_state(tenant, state, stored)
+        is_current = stored.version > state.began
+        ended = state if is_current else self._engine.states.at_version(tenant, session_id, stored.version - 1)
         if ended is None or session_rules.is_offloaded(state, ended.generation):
             return None
-        return OffloadJob(
-            session_id=session_id,
-            generation=ended.generation,
-            begin=self._begin_position(tenant, ended),
-            version=stored.version - 1,
-            position=stored.position,
-            ended_us=stored.time_us,
-        )
+        return self._job(tenant, ended, stored.version - 1, stored.position, stored.time_us)
 
-    def _lost_job(self, tenant: str, stored: port.StoredEvent, ingest_status: IngestStatus) -> OffloadJob | None:
+    def _lost_job(self, tenant: str, stored: port.StoredEvent, ingest_status: IngestTracker) -> OffloadJob | None:
         """Return the job of a generation that the engine has received and lost."""
         session_id = stored.stream.removeprefix(SESSION_STREAM_PREFIX)
         now = self._engine.states.current(tenant, session_id)
@@ -357,21 +313,14 @@ class OffloadTask(Task):
             state = self._engine.states.at_version(tenant, session_id, state.began - 1)
         if state is None or state.user_id is None or not state.uncarried_count:
             return None
-        job = OffloadJob(
-            session_id=session_id,
-            generation=fact.event.generation,
-            begin=self._begin_position(tenant, state),
-            version=state.version,
-            position=stored.position,
-            ended_us=state.active_us,
-        )
+        job = self._job(tenant, state, state.version, stored.position, state.active_us)
         return None if ingest_status.has_ingested(TenantUser(tenant, state.user_id), session_id, job.key) else job
 
-    def _ended_state(self, tenant: str, now: SessionState, stored: port.StoredEvent) -> SessionState | None:
-        """Return a state of the generation that an event ended."""
-        if stored.version > now.began:
-            return now
-        return self._engine.states.at_version(tenant, now.id, stored.version - 1)
+    def _job(self, tenant: str, state: SessionState, version: int, position: int, ended_us: int) -> OffloadJob:
+        return OffloadJob(
+            session_id=state.id, generation=state.generation, begin=self._begin_position(tenant, state),
+            version=version, position=position, ended_us=ended_us,
+        )  # fmt: skip
 
     def _begin_position(self, tenant: str, state: SessionState) -> int:
         """Return the position of the session's first own event in a generation: unique in the log."""
@@ -428,16 +377,7 @@ class OffloadTask(Task):
             return
         source = self._engine.states.current(tenant, state.continued_from)
         if source is not None and is_continuation_of(state, source):
-            jobs.add(
-                OffloadJob(
-                    session_id=source.id,
-                    generation=source.generation,
-                    begin=self._begin_position(tenant, source),
-                    version=source.version,
-                    position=job.position,
-                    ended_us=job.ended_us,
-                )
-            )
+            jobs.add(self._job(tenant, source, source.version, job.position, job.ended_us))
 
     def _record_failure(self, tenant: str, jobs: OffloadQueue, noted: StoredJob, failed: AttemptFailure) -> None:
         useless = isinstance(failed.error, errors.Refused)
@@ -452,34 +392,23 @@ class OffloadTask(Task):
         )  # fmt: skip
 
 
-class SupportsReextraction(Protocol):
-    """A memory that can extract facts from a history again."""
-
-    def redo(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> bool:
-        """Extract facts with the model instead of the rules; return whether that succeeded."""
-        ...
-
-
 class ReextractionTask(Task):
     """Extracts facts with the model from histories for which rules were used."""
 
     name = "redo"
 
-    def __init__(self, engine: Engine, memory: SupportsReextraction) -> None:
+    def __init__(self, engine: Engine, memory: BuiltInMemory) -> None:
         self._engine = engine
         self._store = engine.store
         self._memory = memory
 
     def due(self, tenant: str) -> bool:
-        """Whether a history waits."""
         return bool(OffloadQueue(self._store, tenant).reextractions(limit=1))
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return how many histories wait."""
         return {"waiting": len(OffloadQueue(self._store, tenant).reextractions())}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Process one history, of those with the fewest failures."""
         jobs = OffloadQueue(self._store, tenant)
         noted = min(jobs.reextractions(), key=lambda one: one.job.tries, default=None)
         if noted is None:

@@ -58,54 +58,45 @@ class SummaryTask(Task):
         self._feed = FeedFollower(engine.store, self.name)
 
     def due(self, tenant: str) -> bool:
-        """Whether the feed has new events, or a summary is due."""
         return self._feed.has_news(tenant) or self._next_due(tenant) is not None
 
     def progress(self, tenant: str) -> Mapping[str, Json]:
-        """Return the cursor, and how many sessions wait."""
-        waiting = list(self._pending(tenant))
-        failing = sum(1 for _, _, one in waiting if one.tries)
+        waiting = [pending for _, _, pending in self._pending(tenant)]
+        failing = sum(pending.tries > 0 for pending in waiting)
         return {**self._feed.progress(tenant), "waiting": len(waiting), "failing": failing}
 
     def step(self, tenant: str, beat: Heartbeat) -> bool:
-        """Process the next page of the feed, or write one summary."""
         if self._feed.process_next(tenant, lambda page: self._note_sessions(tenant, page)):
             return True
         found = self._next_due(tenant)
         if found is None:
             return False
-        name, version, one = found
+        name, version, pending = found
         beat()
-        outcome = attempt(lambda: self._summarize(tenant, one.session_id))
+        outcome = attempt(lambda: self._summarize(tenant, pending.session_id))
         conflict = isinstance(outcome, AttemptFailure) and isinstance(outcome.error, errors.Conflict)
-        wanted = self._session_to_summarize(tenant, one.session_id)
+        wanted = self._session_to_summarize(tenant, pending.session_id)
         if isinstance(outcome, AttemptFailure) and (wanted or not conflict):
-            self._record_failure(tenant, name, version, one, outcome)
+            self._record_failure(tenant, name, version, pending, outcome)
         elif not wanted:
             # Fails if the session was noted again since: then it needs another summary.
             self._store.put_note(tenant, name, None, expected=version)
         return True
 
     def _note_sessions(self, tenant: str, page: Sequence[port.StoredEvent]) -> None:
-        """Note the sessions that need a summary after a page of the feed."""
-        touched = {
-            stored.stream.removeprefix(SESSION_STREAM_PREFIX): stored.position
-            for stored in page
-            if stored.kind in _TRIGGER_KINDS
-        }
-        for session_id, position in touched.items():
+        positions = {stored.stream: stored.position for stored in page if stored.kind in _TRIGGER_KINDS}
+        for stream, position in positions.items():
+            session_id = stream.removeprefix(SESSION_STREAM_PREFIX)
             if self._session_to_summarize(tenant, session_id):
                 self._put_pending(tenant, PendingSummary(session_id, position))
 
-    def _put_pending(self, tenant: str, one: PendingSummary) -> None:
+    def _put_pending(self, tenant: str, pending: PendingSummary) -> None:
         """Note a session. An existing note gets a new version, so that a step that read the old one does not drop it."""
-        name = SUMMARY_PREFIX + short_digest(one.session_id)
-        before = self._store.note(tenant, name)
-        if before is not None:
-            old = _decode_pending(before.value)
-            one = msgspec.structs.replace(one, tries=old.tries, retry_us=old.retry_us, error=old.error)
-        version = before.version if before else 0
-        self._store.put_note(tenant, name, msgspec.json.encode(one), expected=version)
+        name, version = SUMMARY_PREFIX + short_digest(pending.session_id), 0
+        if before := self._store.note(tenant, name):
+            old, version = _decode_pending(before.value), before.version
+            pending = msgspec.structs.replace(old, position=pending.position)
+        self._store.put_note(tenant, name, msgspec.json.encode(pending), expected=version)
 
     def _session_to_summarize(self, tenant: str, session_id: str) -> SessionState | None:
         """Return an active session if cut messages lack a written summary; else None."""
@@ -128,11 +119,11 @@ class SummaryTask(Task):
             return
 
     def _record_failure(
-        self, tenant: str, name: str, version: int, one: PendingSummary, failed: AttemptFailure
+        self, tenant: str, name: str, version: int, pending: PendingSummary, failed: AttemptFailure
     ) -> None:
-        tries = one.tries + 1
+        tries = pending.tries + 1
         retry = self._engine.now_us() + tasks.backoff_us(tries)
-        noted = msgspec.structs.replace(one, tries=tries, retry_us=retry, error=failed.code)
+        noted = msgspec.structs.replace(pending, tries=tries, retry_us=retry, error=failed.code)
         self._store.put_note(tenant, name, msgspec.json.encode(noted), expected=version)
         if isinstance(failed.error, errors.Conflict):
             # The session changed meanwhile. Not worth a warning, but a model was paid: wait before the next try.
@@ -140,14 +131,14 @@ class SummaryTask(Task):
         _log.warning(
             "a summary was not written",
             extra={
-                "action": "summary.failed", "tenant": tenant, "session": one.session_id,
+                "action": "summary.failed", "tenant": tenant, "session": pending.session_id,
                 "tries": tries, "error": failed.code,
             },
         )  # fmt: skip
 
     def _next_due(self, tenant: str) -> tuple[str, int, PendingSummary] | None:
         now = self._engine.now_us()
-        return next((one for one in self._pending(tenant) if tasks.retry_is_due(one[2].retry_us, now)), None)
+        return next((found for found in self._pending(tenant) if tasks.retry_is_due(found[2].retry_us, now)), None)
 
     def _pending(self, tenant: str) -> Iterator[tuple[str, int, PendingSummary]]:
         for name, note in tasks.iter_notes(self._store, tenant, SUMMARY_PREFIX):

@@ -85,7 +85,6 @@ def retry_is_due(retry_us: int, now_us: int) -> bool:
 def iter_notes(
     store: port.Store, tenant: str, prefix: str = "", page_size: int = limits.READ_CHUNK
 ) -> Iterator[tuple[str, port.Note]]:
-    """Yield the notes whose names begin with a prefix, in the order of their names."""
     after = ""
     while page := store.notes(tenant, prefix, after=after, limit=page_size):
         yield from page
@@ -126,7 +125,6 @@ ENGINES_NOTE = "memory/engines"
 
 
 def known_engines(store: port.Store, tenant: str) -> frozenset[str]:
-    """Return the names of the engines that have received a history."""
     return _read_engines(store, tenant)[0]
 
 
@@ -161,7 +159,6 @@ class FeedCursor(msgspec.Struct, frozen=True):
 
 
 def read_cursor(store: port.Store, tenant: str, task: str) -> FeedCursor:
-    """Return a task's cursor."""
     note = store.note(tenant, CURSOR_PREFIX + task)
     if note is None:
         return FeedCursor()
@@ -195,11 +192,9 @@ class FeedFollower:
         self._task = task
 
     def has_news(self, tenant: str) -> bool:
-        """Whether the feed has events behind the cursor."""
         return self._store.wait(tenant, read_cursor(self._store, tenant, self._task).position, 0)
 
     def progress(self, tenant: str) -> dict[str, Json]:
-        """Return the cursor and the number of events behind it."""
         at = read_cursor(self._store, tenant, self._task).position
         return {"cursor": at, "lag": feed_lag(self._store, tenant, at)}
 
@@ -215,6 +210,5 @@ class FeedFollower:
         return True
 
     def restart(self, tenant: str) -> None:
-        """Move the cursor to the beginning of the feed."""
         cursor = read_cursor(self._store, tenant, self._task)
         advance_cursor(self._store, tenant, self._task, cursor, 0)

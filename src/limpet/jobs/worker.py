@@ -67,12 +67,9 @@ class Worker:
         self._tenants = tenants
         self._monotonic = monotonic
         self._leases = WorkerLeases(
-            engine.store,
-            f"{name}-{engine.factory.random(8).hex()}",
-            now_us=engine.now_us,
-            lease_s=lease_s,
+            engine.store, f"{name}-{engine.factory.random(8).hex()}", now_us=engine.now_us, lease_s=lease_s,
             monotonic=monotonic,
-        )
+        )  # fmt: skip
         self._renewer = LeaseRenewer(lease_s)
         self._held_leases: dict[tuple[str, str], HeldLease] = {}
         self._held_elsewhere: set[tuple[str, str]] = set()
@@ -104,7 +101,6 @@ class Worker:
             self._release()
 
     def _heads(self) -> dict[str, int]:
-        """Return the end of each tenant's feed: events of one task may be work for another."""
         return {tenant: tasks.feed_head(self._engine.store, tenant) for tenant in self._tenant_names()}
 
     def _drain(self, tenant: str, task: Task, done: Done) -> Done:
@@ -125,22 +121,21 @@ class Worker:
         try:
             failures = 0
             while not stop.is_set():
-                outcome = attempt(self._work_or_wait)
-                failures = failures + 1 if isinstance(outcome, AttemptFailure) else 0
-                if isinstance(outcome, AttemptFailure):
-                    self._log_failure(outcome)
+                failures = 0 if self._succeeds(self._work_or_wait) else failures + 1
+                if failures:
                     stop.wait(min(backoff_us(failures) / 1_000_000, limits.LEASE_S))
-            outcome = attempt(self._finish_last_tasks)
-            if isinstance(outcome, AttemptFailure):
-                self._log_failure(outcome)
+            self._succeeds(self._finish_last_tasks)
         except errors.EngineClosed:
             _log.info("engine closed", extra={"action": "worker.closed", "worker": self.holder})
         finally:
             self._release()
 
-    def _log_failure(self, failed: AttemptFailure) -> None:
-        facts = {"action": "worker.failed", "worker": self.holder, "error": failed.code}
-        _log.warning("the worker can't use the store", extra=facts)
+    def _succeeds(self, work: Callable[[], None]) -> bool:
+        outcome = attempt(work)
+        if isinstance(outcome, AttemptFailure):
+            facts = {"action": "worker.failed", "worker": self.holder, "error": outcome.code}
+            _log.warning("the worker can't use the store", extra=facts)
+        return outcome is None
 
     def _work_or_wait(self) -> None:
         if not self._round():
@@ -162,15 +157,10 @@ class Worker:
     def _status(self, tenant: str, task: Task) -> TaskStatus:
         lease, _ = read_lease(self._engine.store, tenant, task.name)
         return TaskStatus(
-            tenant=tenant,
-            task=task.name,
-            holder=lease.holder or None,
-            until_us=lease.until_us or None,
-            failures=lease.failures,
-            error=lease.error or None,
-            retry_us=lease.retry_us or None,
+            tenant=tenant, task=task.name, holder=lease.holder or None, until_us=lease.until_us or None,
+            failures=lease.failures, error=lease.error or None, retry_us=lease.retry_us or None,
             told=task.progress(tenant),
-        )
+        )  # fmt: skip
 
     def _tenant_names(self) -> Sequence[str]:
         return self._engine.store.tenants() if self._tenants is None else self._tenants
@@ -202,10 +192,9 @@ class Worker:
         outcome = attempt(lambda: self._leased_step(tenant, task))
         if not isinstance(outcome, AttemptFailure):
             return outcome
-        held, failures = self._held_leases.pop((tenant, task.name), None), 1
-        if held is not None:
-            recorded = attempt(lambda: held.record_failure(outcome.code))
-            failures = failures if isinstance(recorded, AttemptFailure) else recorded
+        held = self._held_leases.pop((tenant, task.name), None)
+        recorded = attempt(lambda: held.record_failure(outcome.code)) if held is not None else 1
+        failures = 1 if isinstance(recorded, AttemptFailure) else recorded
         _log.warning(
             "task failed",
             extra={
@@ -252,7 +241,6 @@ class Worker:
         return (self._abandon if task in self._last_tasks else self._stop).is_set()
 
     def _wait(self) -> None:
-        """Wait until a feed has grown, or until the next look is due."""
         self._stop.wait(limits.WORKER_BATCH_DELAY_S)
         tenants = self._tenant_names()
         pause = limits.WORKER_STOP_CHECK_S / 2
@@ -268,8 +256,8 @@ class Worker:
         self._renewer.close()
         held, self._held_leases = list(self._held_leases.values()), {}
         with contextlib.suppress(errors.EngineClosed, errors.Unavailable):
-            for one in held:
-                one.release()
+            for lease in held:
+                lease.release()
 
 
 LEASE_PREFIX = "lease/"
@@ -286,7 +274,6 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_lease(store: port.Store, tenant: str, task: str) -> tuple[Lease, int]:
-    """Return a lease and the version of its note."""
     note = store.note(tenant, LEASE_PREFIX + task)
     if note is None:
         return Lease(), 0
@@ -356,7 +343,6 @@ class HeldLease:
 
     @property
     def renewal_due(self) -> bool:
-        """Whether a third of the lease's time has passed."""
         return self._leases.monotonic() - self._renewed > self._leases.lease_s / 3
 
     def renew(self) -> bool:
@@ -370,7 +356,6 @@ class HeldLease:
         return True
 
     def clear_failures(self) -> None:
-        """Set the number of failures to 0."""
         if self._lease.failures:
             self._update(failures=0, retry_us=0, error="")
 
@@ -382,7 +367,6 @@ class HeldLease:
         return failures
 
     def release(self) -> None:
-        """Release the lease."""
         self._update(holder="", until_us=0)
 
     def _update(self, **changes: object) -> bool:
@@ -398,10 +382,7 @@ class HeldLease:
 
 
 class LeaseRenewer:
-    """Renews leases in a thread, for steps that wait long for a model or an external engine.
-
-    A step is renewed for limits.TASK_STEP_S_MAX at most: then another worker may take over.
-    """
+    """Renews leases in a thread during long steps, for limits.TASK_STEP_S_MAX at most: then others may take over."""
 
     def __init__(self, lease_s: float) -> None:
         self._every_s = lease_s / 4

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from limpet import limits
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure import ErasureService
 from limpet.core.values.events import Receipt
 from limpet.core.values.memory_records import Fact, Hit, MemoryResult, Profile, Source, TenantUser
 from limpet.core.values.messages import checked_id

@@ -268,7 +268,7 @@ class PairedIndexStore:
             return
 
     def _differs(self) -> bool:
-        from limpet.admin.erasure.hooks import has_local_work  # noqa: PLC0415 - imports this module
+        from limpet.admin.erasure import has_local_work  # noqa: PLC0415 - imports this module
 
         note = self._store.note(WHOLE_STORE, PAIRING_NOTE)
         if has_local_work(self._store.pending_erasures()) or not (note or self._index.size()):

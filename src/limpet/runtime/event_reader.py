@@ -24,6 +24,22 @@ SEARCH_CHUNK = 64
 """Events read at once in a stretch that has other events than messages."""
 
 
+def iter_stream(
+    store: port.Store, tenant: str, stream: str, *, after: int = 0, at: int | None = None
+) -> Iterator[StoredEvent]:
+    """Yield the events of a stream, or of its path to the version `at`, page by page."""
+    while page := store.read(tenant, stream, after=after, until=at, at=at, limit=limits.READ_CHUNK):
+        yield from page
+        after = page[-1].version
+
+
+def iter_feed(store: port.Store, tenant: str, after: int = 0) -> Iterator[StoredEvent]:
+    """Yield the events of a tenant after a position, page by page."""
+    while page := store.feed(tenant, after=after, limit=limits.READ_CHUNK):
+        yield from page
+        after = page[-1].position
+
+
 class SessionEventSearch:
     """The events of one session up to a version."""
 

@@ -1,4 +1,4 @@
-"""`connect` and `connect_async`: the only package that names adapters.
+"""`connect`, `connect_async` and `SessionManager`: the only package that names adapters.
 
 It supplies the real clock and randomness.
 """
@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec
+from urllib.parse import quote
 
 from limpet import errors, limits
+from limpet.admin.erasure import ErasureService
 from limpet.admin.log import Admin, Events
+from limpet.core.values.context import HandleType
 from limpet.core.values.session_state import WindowPolicy
+from limpet.frames.handle_content import Resolver
 from limpet.frames.state_index import StateIndex
 from limpet.llm.port import Model
 from limpet.memory.port import MemoryEngine
 from limpet.memory.vectors.embedder import Embedder
-from limpet.sessions.manager import SessionService
+from limpet.sessions.manager import Sessions, SessionService
 from limpet.sessions.requests import Settings, Write
 from limpet.sessions.windows import Summarizer
+from limpet.stores import urls
 from limpet.wiring.background import Background, BackgroundOptions
-from limpet.wiring.session_manager import ClientSessions, SessionManager
 from limpet.wiring.store_opener import StoreHandle, open_store
 
 if TYPE_CHECKING:
@@ -34,27 +41,43 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
+_log = logging.getLogger("limpet.files")
+
 
 class Limpet:
     """An open store, for blocking callers. Made by `connect`; close it, or use it in a with statement."""
 
     def __init__(self, opened: StoreHandle, settings: Settings, background: Background) -> None:
-        engine = opened.engine
         self._opened = opened
+        self._settings = settings
         self._background = background
         self._tenant = settings.tenant
+        # Of two threads that use `index` first, each may make one: their resolvers are the same.
+        self._resolvers: dict[HandleType, Resolver] = {}
         files = opened.start_files(settings.auto_save_interval)
-        self._service = SessionService(engine, settings, bootstrap=background.bootstrap, files=files)
+        self._service = SessionService(opened.engine, settings, bootstrap=background.bootstrap, files=files)
         self.sessions: SessionManager = ClientSessions(self._service)
-        self.index = StateIndex(engine, settings)
-        self.events = Events(self._service)
-        self._erasing = background.erasure_service(settings.tenant, self._service)
-        retaining = functools.partial(background.retention, settings.tenant, self._service)
-        self.admin = Admin(engine, settings.tenant, self._erasing, open_store, retaining)
-        with contextlib.suppress(errors.Unavailable, errors.Corrupt):
-            self._erasing.finish_local()
-        background.check()
-        background.start(settings.tenant)
+        background.start(settings.tenant, check_index=not opened.reading_only)
+
+    @functools.cached_property
+    def index(self) -> StateIndex:
+        """The frames of the tenant."""
+        return StateIndex(self._opened.engine, self._settings, resolvers=self._resolvers)
+
+    @functools.cached_property
+    def events(self) -> Events:
+        """The log of the tenant."""
+        return Events(self._service)
+
+    @functools.cached_property
+    def admin(self) -> Admin:
+        """Erasure, retention, import, export, backup, migration and checks."""
+        retaining = functools.partial(self._background.retention, self._tenant, self._service)
+        return Admin(self._opened.engine, self._tenant, self._erasure, open_store, retaining)
+
+    @functools.cached_property
+    def _erasure(self) -> ErasureService:
+        return self._background.erasure_service(self._tenant, self._service)
 
     @functools.cached_property
     def archive(self) -> Archive:
@@ -68,7 +91,7 @@ class Limpet:
 
         return Memory(
             self._opened.engine, self._tenant, self._background.memory, archive=self.archive,
-            erasing=self._erasing,
+            erasing=self._erasure,
         )  # fmt: skip
 
     def worker(self, *, every_tenant: bool = False) -> Worker:
@@ -76,7 +99,7 @@ class Limpet:
         return self._background.worker(None if every_tenant else (self._tenant,))
 
     def close(self) -> None:
-        """Wait for deferred writes, give the worker of `worker=True` its last seconds, then close; twice is fine."""
+        """Wait for deferred writes, give the worker of `worker=True` its last seconds, and close. Twice is fine."""
         with contextlib.ExitStack() as closing:
             closing.callback(self._opened.close)
             closing.callback(self._background.close)
@@ -133,8 +156,8 @@ def connect(
 
 
 def connect_for_reading(url: str | Path, *, tenant: str = "default") -> Limpet:
-    """Open a store as `connect` does, for who only looks: no files of sessions are written."""
-    opened = StoreHandle(url, tenant, cached_sessions=limits.CACHED_SESSIONS, looking=True)
+    """Open a store as `connect` does, for a caller that only reads: no files of sessions are written."""
+    opened = StoreHandle(url, tenant, looking=True)
     return _client_of(opened, Settings(tenant=tenant), BackgroundOptions())
 
 
@@ -178,3 +201,119 @@ def _async_opening(connect: Callable[P, Limpet]) -> Callable[P, PendingConnectio
 
 
 connect_async = _async_opening(connect)
+
+
+class SessionManager(Sessions):
+    """Sessions of many users. `connect(…).sessions` is one; made by itself it opens a store in a folder.
+
+    `base_path` is created if it is missing. `format` is "json", for compatibility. With
+    write="deferred", messages are on their way when add_message returns and on disk when save_session
+    does; otherwise they are on disk at once and `auto_save_interval` has nothing left to do.
+    """
+
+    base_path = ""
+    _opened: StoreHandle
+    _finish: weakref.finalize[..., SessionService] | None = None
+    _background: Background | None = None
+
+    def __init__(
+        self,
+        base_path: str | Path = "conversations",
+        max_messages_per_session: int = 5000,
+        max_sessions_in_memory: int = 20,
+        format: str = "json",  # noqa: A002 - the document's name
+        auto_save_interval: float = 60,
+        *,
+        write: Write = "durable",
+        tenant: str = "default",
+        policy: WindowPolicy | None = None,
+        memory: MemoryEngine | bool | None = None,
+        bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS,
+        bootstrap_timeout_s: float = limits.BOOTSTRAP_TIMEOUT_S,
+        bootstrap_language: str = "en",
+    ) -> None:
+        if format != "json":
+            raise errors.InvalidRequest(f"format {format!r} is not known.", hint='Use "json".')
+        options = locals()
+        settings = Settings(**{name: options[name] for name in Settings.__struct_fields__})
+        if isinstance(base_path, str):
+            _check_folder(base_path)
+        folder = urls.resolve_path(base_path)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.InvalidRequest(f"{folder} can't be a folder of conversations: {error}.") from error
+        extras = BackgroundOptions(
+            memory=memory, bootstrap_tokens=bootstrap_tokens, bootstrap_timeout_s=bootstrap_timeout_s,
+            bootstrap_language=bootstrap_language,
+        )  # fmt: skip
+        self.base_path = str(base_path)
+        self._opened = opened = StoreHandle(_store_of(folder), tenant, warns=False)
+        try:
+            self._background = Background(opened.engine, opened.index_store, extras)
+            self._background.start(tenant, check_index=False)
+            bootstrap, files = self._background.bootstrap, opened.start_files(auto_save_interval)
+            super().__init__(SessionService(opened.engine, settings, bootstrap=bootstrap, files=files))
+        except BaseException:
+            opened.close()
+            raise
+        # The document's programs never close a manager; leaving it open must lose nothing. Handles need no manager,
+        # so it is closed when the last handle is gone, too.
+        self._finish = weakref.finalize(self._service, _close_in_thread, opened)
+
+    def close(self) -> None:
+        """Wait for deferred writes, and close what this manager opened."""
+        try:
+            self.flush()
+        finally:
+            if self._background is not None:
+                self._background.close()
+            if self._finish is not None and self._finish.detach() is not None:
+                self._opened.close()
+
+    def __enter__(self) -> SessionManager:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ClientSessions(SessionManager):
+    """The manager of an open client, which closes its store."""
+
+    def __init__(self, service: SessionService) -> None:
+        Sessions.__init__(self, service)
+
+
+def _check_folder(name: str) -> None:
+    urls.check_path(name)
+    if urls.scheme_of(name):
+        raise errors.InvalidRequest(
+            f"{urls.without_password(name)} is a URL, and base_path is a folder.",
+            hint="Open it with limpet.connect(url); its .sessions is a SessionManager.",
+        )
+
+
+def _store_of(folder: Path) -> str | Path:
+    """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
+    database = folder / "state.db"
+    return database if database.exists() else f"files:{quote(str(folder))}"
+
+
+def _close_in_thread(opened: StoreHandle) -> None:
+    # A collected manager is closed from whichever thread the collector runs in, which may hold the write lock of the
+    # same file; so another thread closes it, unless the interpreter is ending.
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_close_quietly, args=(opened,), name="limpet-close").start()
+    else:
+        _close_quietly(opened)
+
+
+def _close_quietly(opened: StoreHandle) -> None:
+    # There is no caller to raise an error to.
+    try:
+        opened.close()
+    except (errors.Error, OSError) as error:
+        _log.warning("a manager that was left open could not be closed: %s", error)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 import msgspec
 
 from limpet import errors, limits
-from limpet.admin.erasure.hooks import ErasureHooks, ExternalMemory, LocalCopies
-from limpet.admin.erasure.service import ErasureService, SessionHandles
+from limpet.admin.erasure import ErasureHooks, ErasureService, ExternalMemory, LocalCopies, SessionHandles
 from limpet.core.values import messages
 from limpet.jobs.cleanup import PurgeTask
+from limpet.jobs.tasks import Task, known_engines
 from limpet.llm.port import Model
 from limpet.memory.index_store import IndexStore, IngestTracker, PairedIndexStore, RecoveringIndexStore
 from limpet.memory.port import MemoryEngine
@@ -29,8 +29,6 @@ from limpet.sessions.windows import Summarizer
 
 if TYPE_CHECKING:
     from limpet.admin.retention import Retention
-    from limpet.jobs.offload import IngestStatus
-    from limpet.jobs.tasks import Task
     from limpet.jobs.worker import Worker
     from limpet.memory.archive import Archive
     from limpet.memory.builtin import BuiltInMemory
@@ -64,7 +62,8 @@ class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name, verbs, hint in _PORT_OPTIONS:
             given = getattr(self, name)
             flag = type(given) is bool and name != "model"
-            if given is not None and not flag and not _has_methods(given, verbs):
+            is_port = all(callable(getattr(given, verb, None)) for verb in verbs)
+            if given is not None and not flag and not is_port:
                 raise errors.InvalidRequest(
                     f"{name} is {hint}, not {type(given).__name__}.",
                     hint="See docs/reference/api.md: engines, models and embedders are objects.",
@@ -95,16 +94,12 @@ _CLOSING_TASKS: Final = ("archive", "offload")
 """The tasks that closing gives some time: what was said can be found, and is known, when the next program begins."""
 
 
-def _has_methods(given: object, verbs: Sequence[str]) -> bool:
-    return all(callable(getattr(given, verb, None)) for verb in verbs)
-
-
 class Background:
     """The extras of one open store. What they need is imported and opened when it is first asked for."""
 
-    def __init__(self, engine: Engine, shelf: Callable[[], IndexStore], extras: BackgroundOptions) -> None:
+    def __init__(self, engine: Engine, index_store: Callable[[], IndexStore], extras: BackgroundOptions) -> None:
         self._engine = engine
-        self._open_index_store = shelf
+        self._open_index_store = index_store
         self._paired_store: PairedIndexStore | None = None
         self._extras = extras
         self._mutex = threading.RLock()
@@ -134,13 +129,12 @@ class Background:
         with self._mutex:
             if self._paired_store is None:
                 engine = self._engine
-                self._paired_store = PairedIndexStore(engine.store, self._open_index_store(), engine.factory.random)
+                paired = PairedIndexStore(engine.store, self._open_index_store(), engine.factory.random)
+                # Before its first use: what it has of another store, or of another moment of this one, is cleared.
+                with contextlib.suppress(errors.Unavailable, errors.NotAStore):
+                    paired.check()
+                self._paired_store = paired
             return self._paired_store
-
-    def check(self) -> None:
-        """See to it that what is kept beside the store is of this store, and of this moment."""
-        with contextlib.suppress(errors.Unavailable, errors.NotAStore):
-            self._index_store().check()
 
     def memory(self) -> MemoryEngine:
         """Return the engine of long-term memory that was given, or the built-in one."""
@@ -150,22 +144,18 @@ class Background:
         return self._built_in()
 
     def _built_in(self) -> BuiltInMemory:
-        with self._mutex:
-            if self._memory is None:
-                self._memory = self._make_built_in()
-            return self._memory
-
-    def _make_built_in(self) -> BuiltInMemory:
         from limpet.memory.builtin import BuiltInMemory  # noqa: PLC0415 - its patterns take a while to compile
 
-        extract = None
-        if self._extras.model is not None:
-            from limpet.llm.extraction import ModelExtractor  # noqa: PLC0415 - as above
+        with self._mutex:
+            if self._memory is None:
+                extract, count = None, messages.estimate_text_tokens
+                if self._extras.model is not None:
+                    from limpet.llm.extraction import ModelExtractor  # noqa: PLC0415 - as above
 
-            extract = ModelExtractor(self._extras.model, count=messages.estimate_text_tokens)
-        return BuiltInMemory(
-            RecoveringIndexStore(self._index_store()), count=messages.estimate_text_tokens, extract=extract
-        )
+                    extract = ModelExtractor(self._extras.model, count=count)
+                index_store = RecoveringIndexStore(self._index_store())
+                self._memory = BuiltInMemory(index_store, count=count, extract=extract)
+            return self._memory
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
         """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
@@ -174,7 +164,6 @@ class Background:
         return Archive(self._engine, tenant, self._index_store, settle, self.semantic_search)
 
     def semantic_search(self) -> SemanticSearch | None:
-        """Return what searches by meaning, if there is an embedder."""
         found = self._embedder_and_search()
         return found[1] if found else None
 
@@ -188,10 +177,8 @@ class Background:
                 from limpet.memory.vectors.vector_store import SemanticSearch, VectorStore  # noqa: PLC0415 - see above
 
                 embedder = vectors_embedder.installed_embedder() if isinstance(given, bool) else given
-                self._semantic = (
-                    embedder,
-                    SemanticSearch(VectorStore(RecoveringIndexStore(self._index_store()), embedder), embedder),
-                )
+                vectors = VectorStore(RecoveringIndexStore(self._index_store()), embedder)
+                self._semantic = (embedder, SemanticSearch(vectors, embedder))
             return self._semantic
 
     def erasure_service(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
@@ -218,10 +205,8 @@ class Background:
         )
 
     def _external_engines(self, tenant: str) -> frozenset[str]:
-        """Return the names of the engines that have taken histories of a tenant, but for the built-in one."""
-        from limpet.jobs import tasks  # noqa: PLC0415 - as above
-
-        return tasks.known_engines(self._engine.store, tenant) - {self._built_in().name}
+        """Return the names of the engines that have received histories of a tenant, except the built-in one."""
+        return known_engines(self._engine.store, tenant) - {self._built_in().name}
 
     def _purge_task(self) -> PurgeTask:
         # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
@@ -231,9 +216,8 @@ class Background:
             return self._purge
 
     def tasks(self) -> list[Task]:
-        """Return the background work that there is for this store."""
         from limpet.jobs.cleanup import ExpireTask  # noqa: PLC0415 - as above
-        from limpet.jobs.index_tasks import IndexTask  # noqa: PLC0415 - as above
+        from limpet.jobs.index_tasks import EmbedTask, IndexTask  # noqa: PLC0415 - as above
         from limpet.jobs.offload import OffloadTask, ReextractionTask  # noqa: PLC0415 - as above
         from limpet.jobs.summaries import SummaryTask  # noqa: PLC0415 - as above
 
@@ -252,13 +236,11 @@ class Background:
         if summarizer := self._summarizer():
             made.append(SummaryTask(engine, summarizer))
         if by_meaning := self._embedder_and_search():
-            from limpet.jobs.index_tasks import EmbedTask  # noqa: PLC0415 - as above
-
-            embedder, recall = by_meaning
-            made.append(EmbedTask(engine.store, recall.vectors, embedder))
+            embedder, search = by_meaning
+            made.append(EmbedTask(engine.store, search.vectors, embedder))
         return made
 
-    def _ingest_tracker(self) -> IngestStatus | None:
+    def _ingest_tracker(self) -> IngestTracker | None:
         if self.memory() is not self._memory:
             return None
         return IngestTracker(self._engine.store, self._index_store(), self._built_in())
@@ -272,14 +254,22 @@ class Background:
         return ModelSummarizer(model, count=messages.estimate_text_tokens)
 
     def worker(self, tenants: Sequence[str] | None) -> Worker:
-        """Return a worker for all of it, which runs when it is told to."""
         from limpet.jobs.worker import Worker  # noqa: PLC0415 - as above
 
         name = f"{os.uname().nodename}.{os.getpid()}"
         return Worker(self._engine, self.tasks(), tenants=tenants, name=name)
 
-    def start(self, tenant: str) -> None:
-        """Work for a tenant in a thread, if that was asked for."""
+    def start(self, tenant: str, *, check_index: bool) -> None:
+        """Finish what a crash left of erasures beside the store; start the worker's thread, if there is to be one.
+
+        With `check_index` an index store that may have erased content is cleared at once, not before its first use.
+        """
+        with contextlib.suppress(errors.Unavailable, errors.Corrupt):
+            if self._engine.store.pending_erasures() is not None:
+                self.erasure_service(tenant).finish_local()
+        if check_index:
+            with contextlib.suppress(errors.Unavailable, errors.NotAStore):
+                self._index_store()
         if self._extras.worker:
             worker = self.worker((tenant,))
             work = functools.partial(worker.run, self._stop, last=_CLOSING_TASKS, abandon=self._abandon)
@@ -287,7 +277,7 @@ class Background:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, and close the memory that was opened here. The shelf is whoever's who opened it.
+        """Stop the thread, and close the memory that was opened here, but not the index store.
 
         The thread has limits.WORKER_FINAL_WORK_S to see through what the next program counts on; after
         limits.WORKER_STOP_S in all it is left to itself.

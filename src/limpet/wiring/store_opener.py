@@ -1,4 +1,4 @@
-"""Opens the store, and the index store beside it, that a URL names, and the engine over them.
+"""Opens the store, and the index store beside it, that a URL names, and the engine over them; restores backups.
 
 Other packages register a URL scheme in the entry-point group `limpet.stores`. A handle that is
 never closed warns, and its engine is closed at the end of the program.
@@ -10,19 +10,22 @@ import atexit
 import contextlib
 import importlib
 import os
+import shlex
 import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 from limpet import errors, limits
-from limpet.admin.erasure import references
+from limpet.admin import erasure, migrate
+from limpet.admin.migrate import Migrated
 from limpet.core.values import ids
+from limpet.memory import index_store
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.runtime import state_cache
 from limpet.runtime.engine import Engine
@@ -30,6 +33,7 @@ from limpet.stores import store_copy, urls
 from limpet.stores.port import HasReadableDocuments, Store
 
 if TYPE_CHECKING:
+    from limpet.admin.log import Progress
     from limpet.sessions.session_files import SessionFiles
 
 
@@ -42,13 +46,14 @@ def _open_sqlite(url: str) -> Store:
 
     path = _local_path(url)
     _check_parents(path)
+    again = erasure.LogErasureReplay()
     try:
-        return sqlite.open_store(path, again=references.LogErasureReplay())
+        return sqlite.open_store(path, again=again)
     except errors.Corrupt as error:
         if error.facts.get("checksums") is not False:
             raise
         mended = sqlite.repair_page_checksums(path, state_cache.derive_stream)
-    store = sqlite.open_store(path, again=references.LogErasureReplay())
+    store = sqlite.open_store(path, again=again)
     store.remarks = (*mended, *store.remarks)
     return store
 
@@ -58,11 +63,10 @@ def _open_files(url: str) -> Store:
 
     path = _local_path(url, "files")
     _check_parents(path)
-    return files.open_store(path, again=references.LogErasureReplay())
+    return files.open_store(path, again=erasure.LogErasureReplay())
 
 
 def _check_parents(path: Path) -> None:
-    """Raise InvalidRequest if a parent of a path is no folder."""
     try:
         above = next((each for each in path.absolute().parents if each.exists()), None)
         wrong = above is not None and not above.is_dir()
@@ -84,10 +88,6 @@ def _open_volatile(url: str) -> Store:
     return VolatileStore()
 
 
-def _open_server(url: str) -> Store:
-    return _server_package(url).open_store(url)
-
-
 def _server_package(url: str) -> ModuleType:
     """Return the package of a server's scheme; raise NotInstalled, with the command, if its driver is missing."""
     scheme = urls.scheme_of(url)
@@ -103,23 +103,19 @@ def _server_package(url: str) -> ModuleType:
 
 
 _SERVER_PACKAGES: Mapping[str, str] = {
-    "postgresql": "postgres",
-    "postgres": "postgres",
-    "redis": "redis",
-    "rediss": "redis",
-    "redis+cluster": "redis",
-    "rediss+cluster": "redis",
+    **dict.fromkeys(("postgresql", "postgres"), "postgres"),
+    **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster"), "redis"),
 }
-"""From the scheme of a server to its room, which is also the name of the extra that it needs."""
+"""From the scheme of a server to its package, which is also the name of the extra that it needs."""
 
 _DRIVER_LIBRARIES: Mapping[str, str] = {"postgres": "psycopg[binary]", "redis": "redis[hiredis]"}
-"""What the extra of a room brings."""
+"""The library that an extra brings."""
 
 _OPENERS: Mapping[str, Callable[[str], Store]] = {
     "sqlite": _open_sqlite,
     "files": _open_files,
     "volatile": _open_volatile,
-    **dict.fromkeys(_SERVER_PACKAGES, _open_server),
+    **dict.fromkeys(_SERVER_PACKAGES, lambda url: _server_package(url).open_store(url)),
 }
 
 
@@ -175,9 +171,14 @@ def files_folder(url: str) -> Path | None:
     return _local_path(url, "files") if urls.scheme_of(url) == "files" else None
 
 
+def _files_store_folder(url: str) -> Path | None:
+    """Return the folder that a files: URL, or the path of a file store, names; None for others."""
+    return files_folder(url) or (urls.local_path(url) if is_files_store(url) else None)
+
+
 def accept_journal(url: str) -> bool:
     """Accept the journal of a file store as it is, whatever its index has; return False for other stores."""
-    folder = files_folder(url) or (urls.local_path(url) if is_files_store(url) else None)
+    folder = _files_store_folder(url)
     if folder is None:
         return False
     from limpet.stores import files  # noqa: PLC0415 - as above
@@ -217,72 +218,19 @@ def sqlite_path(url: str | Path) -> Path | None:
 
 
 def open_index_store(url: str | Path) -> IndexStore:
-    """Return the shelf beside the store that a URL names; one in RAM where it has neither files nor a server."""
-    named, database = str(url), sqlite_path(url)
-    place = database and database.with_name(f"{database.name}-memory")
-    if folder := files_folder(named) or (urls.local_path(url) if is_files_store(url) else None):
-        place = folder.resolve() / ".index" / "memory"
-    if place is not None:
-        from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: PLC0415 - as above
+    """Return the index store beside the store that a URL names; one in RAM where it has neither files nor a server."""
+    named, database, path = str(url), sqlite_path(url), None
+    if database is not None:
+        path = database.with_name(f"{database.name}-memory")
+    elif folder := _files_store_folder(named):
+        path = folder.resolve() / ".index" / "memory"
+    elif urls.scheme_of(named) in _SERVER_PACKAGES:
+        return _server_package(named).open_index_store(named)
+    if path is None:
+        return VolatileIndexStore()
+    from limpet.stores.sqlite.index_store import SQLiteIndexStore  # noqa: PLC0415 - as above
 
-        return SQLiteIndexStore(place)
-    return (
-        _server_package(named).open_index_store(named)
-        if urls.scheme_of(named) in _SERVER_PACKAGES
-        else VolatileIndexStore()
-    )
-
-
-CACHED_TREES_VARIABLE: Final = "LIMPET_CACHED_TREES"
-"""The one setting that is read from the environment, as the document of the state index has it."""
-
-
-def open_engine(
-    url: str | Path, tenant: str, *, cached_sessions: int = limits.CACHED_SESSIONS, cached_trees: int | None = None
-) -> Engine:
-    """Open the store that a URL names and put an engine with the real clock over it.
-
-    Raises UnsafeStore, and closes the store, if the tenant is not all there yet. Every door opens here.
-    """
-    sessions = _checked_count("cached_sessions", cached_sessions)
-    if cached_trees is None:
-        named = os.environ.get(CACHED_TREES_VARIABLE) or str(limits.CACHED_TREES)
-        trees = _checked_count(CACHED_TREES_VARIABLE, int(named) if named.isdecimal() else named)
-    else:
-        trees = _checked_count("cached_trees", cached_trees)
-    store = open_store(url)
-    try:
-        store_copy.refuse_incomplete_copy(store, tenant)
-        return Engine(store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees)
-    except BaseException:
-        store.close()
-        raise
-
-
-def start_session_files(engine: Engine, interval_s: float) -> SessionFiles | None:
-    """Return what writes the files of sessions, in intervals too, for a store that has such a folder."""
-    if not isinstance(engine.store, HasReadableDocuments):
-        return None
-    from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
-
-    files = SessionFiles(engine, engine.store.documents)
-    files.start(interval_s)
-    return files
-
-
-def close_engine(engine: Engine, files: SessionFiles | None) -> None:
-    """Close what writes the files of sessions, then the engine, whatever the first raises."""
-    try:
-        if files is not None:
-            files.close()
-    finally:
-        engine.close()
-
-
-def _checked_count(name: str, value: object) -> int:
-    if type(value) is not int or value < 1:
-        raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more, not {value!r}.")
-    return value
+    return SQLiteIndexStore(path)
 
 
 _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -300,52 +248,75 @@ def _close_at_exit() -> None:
             engine.close()
 
 
+CACHED_TREES_VARIABLE: Final = "LIMPET_CACHED_TREES"
+"""The one setting that is read from the environment, as the document of the state index has it."""
+
+
 class StoreHandle:
-    """An open engine that warns if it is forgotten, and is closed at the end of the program then."""
+    """An open store: its engine with the real clock, its index store and its session files.
+
+    Raises UnsafeStore, and closes the store, if the tenant is not all there yet. A handle that is never closed warns
+    (with `warns` also one that is held at the end of the program), and its engine is closed then.
+    """
 
     def __init__(
         self,
         url: str | Path,
         tenant: str,
         *,
-        cached_sessions: int,
+        cached_sessions: int = limits.CACHED_SESSIONS,
         cached_trees: int | None = None,
         looking: bool = False,
+        warns: bool = True,
     ) -> None:
-        self.engine = open_engine(url, tenant, cached_sessions=cached_sessions, cached_trees=cached_trees)
+        sessions, trees = _checked_count("cached_sessions", cached_sessions), _checked_cached_trees(cached_trees)
+        store = open_store(url)
+        try:
+            store_copy.refuse_incomplete_copy(store, tenant)
+            self.engine = Engine(store, factory=ids.SYSTEM_FACTORY, cached_sessions=sessions, cached_trees=trees)
+        except BaseException:
+            store.close()
+            raise
         _open_engines.add(self.engine)
-        _open_handles.add(self)
+        if warns:
+            _open_handles.add(self)
         self._where = _caller_location()
         self._url = url
         # Nothing can be imported any more when a program ends, and what takes a password out needs that.
         self._shown = urls.without_password(url)
-        self._reading_only = looking
+        self.reading_only = looking
         self._open = True
-        self._shelf: IndexStore | None = None
+        self._index_store: IndexStore | None = None
         self._files: SessionFiles | None = None
         self._opening = threading.Lock()
 
     def index_store(self) -> IndexStore:
-        """Return the shelf beside the store, opened when it is first asked for."""
+        """Return the index store beside the store, opened when it is first asked for."""
         with self._opening:
-            if self._shelf is None:
-                self._shelf = open_index_store(self._url)
-            return self._shelf
+            if self._index_store is None:
+                self._index_store = open_index_store(self._url)
+            return self._index_store
 
     def start_files(self, interval_s: float) -> SessionFiles | None:
-        """Return what writes the files of sessions; None for a store without such a folder, and for a reader."""
-        self._files = None if self._reading_only else start_session_files(self.engine, interval_s)
+        """Return what writes the files of sessions, also in intervals; None if the store has none, or is only read."""
+        store = self.engine.store
+        if isinstance(store, HasReadableDocuments) and not self.reading_only:
+            from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
+
+            self._files = SessionFiles(self.engine, store.documents)
+            self._files.start(interval_s)
         return self._files
 
     def close(self) -> None:
-        """Close the engine and the index store; raise what kept files of sessions from being written. Twice is fine."""
+        """Close all of it; raise what kept the files of sessions from being written. Closing twice is fine."""
         self._open = False
         files, self._files = self._files, None
-        try:
-            close_engine(self.engine, files)
-        finally:
-            if self._shelf is not None:
-                self._shelf.close()
+        with contextlib.ExitStack() as closing:
+            if self._index_store is not None:
+                closing.callback(self._index_store.close)
+            closing.callback(self.engine.close)
+            if files is not None:
+                files.close()
 
     def __del__(self) -> None:
         self.warn_if_open()
@@ -361,9 +332,99 @@ class StoreHandle:
             )
 
 
+def _checked_count(name: str, value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise errors.InvalidRequest(f"{name} must be a whole number of 1 or more, not {value!r}.")
+    return value
+
+
+def _checked_cached_trees(value: int | None) -> int:
+    if value is not None:
+        return _checked_count("cached_trees", value)
+    named = os.environ.get(CACHED_TREES_VARIABLE) or str(limits.CACHED_TREES)
+    return _checked_count(CACHED_TREES_VARIABLE, int(named) if named.isdecimal() else named)
+
+
 def _caller_location() -> str:
     package = __name__.rpartition(".")[0]
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage] - to name who forgot to close
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(package):
         frame = frame.f_back
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def restore(backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True) -> Migrated:
+    """Put what a backup holds into a store that is empty, or not there yet; return what came.
+
+    Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
+    again; it is there only when all of that is done and checked. Into any other store its log is copied. Broken off,
+    repeat it. Raises InvalidRequest if something is there.
+    """
+    path = sqlite_path(target)
+    with contextlib.closing(open_store(backup)) as source:
+        if path is not None and (put := _restore_file(source, path, progress, verify=verify)) is not None:
+            return put
+        with contextlib.closing(open_store(target)) as store:
+            _check_empty(source, store, urls.without_password(backup), urls.without_password(target))
+            return migrate.migrate(source, store, progress, verify=verify, follow=False)
+
+
+def abandon_copy(target: str | Path, tenants: Sequence[str], progress: Progress) -> list[str]:
+    """Make the tenants of an abandoned copy usable: see `migrate.abandon_copy`."""
+    with contextlib.closing(open_store(target)) as store:
+        return migrate.abandon_copy(store, tenants, progress)
+
+
+def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
+    """Raise InvalidRequest unless a store has nothing, or what an interrupted restore has brought; the copy compares that."""
+    there = store.tenants()
+    begun = any(store_copy.is_copy_incomplete(store, tenant) for tenant in there)
+    if there and (not begun or set(there) - set(source.tenants())):
+        raise errors.InvalidRequest(
+            f"{shown} is not empty.",
+            hint=f"Restore into a new store.{'' if begun else _merge_hint(source, store, backup, shown)}",
+            facts={"exists": shown},
+        )
+
+
+def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
+    """Return how what a backup holds comes into a store beside what is there: as it is, or its sessions."""
+    tenants = source.tenants()
+    if not set(tenants) & set(store.tenants()):
+        return f" Its tenants are not there yet, and can be added: {shlex.join(['limpet', 'migrate', backup, shown])}"
+    out = shlex.join(["limpet", "export", "-o", "sessions.jsonl", "--url", backup])
+    into = shlex.join(["limpet", "import", "sessions.jsonl", "--url", shown])
+    each = " (for each tenant, with --tenant)" if list(tenants) != ["default"] else ""
+    return f" To bring its sessions in beside those that are there{each}: {out} && {into}"
+
+
+def _restore_file(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
+    """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
+    from limpet.stores.sqlite import maintenance  # noqa: PLC0415 - only whoever uses SQLite pays for it
+
+    if maintenance.files_of_store(path) and not migrate.copy_store_file(source, path, progress):
+        # It may be a log that is on its way there; whoever has a file has refused by now.
+        return None
+    with store_copy.locked_staging_folder(path) as folder:
+        made = maintenance.clear_restore_folder(folder)
+        if not migrate.copy_store_file(source, made, progress):
+            return None
+        maintenance.copy_erased_list(path, made)
+        came = _check_restored(made, progress, verify=verify)
+        maintenance.place_store(made, path)
+    return came
+
+
+def _check_restored(path: Path, progress: Progress, *, verify: bool) -> Migrated:
+    with contextlib.closing(open_store(path)) as store:
+        if verify:
+            migrate.verify_copy(store, progress)
+        # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
+        index_store.unpair(store)
+        ends = {tenant: store.head(tenant) for tenant in store.tenants()}
+        heads = {tenant: migrate.link_at(store, tenant, end).hex() for tenant, end in ends.items()}
+        events = sum(ends.values())
+        return Migrated(
+            tenants=len(ends), events=events, copied=events, keys=0, notes=0, passes=0,
+            verified=verify, heads=heads, behind={},
+        )  # fmt: skip

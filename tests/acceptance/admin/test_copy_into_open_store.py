@@ -11,7 +11,7 @@ import pytest
 import limpet
 from limpet import Limpet, errors, limits
 from limpet.admin import migrate
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure import ErasureService
 from limpet.core.values import ids
 from limpet.runtime.engine import Engine
 from limpet.sessions.manager import Sessions, SessionService

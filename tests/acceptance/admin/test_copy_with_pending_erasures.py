@@ -10,10 +10,10 @@ import pytest
 import limpet
 from limpet import Limpet, errors
 from limpet.admin import migrate
-from limpet.admin.erasure.hooks import decode_hook_calls
+from limpet.admin.erasure import decode_hook_calls
 from limpet.stores.port import Store
 from limpet.testing.memory_fakes import Scribe
-from limpet.wiring import backup_restore
+from limpet.wiring import store_opener
 from limpet.wiring.store_opener import open_store
 from tests.acceptance.conversation_steps import engine_of
 from tests.acceptance.erasure.test_erase_unreachable_engines import Stubborn
@@ -66,7 +66,7 @@ def test_what_is_left_to_tell_moves_along_and_comes_back(backend: str, fast_dir:
         erased_without_it(lp, memory)
         lp.admin.backup(copy)
     with OPENERS[backend](fast_dir / "target") as url:
-        backup_restore.restore(copy, url, lambda *_: None)
+        store_opener.restore(copy, url, lambda *_: None)
         told_by(url, memory)
 
 

@@ -18,7 +18,7 @@ from limpet.admin.migrate import Migrated
 from limpet.stores import sqlite, store_copy
 from limpet.stores.port import RawEvent, Store
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring import backup_restore
+from limpet.wiring import store_opener
 from limpet.wiring.store_opener import open_store
 from tests.acceptance import full_store
 from tests.acceptance.conversation_steps import engine_of
@@ -341,7 +341,7 @@ def test_a_volatile_store_can_be_backed_up_and_restored(tmp_path: Path):
     with limpet.connect("volatile:") as lp:
         full_store.said(lp, "s", "ada", "words")
         assert lp.admin.backup(tmp_path / "b.db") == tmp_path / "b.db"
-    backup_restore.restore(tmp_path / "b.db", tmp_path / "c.db", lambda *_: None)
+    store_opener.restore(tmp_path / "b.db", tmp_path / "c.db", lambda *_: None)
     with limpet.connect(tmp_path / "c.db") as lp:
         assert [m.content for m in lp.sessions.get_session("s").messages] == ["words"]
 
@@ -359,7 +359,7 @@ def test_a_backup_that_was_broken_off_is_taken_up(tmp_path: Path, monkeypatch: p
 
 
 def restored(backup: Path, target: Path) -> Migrated:
-    return backup_restore.restore(backup, target, lambda *_: None)
+    return store_opener.restore(backup, target, lambda *_: None)
 
 
 def test_a_backup_is_restored_without_what_was_erased_since(tmp_path: Path):
@@ -386,13 +386,13 @@ def test_a_backup_is_restored_only_into_an_empty_store(tmp_path: Path, monkeypat
         lp.admin.backup(tmp_path / "old.db")
     target = VolatileStore()
     monkeypatch.setattr(target, "close", lambda: None)
-    real = backup_restore.open_store
-    monkeypatch.setattr(backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
-    moved = backup_restore.restore(tmp_path / "old.db", "mine://x", lambda *_: None)
+    real = store_opener.open_store
+    monkeypatch.setattr(store_opener, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
+    moved = store_opener.restore(tmp_path / "old.db", "mine://x", lambda *_: None)
     assert moved.events == target.head("default") > 0
     assert kept(target) == kept_at(tmp_path / "old.db")
     with pytest.raises(errors.InvalidRequest, match="not empty"):
-        backup_restore.restore(tmp_path / "old.db", "mine://x", lambda *_: None)
+        store_opener.restore(tmp_path / "old.db", "mine://x", lambda *_: None)
 
 
 def test_what_is_told_can_be_written_down(fast_dir: Path):

@@ -13,7 +13,7 @@ from limpet.admin import migrate
 from limpet.stores import store_copy
 from limpet.stores.sqlite import maintenance
 from limpet.stores.volatile import VolatileStore
-from limpet.wiring import backup_restore
+from limpet.wiring import store_opener
 from tests.acceptance import full_store
 from tests.acceptance.admin.test_copy_into_open_store import said
 from tests.acceptance.admin.test_migrate import kept, kept_at
@@ -41,7 +41,7 @@ def test_what_memory_knew_then_does_not_come_back_with_it(tmp_path: Path):
         lp.worker().run_once()
         assert lp.memory.facts("ada")
         lp.admin.backup(tmp_path / "monday.db")
-    backup_restore.restore(tmp_path / "monday.db", tmp_path / "b.db", lambda _done, _total: None)
+    store_opener.restore(tmp_path / "monday.db", tmp_path / "b.db", lambda _done, _total: None)
     (tmp_path / "a.db-memory").rename(tmp_path / "b.db-memory")
     with limpet.connect(tmp_path / "b.db", memory=True) as lp:
         assert not lp.memory.facts("ada")
@@ -63,7 +63,7 @@ def stopped_at(backup: str | Path, target: Path, step: int) -> bool:
             raise Stopped
 
     try:
-        backup_restore.restore(backup, target, progress)
+        store_opener.restore(backup, target, progress)
     except Stopped:
         return True
     return False
@@ -95,7 +95,7 @@ def test_onto_a_file_what_was_erased_since_is_gone_before_it_is_there(tmp_path: 
         lp.admin.erase(user_id="ada")
     listed = Path(f"{tmp_path / 'a.db'}-erased").read_bytes()
     (home / "state.db-erased").write_bytes(listed)
-    backup_restore.restore(backup, home / "state.db", lambda *_: None)
+    store_opener.restore(backup, home / "state.db", lambda *_: None)
     assert sorted(file.name for file in home.iterdir()) == ["state.db", "state.db-erased"]
     assert (home / "state.db-erased").read_bytes() == listed
     assert found(home) == {}, "in the file as it lies there, before anybody has opened it"
@@ -150,13 +150,13 @@ class Ending(VolatileStore):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Ending:
     """What mine://x names."""
-    target, real = Ending(), backup_restore.open_store
-    monkeypatch.setattr(backup_restore, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
+    target, real = Ending(), store_opener.open_store
+    monkeypatch.setattr(store_opener, "open_store", lambda url: target if str(url) == "mine://x" else real(url))
     return target
 
 
 def restored(backup: str | Path, goal: str | Path) -> int:
-    return backup_restore.restore(backup, goal, lambda *_: None).events
+    return store_opener.restore(backup, goal, lambda *_: None).events
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])

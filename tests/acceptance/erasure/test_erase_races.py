@@ -7,7 +7,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.admin.erasure.service import ErasurePlan, ErasureService
+from limpet.admin.erasure import ErasurePlan, ErasureService
 from limpet.core.values.memory_records import ProfilePrompt, TenantUser
 from limpet.memory.profile import Bootstrap
 from limpet.stores.port import ErasureCounts, Stale

@@ -7,8 +7,7 @@ import pytest
 
 import limpet
 from limpet import errors, limits
-from limpet.admin.erasure.hooks import ErasureHooks
-from limpet.admin.erasure.service import ErasureService
+from limpet.admin.erasure import ErasureHooks, ErasureService
 from limpet.core.values.events import SessionErasedEvent
 from limpet.jobs.cleanup import PurgeTask
 from limpet.stores import sqlite

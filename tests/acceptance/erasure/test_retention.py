@@ -13,7 +13,7 @@ import pytest
 import limpet
 from limpet import FrameStatus, Limpet, Scope, errors, limits
 from limpet.admin import retention
-from limpet.admin.erasure.service import ErasureOutcome, ErasureService
+from limpet.admin.erasure import ErasureOutcome, ErasureService
 from limpet.admin.retention import Retained
 from limpet.core.values.session_state import SessionState
 from limpet.stores import sqlite

@@ -6,18 +6,17 @@ redacted events. Text that a model or a caller wrote in its own words is not fou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from limpet import errors, limits
-from limpet.admin.erasure.hooks import HookCall, encode_hook_calls
+from limpet import errors
 from limpet.core.formats import codec
 from limpet.core.rules import redaction, session_rules
 from limpet.core.rules.session_rules import message_preview
-from limpet.core.values import events, ids
+from limpet.core.values import events
 from limpet.core.values.context import ContextHandle, HandleType, PackSelection, WindowSelection
 from limpet.core.values.events import (
     MessageAddedEvent,
@@ -35,7 +34,7 @@ from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, ConversationMoment
 from limpet.runtime import planner, state_cache
 from limpet.runtime.engine import Engine
-from limpet.runtime.event_reader import SessionEventSearch
+from limpet.runtime.event_reader import SessionEventSearch, iter_feed, iter_stream
 from limpet.runtime.state_cache import (
     DELETED_KIND,
     SESSION_KIND,
@@ -47,7 +46,7 @@ from limpet.runtime.state_cache import (
 )
 from limpet.stores import port
 from limpet.stores.chain import is_erased_stream, is_notice
-from limpet.stores.port import BlobLoader, RedactedPayload, StoredEvent
+from limpet.stores.port import BlobLoader, RedactedPayload, StoredEvent, StreamErasure
 
 
 class Reference(NamedTuple):
@@ -63,18 +62,25 @@ def erased_message_id(cause: StoredEvent) -> str:
 
 
 def notice_kind(stream: str) -> str:
-    """Return the kind of the event that records an erasure in a stream."""
     return TreeErasedEvent.kind if stream.startswith(state_cache.TREE_STREAM_PREFIX) else SessionErasedEvent.kind
 
 
-def redact_references(references: Iterable[Reference], fetch: BlobLoader) -> dict[str, list[RedactedPayload]]:
-    """Return the redacted payloads by stream. Of several references to one event the first counts."""
+def redacted_streams(store: port.Store, tenant: str, references: Iterable[Reference]) -> list[StreamErasure]:
+    """Return the redactions by stream. Of several references to one event the first counts."""
     found: dict[str, dict[int, RedactedPayload]] = {}
     for event, cause in references:
         in_stream = found.setdefault(event.stream, {})
         if event.position not in in_stream:
-            in_stream[event.position] = redact_event(event, cause, fetch)
-    return {stream: list(payloads.values()) for stream, payloads in found.items()}
+            in_stream[event.position] = redact_event(event, cause, partial(store.blobs, tenant))
+    return [
+        msgspec.structs.replace(stream_erasure(store, tenant, stream), redactions=tuple(payloads.values()))
+        for stream, payloads in found.items()
+    ]
+
+
+def stream_erasure(store: port.Store, tenant: str, stream: str) -> StreamErasure:
+    """Return an erasure in a stream, which erases nothing yet."""
+    return StreamErasure(stream=stream, expected=store.version(tenant, stream), kind=notice_kind(stream))
 
 
 def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
@@ -106,7 +112,6 @@ def _message(stored: StoredEvent, fetch: BlobLoader) -> Message | None:
 
 
 def session_id_of(stored: StoredEvent) -> str:
-    """Return the id of the session whose stream an event is in."""
     return stored.stream.removeprefix(SESSION_STREAM_PREFIX)
 
 
@@ -115,22 +120,6 @@ def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayl
     return RedactedPayload(
         stored.position, codec.encode_frame_event(event), cause.position, tuple(text.encode() for text in texts)
     )
-
-
-class LogErasureReplay:
-    """Repeats in a copy of the log the erasures that happened after the copy was made."""
-
-    now_us = staticmethod(ids.SYSTEM_FACTORY.now_us)
-    derive = staticmethod(state_cache.derive_stream)
-    notice_kind = staticmethod(notice_kind)
-
-    def pending_work(self, tenant: str) -> bytes:
-        """Return the hook calls that follow. The notices name no user, so the call is about the whole tenant."""
-        return encode_hook_calls((HookCall(tenant, ""),))
-
-    def redactions(self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader) -> list[RedactedPayload]:
-        """Return the redacted payloads of events, each given with the event that caused its erasure."""
-        return [redact_event(stored, cause, blobs) for stored, cause in gone]
 
 
 _TEXTLESS_KINDS = (SessionResetEvent.kind, WindowCutEvent.kind)
@@ -219,7 +208,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
     found: dict[int, StoredEvent] = {}
     begin, at = 1, until
     while at >= begin:
-        page = _read_path(store, tenant, stream, at)
+        page = list(iter_stream(store, tenant, stream, at=at))
         if not page:
             break
         forked = [event.version for event in page if event.kind == SessionForkedEvent.kind]
@@ -233,27 +222,14 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
 def all_events(store: port.Store, tenant: str, stream: str, until: int) -> Iterator[StoredEvent]:
     """Yield the events on a stream's path, including its source's, then its other own events."""
     seen: set[int] = set()
-    for event in (*_read_path(store, tenant, stream, until), *own_events(store, tenant, stream, until)):
+    for event in (*iter_stream(store, tenant, stream, at=until), *own_events(store, tenant, stream, until)):
         if event.position not in seen and not is_notice(event.kind):
             seen.add(event.position)
             yield event
 
 
-def _read_path(store: port.Store, tenant: str, stream: str, at: int) -> list[StoredEvent]:
-    found: list[StoredEvent] = []
-    while page := store.read(
-        tenant, stream, after=found[-1].version if found else 0, until=at, at=at,
-        limit=limits.READ_CHUNK,
-    ):  # fmt: skip
-        found += page
-    return found
-
-
 class MessageReach(msgspec.Struct):
-    """Where a session has the message: from `version` on, as messages with `ordinals`, perhaps in its summary.
-
-    Message numbers of the session count from the ordinal `began`.
-    """
+    """Where a session has the message: from `version` on, as messages with `ordinals`, counted from `began`."""
 
     version: int
     ordinals: set[int]
@@ -261,7 +237,6 @@ class MessageReach(msgspec.Struct):
     in_summary: bool = False
 
     def covers(self, first: int, last: int, began: int | None = None) -> bool:
-        """Whether the message is among those with these numbers."""
         base = self.began if began is None else began
         return any(first <= ordinal - base <= last for ordinal in self.ordinals)
 
@@ -280,7 +255,6 @@ class FrameTreeSearch:
         self._handles: set[tuple[str, str]] = set()
 
     def has_content(self, stored: StoredEvent) -> bool:
-        """Whether an event holds such content."""
         event = state_cache.decode_tree_event(stored).event
         match event:
             case events.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
@@ -317,11 +291,10 @@ class FrameTreeSearch:
         for part in pack.parts:
             if part.get("kind") == SOURCE_SUMMARY:
                 return True
-            if part.get("kind") == SOURCE_MESSAGE:
-                first = part.get("first", part.get("number", 0))
-                last = part.get("last", first)
-                if self._covered(moment.session_id, first, last, moment.began):
-                    return True
+            first = part.get("first", part.get("number", 0))
+            span = (first, part.get("last", first))
+            if part.get("kind") == SOURCE_MESSAGE and self._covered(moment.session_id, *span, moment.began):
+                return True
         return False
 
 
@@ -336,22 +309,9 @@ def frame_references(
     search = FrameTreeSearch(is_covered, None, sessions)
     for row in iter_rows(store, tenant, port.Query(kind=state_cache.TREE_KIND)):
         stream = state_cache.tree_stream(row.id)
-        for stored in _stream_events(store, tenant, stream) if stream not in without else ():
+        for stored in iter_stream(store, tenant, stream) if stream not in without else ():
             if stored.payload is not None and search.has_content(stored):
                 yield Reference(stored, stored)
-
-
-def _stream_events(store: port.Store, tenant: str, stream: str) -> Iterator[StoredEvent]:
-    after = 0
-    while page := store.read(tenant, stream, after=after, limit=limits.READ_CHUNK):
-        yield from page
-        after = page[-1].version
-
-
-def _feed_events(store: port.Store, tenant: str, after: int) -> Iterator[StoredEvent]:
-    while page := store.feed(tenant, after=after, limit=limits.READ_CHUNK):
-        yield from page
-        after = page[-1].position
 
 
 def advance_past_unrelated(store: port.Store, tenant: str, head: int, streams: Collection[str]) -> int | None:
@@ -359,7 +319,7 @@ def advance_past_unrelated(store: port.Store, tenant: str, head: int, streams: C
 
     A message that could hold content of another stream is not plain: it names an origin or a memory.
     """
-    for stored in _feed_events(store, tenant, head):
+    for stored in iter_feed(store, tenant, head):
         payload = stored.payload or b""
         if stored.kind != MessageAddedEvent.kind or stored.stream in streams:
             return None
@@ -373,27 +333,21 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
     """Return the trace of a message and its copies; raise SessionNotFound, MessageNotFound."""
     state = session_rules.existing_state(engine.states.current(tenant, session_id), session_id)
     found = list(_message_events(engine.store, tenant, state, message_id))
-    causes = [event for event in found if not event.erased]
-    if found and not causes:
+    if causes := [event for event in found if not event.erased]:
+        return MessageTrace(engine, tenant, state, causes)
+    if found:
         # The error does not name the id that replaced the message's own: callers never saw it.
-        raise errors.MessageNotFound(
+        what, hint = (
             f"that message of the session {session_id!r} is erased already.",
-            hint="There is nothing left of it to erase.",
-            facts={"session": session_id},
+            "There is nothing left of it to erase.",
         )
-    if not causes:
-        raise errors.MessageNotFound(
-            f"the session {session_id!r} has no message {message_id!r}.",
-            facts={"session": session_id, "message": message_id},
-        )
-    return MessageTrace(engine, tenant, state, causes)
+        raise errors.MessageNotFound(what, hint=hint, facts={"session": session_id})
+    facts = {"session": session_id, "message": message_id}
+    raise errors.MessageNotFound(f"the session {session_id!r} has no message {message_id!r}.", facts=facts)
 
 
 def _message_events(store: port.Store, tenant: str, state: SessionState, message_id: str) -> Iterator[StoredEvent]:
-    """Yield the events that add a message to a session, erased or not, including those before a rewind.
-
-    Each is read from the feed, at the position where it really is.
-    """
+    """Yield the events that add a message to a session, erased or not, also before a rewind, as they are in the feed."""
     stream = session_stream(state.id)
     floor = SessionEventSearch(store, tenant, state).version_before_creation()
     version = store.find_claim(tenant, stream, message_id, at=state.version)
@@ -437,8 +391,7 @@ class MessageTrace:
         return reach is not None and reach.covers(first, last, began)
 
     def read_on(self) -> None:
-        """Search the events that were written since the last call."""
-        for stored in _feed_events(self._store, self._tenant, self._after):
+        for stored in iter_feed(self._store, self._tenant, self._after):
             self._after = stored.position
             if stored.payload is None or is_erased_stream(stored.stream) or stored.erased:
                 continue
@@ -450,11 +403,8 @@ class MessageTrace:
 
     def copies(self) -> dict[int, str]:
         """Return the sessions that have the message, by the positions of the events that add it."""
-        return {
-            position: session_id_of(stored)
-            for position, stored in self._found.items()
-            if stored.kind == MessageAddedEvent.kind
-        }
+        added = [stored for stored in self._found.values() if stored.kind == MessageAddedEvent.kind]
+        return {stored.position: session_id_of(stored) for stored in added}
 
     def references(self) -> Iterator[Reference]:
         """Yield the events that hold content of the message, in the order of the log."""
@@ -466,7 +416,9 @@ class MessageTrace:
         begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
         if reach is None and not begins and stored.kind != MessageAddedEvent.kind:
             return False
-        if stored.kind == MessageAddedEvent.kind and not self._may_be_a_copy(stored):
+        name = self._erased.id
+        # This avoids decoding every message of the log: a payload holds the message's id as text.
+        if stored.kind == MessageAddedEvent.kind and name.isascii() and name.encode() not in (stored.payload or b""):
             return False
         match event := _decode(stored, self._blobs):
             case MessageAddedEvent():
@@ -489,10 +441,6 @@ class MessageTrace:
                 return self._in_window(event.selection)
             case _:
                 return False
-
-    def _may_be_a_copy(self, stored: StoredEvent) -> bool:
-        # This avoids decoding every message of the log: a payload holds the message's id as text.
-        return self._erased.id.encode() in (stored.payload or b"") or not self._erased.id.isascii()
 
     def _is_a_copy(self, message: Message, stored: StoredEvent) -> bool:
         if message.id != self._erased.id or message.origin is None:
@@ -526,9 +474,7 @@ class MessageTrace:
 
     def _in_state(self, state: SessionState, reach: MessageReach) -> bool:
         summaries = [each for each in (state.summary, state.written) if each is not None]
-        summarised = bool(summaries) and (
-            reach.in_summary or any(reach.covers(each.first, each.last) for each in summaries)
-        )
+        summarised = any(reach.in_summary or reach.covers(each.first, each.last) for each in summaries)
         reach.in_summary = summarised
         shown = state.preview is not None and state.preview == message_preview(self._erased)
         waits = any(call.message_id == self._erased.id for call in state.open_calls)
@@ -634,7 +580,6 @@ class PromptReferences:
                 yield found
 
     def _erased_messages(self, session_id: str) -> Iterator[tuple[str, StoredEvent]]:
-        """Yield the erased messages of a session, by id."""
         state = self._engine.states.current(self._tenant, session_id) if session_id else None
         if state is None:
             return

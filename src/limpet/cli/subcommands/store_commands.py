@@ -342,10 +342,8 @@ def rebuild_store(store: StoreArgument = None, /, *, wanted: RebuildOptions = Re
 
 def _give_up_copy(surface: Output, url: str, tenant: str) -> None:
     """Open tenants with what came of a copy."""
-    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever gives one up pays for it
-
     with surface.progress("proving what has come") as bar:
-        for opened in backup_restore.abandon_copy(url, (tenant,), bar):
+        for opened in store_opener.abandon_copy(url, (tenant,), bar):
             surface.note(f"Tenant {opened} can be used, with what has come of it.")
 
 

@@ -423,7 +423,7 @@ def restore_backup(
         goal: The new store: a path or a URL. Nothing is ever overwritten.
         no_verify: Do not check the copy.
     """
-    from limpet.wiring import backup_restore  # noqa: PLC0415 - only whoever restores pays for it
+    from limpet.wiring import store_opener  # noqa: PLC0415 - only whoever restores pays for it
 
     surface = Output(printing)
     started = time.monotonic()
@@ -433,7 +433,7 @@ def restore_backup(
         _explain_interrupted_copy("restore", backup, goal),
         surface.progress("copying and checking") as bar,
     ):
-        moved = backup_restore.restore(backup, _checked_target(goal), bar, verify=not no_verify)
+        moved = store_opener.restore(backup, _checked_target(goal), bar, verify=not no_verify)
     _print_copy_result(surface, ("restored", backup, goal), moved, time.monotonic() - started)
     surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
 
