@@ -183,7 +183,7 @@ def _add_message(batch: IndexBatch, fact: _IndexedEvent, message: Message, state
         batch.add_session(fact.session_id, state.user_id, state.generation, state.ordinal_began)
     batch.add(
         fact.session_id, position=fact.position, time_us=ids.microseconds(message.timestamp), role=message.role,
-        terms=count_terms(terms.archive_text(message)), spoken=terms.has_words(message),
+        terms=count_terms(terms.archive_text(message)), has_words=terms.has_words(message),
         calls=bool(message.tool_calls),
     )  # fmt: skip
     return True

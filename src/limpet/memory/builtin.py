@@ -107,8 +107,8 @@ class BuiltInMemory:
 
     def _extract_facts(self, chunk: Sequence[ArchivedMessage]) -> tuple[Sequence[Fact], bool]:
         # Messages that were copied from another session count there.
-        own = [one for one in chunk if one.message.origin is None]
-        if self._extract is None or not any(one.message.role == "user" for one in own):
+        own = [archived for archived in chunk if archived.message.origin is None]
+        if self._extract is None or not any(archived.message.role == "user" for archived in own):
             return self._fallback(own), False
         try:
             return self._extract(own), False
@@ -119,7 +119,7 @@ class BuiltInMemory:
         """Replace the mentions of these messages by the facts that were found in them."""
         history = attempt.history
         new = _mentions_by_slot(history.session_id, chunk, facts)
-        positions = {one.position for one in chunk}
+        positions = {archived.position for archived in chunk}
         for _ in range(limits.RETRIES_MAX):
             seen = self._facts.read_ranked(history.user)
             expected = self._journal.expected_row(attempt)
@@ -228,7 +228,7 @@ def _split_chunks(messages: Iterable[Sequence[ArchivedMessage]]) -> Iterator[Seq
 
 def _mentions_by_slot(session_id: str, chunk: Sequence[ArchivedMessage], facts: Sequence[Fact]) -> MentionsBySlot:
     """Return the mentions of facts, by slot. A model may have found them, so their texts are checked."""
-    users = {one.position: one for one in chunk if one.message.role == "user"}
+    users = {archived.position: archived for archived in chunk if archived.message.role == "user"}
     found, counts = MentionsBySlot(), dict[int, int]()
     for fact in facts:
         message = users.get(fact.source.position)

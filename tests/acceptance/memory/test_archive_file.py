@@ -157,7 +157,7 @@ def test_what_was_read_before_a_forgetting_is_not_written_after_it(tmp_path: Pat
         shelf = lp._opened.index_store()
         reading = IndexBatch(ArchiveIndex(shelf), "default")
         reading.add_session("a", "ada", 0, 0)
-        reading.add("a", position=2, time_us=0, role="user", terms={b"walrus0": 1}, spoken=True, calls=False)  # fmt: skip
+        reading.add("a", position=2, time_us=0, role="user", terms={b"walrus0": 1}, has_words=True, calls=False)  # fmt: skip
         assert lp.archive.forget("ada") == 0
         assert not reading.write(2, b"")
         assert shelf.scan(inverted_index.PENDING, b"", b"\xff", limit=9) == []
@@ -274,7 +274,7 @@ def test_tenants_share_a_shelf_and_nothing_else():
     for tenant in ("one", "two"):
         one = IndexBatch(ArchiveIndex(shelf), tenant)
         one.add_session("s", "ada", 0, 0)
-        one.add("s", position=1, time_us=0, role="user", terms={tenant.encode(): 1}, spoken=True, calls=False)  # fmt: skip
+        one.add("s", position=1, time_us=0, role="user", terms={tenant.encode(): 1}, has_words=True, calls=False)  # fmt: skip
         assert one.write(1, b"link")
     inverted_index.forget(ArchiveIndex(shelf), TenantUser("one", "ada"))
     left = b"".join(key + value for book in (*inverted_index.OWNER_TABLES, inverted_index.OWNERS, inverted_index.SESSIONS) for key, value in shelf.scan(book, b"", b"\xff", limit=99))  # fmt: skip

@@ -50,16 +50,16 @@ PENDING: Final = "archive.waiting"
 DOCUMENTS: Final = "archive.documents"
 TERMS: Final = "archive.terms"
 OWNER_TABLES: Final = (MEMBERS, HEADS, PENDING, DOCUMENTS, TERMS)
-"""Books whose keys begin with an owner's number."""
+"""The tables whose keys begin with an owner's number."""
 
 ROW_FORMAT: Final = 2 if sys.byteorder == "little" else 3
-"""Of the rows. An index of another one is made anew."""
+"""The format of the rows. An index of another format is rebuilt."""
 
 SEGMENT_SIZES: Final = (32, 256, 2_048, 16_384)
 """How many documents a segment has. None reaches over a multiple of 65,536."""
 
 OWNER_COUNTER_KEY: Final = encode_key("")
-"""In the book of cursors, where no tenant has this name: the number of the next owner."""
+"""In the table of cursors, where no tenant has this name: the number of the next owner."""
 
 _SCAN_LIMIT: Final = 100_000
 
@@ -67,7 +67,7 @@ _SCAN_LIMIT: Final = 100_000
 class IndexCursor(msgspec.Struct, frozen=True, array_like=True):
     """How far a tenant's log is in the index: the position, and the link of the event there.
 
-    `turn` changes with whatever is forgotten: who has read the log before that can't write it afterwards.
+    `revision` changes with every deletion: a batch that was read before it can't be written after it.
     """
 
     format: int = ROW_FORMAT
@@ -106,7 +106,7 @@ def owner_key_range(owner: int, *parts: int | str) -> tuple[bytes, bytes]:
 
 
 class ArchiveIndex:
-    """The rows of the archive, for whoever writes or searches them."""
+    """The rows of the archive."""
 
     def __init__(self, index: IndexStore) -> None:
         self.store = index
@@ -179,11 +179,11 @@ def segment_rows(owner: int, segment: Segment, lists: dict[Term, bytes]) -> Iter
         yield PutRow(TERMS, first + term, row)
 
 
-def document_rows(owner: int, first: int, held: DocumentBlock) -> Iterator[PutRow]:
+def document_rows(owner: int, first: int, block: DocumentBlock) -> Iterator[PutRow]:
     """Yield the rows of documents from a number on: as many in each as in a segment of the second size, at most."""
-    for start in range(0, len(held), SEGMENT_SIZES[1]):
+    for start in range(0, len(block), SEGMENT_SIZES[1]):
         yield PutRow(
-            DOCUMENTS, encode_key(owner, first + start), held.section(start, start + SEGMENT_SIZES[1]).encode()
+            DOCUMENTS, encode_key(owner, first + start), block.section(start, start + SEGMENT_SIZES[1]).encode()
         )
 
 
@@ -195,8 +195,7 @@ def drop_owner(owner: int) -> list[DropRows]:
 class IndexedSession(msgspec.Struct, frozen=True, array_like=True):
     """What the index knows of a session: whose it is, its generation, and the last that was said in it.
 
-    `asked`, `told` and `called` are the numbers of the last documents of a user, of an assistant with words,
-    and of one with calls.
+    The last three are the numbers of the last documents of a user, of an assistant with words, and of one with calls.
     """
 
     owner: int
@@ -272,14 +271,14 @@ class IndexBatch:
         time_us: int,
         role: str,
         terms: Mapping[Term, int],
-        spoken: bool,
+        has_words: bool,
         calls: bool,
     ) -> None:
         """Take a message of a session that is known."""
         known = self._known[session_id]
         new = self._new[known.owner]
         number = self._head(known.owner).following + len(new)
-        answers = _answered_document(known, role, spoken)
+        answers = _answered_document(known, role, has_words)
         once = [term for term, count in terms.items() if count == 1]
         often = [] if len(once) == len(terms) else [term for term, n in terms.items() if n > 1]
         place = SessionGeneration(session_id, known.generation, known.began)
@@ -289,7 +288,7 @@ class IndexBatch:
         elif role == "assistant":
             known = msgspec.structs.replace(
                 known,
-                last_assistant=number if spoken else known.last_assistant,
+                last_assistant=number if has_words else known.last_assistant,
                 last_call=number if calls else known.last_call,
             )
         self._known[session_id] = known
@@ -300,7 +299,7 @@ class IndexBatch:
         return self._heads[owner]
 
     def write(self, position: int, link: bytes) -> bool:
-        """Write it all, and that the index has the log up to a position; False if somebody else was first."""
+        """Write it all, and that the index has the log up to a position; False if another writer was first."""
         at = (CURSORS, encode_key(self._tenant))
         following = msgspec.structs.replace(self.cursor, format=ROW_FORMAT, position=position, link=link)
         expected: dict[tuple[str, bytes], bytes | None] = {at: self._cursor_row}
@@ -325,13 +324,13 @@ class IndexBatch:
             yield PutRow(SESSIONS, encode_key(self._tenant, session_id), encode_row(known))
 
 
-def _answered_document(known: IndexedSession, role: str, spoken: bool) -> int | None:
+def _answered_document(known: IndexedSession, role: str, has_words: bool) -> int | None:
     """Return the document that a message answers: a user an assistant, an assistant a user, a tool its call."""
     if role == "tool":
         return known.last_call
     if role == "user":
         return known.last_assistant
-    return known.last_user if role == "assistant" and spoken else None
+    return known.last_user if role == "assistant" and has_words else None
 
 
 class _OwnerUpdate:
@@ -370,17 +369,17 @@ class _OwnerUpdate:
             row = PendingDocuments(fresh.encode(), once, often)
             self._changes.append(PutRow(PENDING, encode_key(self._owner, first), encode_row(row)))
             return
-        held, before, before_often = DocumentBlock(), list[bytes](), list[bytes]()
+        block, before, before_often = DocumentBlock(), list[bytes](), list[bytes]()
         for _, row in self._index.pending(self._owner):
-            held.extend(postings.decode_block(row.documents))
+            block.extend(postings.decode_block(row.documents))
             before += row.once
             before_often += row.often
-        held.extend(fresh)
-        self._build_segments(start, held, before + once, before_often + often)
+        block.extend(fresh)
+        self._build_segments(start, block, before + once, before_often + often)
 
-    def _build_segments(self, start: int, held: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
+    def _build_segments(self, start: int, block: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
         """Make segments of what waits, the largest that are whole, and let the rest wait."""
-        begin, following = start, start + len(held)
+        begin, following = start, start + len(block)
         self._changes.append(DropRows(PENDING, *owner_key_range(self._owner)))
         while (size := _largest_segment(start, following)) is not None:
             low, high = start - begin, start - begin + size
@@ -388,7 +387,7 @@ class _OwnerUpdate:
                 (number & 0xFFFF, one.split(b"\n") if one else (), many.split(b"\n") if many else ())
                 for number, one, many in zip(range(start, start + size), once[low:high], often[low:high], strict=True)
             )
-            self._held[start] = held.section(low, high)
+            self._held[start] = block.section(low, high)
             start += size
             self._merge(size, start)
         for segment, lists in self._made.items():
@@ -397,7 +396,7 @@ class _OwnerUpdate:
             self._changes += document_rows(self._owner, first, part)
         if start < following:
             rest = slice(start - begin, None)
-            row = PendingDocuments(held.section(start - begin, len(held)).encode(), once[rest], often[rest])
+            row = PendingDocuments(block.section(start - begin, len(block)).encode(), once[rest], often[rest])
             self._changes.append(PutRow(PENDING, encode_key(self._owner, start), encode_row(row)))
 
     def _merge(self, size: int, end: int) -> None:
@@ -432,28 +431,28 @@ class _OwnerUpdate:
 
     def _hide(self, sessions: Collection[str]) -> int:
         marked = 0
-        for first, held in self._index.documents(self._owner, 0, self._head.following):
-            if found := _hide_sessions(held, sessions):
+        for first, block in self._index.documents(self._owner, 0, self._head.following):
+            if found := _hide_sessions(block, sessions):
                 marked += found
-                row = PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode())
+                row = PutRow(DOCUMENTS, encode_key(self._owner, first), block.encode())
                 self._changes.append(row)
         for named, row in self._index.pending(self._owner):
-            held = postings.decode_block(row.documents)
-            if found := _hide_sessions(held, sessions):
+            block = postings.decode_block(row.documents)
+            if found := _hide_sessions(block, sessions):
                 marked += found
-                row.documents = held.encode()
+                row.documents = block.encode()
                 self._changes.append(PutRow(PENDING, named, encode_row(row)))
         return marked
 
 
-def _hide_sessions(held: DocumentBlock, sessions: Collection[str]) -> int:
-    named = {at for at, place in enumerate(held.generations) if place.session_id in sessions}
+def _hide_sessions(block: DocumentBlock, sessions: Collection[str]) -> int:
+    named = {at for at, place in enumerate(block.generations) if place.session_id in sessions}
     if not named:
         return 0
     marked = 0
-    for at, place in enumerate(held.generation_numbers):
-        if place in named and held.kinds[at] < HIDDEN:
-            held.kinds[at] = HIDDEN
+    for at, place in enumerate(block.generation_numbers):
+        if place in named and block.kinds[at] < HIDDEN:
+            block.kinds[at] = HIDDEN
             marked += 1
     return marked
 
@@ -528,10 +527,10 @@ def _removal(
 
 
 def _document_filter(session_id: str | None, position: int | None) -> DocumentFilter:
-    def chosen(held: DocumentBlock, at: int) -> bool:
-        if position is not None and held.positions[at] != position:
+    def chosen(block: DocumentBlock, at: int) -> bool:
+        if position is not None and block.positions[at] != position:
             return False
-        return session_id is None or held.generations[held.generation_numbers[at]].session_id == session_id
+        return session_id is None or block.generations[block.generation_numbers[at]].session_id == session_id
 
     return chosen
 
@@ -574,19 +573,19 @@ class _DocumentRemoval:
     def _blank_documents(self) -> set[int]:
         gone = set[int]()
         stop = self._head.following - self._head.following % SEGMENT_SIZES[0]
-        for first, held in self._index.documents(self._owner, 0, stop):
-            if found := self._blank(held):
+        for first, block in self._index.documents(self._owner, 0, stop):
+            if found := self._blank(block):
                 gone |= {first + at for at in found}
-                self._made.append(PutRow(DOCUMENTS, encode_key(self._owner, first), held.encode()))
+                self._made.append(PutRow(DOCUMENTS, encode_key(self._owner, first), block.encode()))
         return gone
 
-    def _blank(self, held: DocumentBlock) -> list[int]:
+    def _blank(self, block: DocumentBlock) -> list[int]:
         """Forget the chosen ones among documents; return their places."""
-        found = [at for at, kind in enumerate(held.kinds) if kind != FORGOTTEN and self._chosen(held, at)]
-        shown = [held.kinds[at] for at in found if held.kinds[at] < HIDDEN]
+        found = [at for at, kind in enumerate(block.kinds) if kind != FORGOTTEN and self._chosen(block, at)]
+        shown = [block.kinds[at] for at in found if block.kinds[at] < HIDDEN]
         self._count += len(shown)
         self._length += sum(map(length_of_kind, shown))
-        held.blank(found)
+        block.blank(found)
         return found
 
     def _rewrite_segment(self, segment: Segment, gone: Collection[int]) -> None:
@@ -598,9 +597,9 @@ class _DocumentRemoval:
 
     def _remove_pending(self) -> None:
         for named, row in self._index.pending(self._owner):
-            held = postings.decode_block(row.documents)
-            if found := self._blank(held):
+            block = postings.decode_block(row.documents)
+            if found := self._blank(block):
                 for at in found:
                     row.once[at] = row.often[at] = b""
-                row.documents = held.encode()
+                row.documents = block.encode()
                 self._made.append(PutRow(PENDING, named, encode_row(row)))
