@@ -13,8 +13,7 @@ import pytest
 
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.formats import codec
-from limpet.core.values.messages import checked_id
-from limpet.core.values.validation import freeze, thaw
+from limpet.core.values.validation import checked_id, freeze, thaw
 
 
 class Text(str):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from limpet import errors, limits
 from limpet.cli import exit_codes, hints, output
-from limpet.core.values.messages import checked_id
+from limpet.core.values.validation import checked_id
 from limpet.stores import urls
 
 if TYPE_CHECKING:

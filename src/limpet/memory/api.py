@@ -13,8 +13,7 @@ from limpet import limits
 from limpet.admin.erasure import ErasureService
 from limpet.core.values.events import Receipt
 from limpet.core.values.memory_records import Fact, Hit, MemoryResult, Profile, Source, TenantUser
-from limpet.core.values.messages import checked_id
-from limpet.core.values.validation import checked_int, checked_limit, checked_str
+from limpet.core.values.validation import checked_id, checked_int, checked_limit, checked_str
 from limpet.jobs import tasks
 from limpet.jobs.offload import OFFLOAD_TASK, OffloadQueue, QueuedOffload
 from limpet.memory.archive import Archive, search_with

@@ -17,9 +17,9 @@ from limpet.core.rules import session_rules
 from limpet.core.values import ids
 from limpet.core.values.events import MessageAddedEvent, SessionCreatedEvent, SessionResetEvent
 from limpet.core.values.memory_records import ArchivedMessage, Hit, SearchHits, TenantUser
-from limpet.core.values.messages import ROLES, checked_id
+from limpet.core.values.messages import ROLES
 from limpet.core.values.session_state import SessionState, SessionStatus
-from limpet.core.values.validation import Json, checked_int, checked_limit, checked_str
+from limpet.core.values.validation import Json, checked_id, checked_int, checked_limit, checked_str
 from limpet.jobs import tasks
 from limpet.jobs.index_tasks import IndexTask
 from limpet.memory.index import inverted_index

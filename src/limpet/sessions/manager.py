@@ -18,9 +18,8 @@ from limpet import errors, limits
 from limpet.core.rules import session_rules
 from limpet.core.values import ids
 from limpet.core.values.commands import CommandRequest
-from limpet.core.values.messages import checked_id
 from limpet.core.values.session_state import EndReason, SessionState, WindowPolicy
-from limpet.core.values.validation import Json, checked_int
+from limpet.core.values.validation import Json, checked_id, checked_int
 from limpet.runtime import event_reader
 from limpet.runtime.commit_queue import Ticket
 from limpet.runtime.engine import Engine
@@ -175,13 +174,6 @@ class SessionService:
     def execute(self, request: CommandRequest) -> SessionState:
         """Execute a request after the deferred writes of its session."""
         self.deferred.wait(request.session_id)
-        return self.engine.run(request).state
-
-    def append(self, request: CommandRequest) -> SessionState | None:
-        """Append for a handle; None if the write is deferred and the state is not known yet."""
-        if self.defers:
-            self.deferred.add(request)
-            return None
         return self.engine.run(request).state
 
     def begin(self, request: CommandRequest) -> SessionState:
@@ -438,9 +430,8 @@ class Sessions:
         expected_version: int | None = None,
     ) -> Session:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        return self._execute(
-            self._service.requests.add(session_id, messages, key=key, expected_version=expected_version)
-        )
+        named = checked_id("a session's id", session_id)
+        return self._execute(self._service.requests.add(named, messages, key=key, expected_version=expected_version))
 
     def save_session(self, session: Session | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.

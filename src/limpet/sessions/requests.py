@@ -18,12 +18,13 @@ from limpet.core.formats import codec, intake
 from limpet.core.rules import frame_rules
 from limpet.core.values import commands as c
 from limpet.core.values import ids
-from limpet.core.values.messages import Message, ToolCallResult, checked_id
+from limpet.core.values.messages import Message, ToolCallResult
 from limpet.core.values.session_state import EndReason, OpenCall, ReportedUsage, SessionStatus, WindowPolicy
 from limpet.core.values.validation import (
     EMPTY,
     Json,
     checked_choice,
+    checked_id,
     checked_instance,
     checked_int,
     checked_limit,
@@ -156,12 +157,15 @@ class SessionRequests:
         window: Window | None = None,
         usage: int | None = None,
     ) -> c.CommandRequest:
-        """A request that appends messages, said by a model that had seen `window`, for `usage` tokens."""
+        """Return a request that appends messages to a session, by its checked id.
+
+        The model that said them had seen `window`, for `usage` tokens.
+        """
         messages = self.messages(values)
         if not messages:
             raise errors.InvalidRequest("there is no message to add.")
         command = c.AddMessages(
-            session_id=checked_id("a session's id", session_id),
+            session_id=session_id,
             messages=messages,
             max_messages=self._settings.max_messages_per_session,
             window=None

@@ -234,6 +234,15 @@ class HandleState:
         """Put a summary in the place of messages: the text that a summariser wrote, or None."""
         self.execute(out.summary_command(text))
 
+    def append(self, request: CommandRequest) -> None:
+        """Append, and move to the state after it; a deferred write is only submitted."""
+        service = self.service
+        if service.defers:
+            service.deferred.add(request)
+            self.defers = True
+        else:
+            self.last = service.engine.run(request).state
+
     def execute(self, command: SessionCommand) -> None:
         """Execute a command on the session, and move to the state after it."""
         self.last = self.service.execute(CommandRequest(tenant=self.service.tenant, command=command))
@@ -434,11 +443,7 @@ class Session(ReadableSession):
         request = handle.service.requests.add(
             handle.last.id, messages, key=key, expected_version=expected_version, window=window, usage=usage
         )
-        after = handle.service.append(request)
-        if after is None:
-            handle.defers = True
-        else:
-            handle.last = after
+        handle.append(request)
         return self
 
     def set_policy(self, policy: WindowPolicy | None) -> Self:

@@ -9,9 +9,9 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.rules import session_rules as rules
 from limpet.core.values.frame_state import Frame, TreeState
-from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState
-from limpet.core.values.validation import checked_instance, checked_int
+from limpet.core.values.validation import checked_id, checked_instance, checked_int
 from limpet.core.windows.pack import ContextPack
 from limpet.frames import queries
 from limpet.frames.queries import FrameDifference

@@ -13,12 +13,13 @@ from limpet.core.values import commands as c
 from limpet.core.values import ids
 from limpet.core.values.context import CompactionLevel, WindowSelection, has_high_priority
 from limpet.core.values.events import MessageAddedEvent, WindowRecordedEvent
-from limpet.core.values.messages import Message, checked_id
+from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SUMMARY_LANGUAGES, CounterCorrection, SessionState, Summary, WindowPolicy
 from limpet.core.values.validation import (
     EMPTY,
     Json,
     checked_bool,
+    checked_id,
     checked_instance,
     checked_int,
     checked_limit,

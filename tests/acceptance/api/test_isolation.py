@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, errors
-from limpet.core.values.messages import checked_id
+from limpet.core.values.validation import checked_id
 from tests.acceptance.full_store import opened, worked
 
 TENANTS = ("acme", "acme2")
