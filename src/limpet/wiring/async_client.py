@@ -25,9 +25,21 @@ class AsyncLimpet:
     def __init__(self, blocking: Limpet) -> None:
         self._blocking = blocking
         self.sessions = AsyncSessions(blocking.sessions)
-        self.index = AsyncStateIndex(blocking.index)
-        self.events = AsyncEvents(blocking.events)
-        self.admin = AsyncAdmin(blocking.admin)
+
+    @functools.cached_property
+    def index(self) -> AsyncStateIndex:
+        """The frames of the tenant."""
+        return AsyncStateIndex(self._blocking.index)
+
+    @functools.cached_property
+    def events(self) -> AsyncEvents:
+        """The log of the tenant."""
+        return AsyncEvents(self._blocking.events)
+
+    @functools.cached_property
+    def admin(self) -> AsyncAdmin:
+        """Erasure, retention, import, export, backup, migration and checks."""
+        return AsyncAdmin(self._blocking.admin)
 
     @functools.cached_property
     def archive(self) -> AsyncArchive:

@@ -22,12 +22,13 @@ from limpet.admin.export import Exported
 from limpet.cli import exit_codes, hints, output, target
 from limpet.cli.options import CommonOptions, NoVerify, OutputOptions, Switch
 from limpet.cli.output import Output, OutputMode
+from limpet.core.values.validation import checked_id
 from limpet.stores import urls
 
 if TYPE_CHECKING:
     from limpet.admin.import_ import Imported
     from limpet.admin.migrate import Migrated
-    from limpet.core.values.validation import Json, checked_id
+    from limpet.core.values.validation import Json
     from limpet.wiring import Limpet
 
 
