@@ -7,13 +7,7 @@ import pytest
 from scripts import walk
 
 # Calls that cross more modules than their limit, with today's number. May only shrink.
-OVER_THE_LIMIT = {
-    "`session.add_message(message)`": 32,
-    "`session.window(budget=8_000)`": 13,
-    "`lp.index.push_frame(…)`": 29,
-    "`lp.memory.forget(user_id)`": 52,
-    "`limpet sessions list`": 53,
-}
+OVER_THE_LIMIT = {"`lp.memory.forget(user_id)`": 37}
 
 
 @pytest.fixture(scope="module")

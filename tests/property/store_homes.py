@@ -18,9 +18,14 @@ from limpet.stores.volatile import VolatileStore
 class Home(Protocol):
     """A store and the managers over it."""
 
-    sessions: Sessions
-    events: Events
-    admin: Admin
+    @property
+    def sessions(self) -> Sessions: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def admin(self) -> Admin: ...
 
     def reopen(self) -> None:
         """Leave and come back."""

@@ -12,11 +12,11 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 
 # What is not reached yet, with today's measure. May only shrink; what keeps its law leaves the list.
 OFFENDERS: dict[laws.PackageLaw, laws.Offenders] = {
-    laws.few_files: {"files": 247},
-    laws.few_lines: {"lines": 66_500},
+    laws.few_files: {},
+    laws.few_lines: {"lines": 60_968},
     laws.short_functions: {},
-    laws.small_folders: {"core/values": 14},
-    laws.noun_modules: {"cli/formatting.py": 1},
+    laws.small_folders: {},
+    laws.noun_modules: {},
     laws.distinct_modules: {},
     laws.distinct_classes: {},
     laws.no_mixins: {},

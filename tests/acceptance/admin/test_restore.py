@@ -127,8 +127,8 @@ def test_what_help_says_of_the_list_is_so(tmp_path: Path, onto: str):
     with limpet.connect(tmp_path / onto.removeprefix("files:")) as lp:
         erased = lp.sessions.load_session("gone") is None
     assert erased == (onto == "state.db")
-    assert "Onto a file, what the list of erasures beside it names" in told
-    assert "On a server or in a folder nothing is" in told
+    assert "Into a file: what the list of erasures beside it (TARGET-erased) names is erased again" in told
+    assert "A server and a folder have no such list" in told
 
 
 class Ending(VolatileStore):
