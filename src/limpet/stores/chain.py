@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from limpet import errors, limits
-from limpet.stores.port import DerivedState, NewEvent, StoredEvent, StreamErasure, StreamWrite
+from limpet.stores.port import NewEvent, StoredEvent, StreamWrite
 
 HEADER_FORMAT = 1
 SALT_BYTES = 16
@@ -301,22 +301,6 @@ class NoticeContent(msgspec.Struct, frozen=True):
 
     events: int
     digest: str
-
-
-def derived_row_ids(
-    share: StreamErasure, derive: Callable[[], DerivedState]
-) -> tuple[tuple[tuple[str, str], ...], DerivedState | None]:
-    """Return kind and id of the rows derived from a stream, and everything derived; None if it is unreadable.
-
-    Raises Corrupt if it is unreadable but needed.
-    """
-    try:
-        found = derive()
-    except errors.Corrupt:
-        if not share.whole or share.derived_rows is None:
-            raise
-        return share.derived_rows, None
-    return tuple((row.kind, row.id) for row in found.projections), found
 
 
 def erasure_proof(gone: Iterable[tuple[int, bytes]]) -> NoticeContent:

@@ -305,9 +305,9 @@ class RedactedPayload(msgspec.Struct, frozen=True):
 class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
     """What is erased of one stream if it is at version `expected`; `kind` is the kind of its notice.
 
-    Either the `whole` stream, which loses its name, or its own events that `redactions` name. `derived_rows` are kind and id of
-    all rows derived from a whole stream, if the caller knows them: then it can be erased even if its events are
-    unreadable.
+    Either the `whole` stream, which loses its name, or its own events that `redactions` name. `derived_rows` are kind
+    and id of all rows derived from a whole stream, if the caller knows them: then the stream can be erased even if its
+    events are unreadable.
     """
 
     stream: str

@@ -25,7 +25,6 @@ from limpet.stores import chain, port, store_copy
 from limpet.stores.chain import (
     NoticeContent,
     StreamBase,
-    derived_row_ids,
     erased_stream_name,
     erasure_proof,
     is_erased_stream,
@@ -492,11 +491,16 @@ class ServerErasure:
     def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
         """Collect the projections and blobs that a stream has now, by deriving it once more."""
         events = StreamDerivation(self._driver, self._tenant, stream, share.stream).events()
-        rows, before = derived_row_ids(share, lambda: self._derive(share.stream, events, self._read_blobs))
-        self._dropped_projections |= dict.fromkeys(rows)
-        # `before` is None if the stream is unreadable: then its blobs are found by its events' positions.
-        used = (hash_ for hash_, _ in before.blobs) if before else self._used_blobs(stream)
-        self._hashes.update(used)
+        try:
+            derived = self._derive(share.stream, events, self._read_blobs)
+        except errors.Corrupt:
+            if share.derived_rows is None:
+                raise
+            self._dropped_projections |= dict.fromkeys(share.derived_rows)
+            self._hashes.update(self._used_blobs(stream))
+        else:
+            self._dropped_projections |= dict.fromkeys((row.kind, row.id) for row in derived.projections)
+            self._hashes.update(hash_ for hash_, _ in derived.blobs)
 
     def _used_blobs(self, stream: StreamRow) -> Iterator[bytes]:
         """Yield the blobs that a stream's events refer to, without reading the events' payloads."""

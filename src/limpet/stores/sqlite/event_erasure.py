@@ -18,7 +18,7 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port
-from limpet.stores.chain import derived_row_ids, erased_stream_name, erasure_proof, is_notice, make_notice
+from limpet.stores.chain import erased_stream_name, erasure_proof, is_notice, make_notice
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, RedactedPayload, StreamErasure
 from limpet.stores.sqlite import database, log_writes, reads
 from limpet.stores.sqlite.database import (
@@ -102,8 +102,11 @@ class SQLiteErasure:
         return read_head(self._connection, self._tenant).position + 1
 
     def _forget_derived(self, share: StreamErasure, key: int) -> None:
-        """Drop all that is derived from a stream. Its rows are found by deriving them once more."""
-        rows, _ = derived_row_ids(share, lambda: derive_stream(self._connection, key, share.stream, self._derive))
+        """Drop all that is derived from a stream. Rows that the caller has not named are found by deriving them again."""
+        rows = share.derived_rows
+        if rows is None:
+            derived = derive_stream(self._connection, key, share.stream, self._derive)
+            rows = tuple((row.kind, row.id) for row in derived.projections)
         self._drops |= dict.fromkeys(rows)
         run, sql = self._connection.execute, self._sql
         self._hashes.update(str(found) for (found,) in run(sql["hashes_of"], (key,)))
