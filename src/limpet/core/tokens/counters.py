@@ -1,13 +1,13 @@
 """Token counters, and which of them counts for which model.
 
-Counters differ in their vocabulary and their provider's chat format (`ChatFormat`), not in how a
-message is traversed. `Calibration` corrects a counter by the usage that a provider reported.
-Everything is pure and thread-safe, except that a vocabulary loads on first use, once per process. It must encode a known
-text to its known tokens before it is used: a changed or damaged tokenizer would miscount silently.
+Counters differ in their vocabulary and in their provider's chat format (`ChatFormat`); all traverse a message in the same
+way. `Calibration` corrects a counter by the usage that a provider reported. A vocabulary loads on first use, once per
+process, and is used only if it encodes KNOWN_TEXT correctly: a changed or damaged tokenizer would miscount silently.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -27,24 +27,24 @@ _TEXT_FIELDS: Final = {
     "refusal": "refusal", "thinking": "thinking", "redacted_thinking": "data",
     "tool_result": "content", "reasoning": "summary",
 }  # fmt: skip
-"""Kinds of parts that are text, and the field it is in."""
+"""The field that holds the text of a content part, by the type of the part."""
 
 _NOTE_TOKENS: Final = 10
-"""Tokens of the words that a rendering may put in: for a failed call, or in place of what can't be shown."""
+"""Tokens of the note that a renderer adds to a failed call or puts in place of content it can't show."""
 
 _ENUM_VALUE_TOKENS: Final = 2
-"""Tokens that a value of an enumeration takes more in the form that OpenAI's models see than in JSON."""
+"""Additional tokens of an enumeration value: OpenAI shows its models a longer form than the JSON."""
 
 _EXTRA_TEXT_FIELDS: Final = ("reasoning_content", "reasoning", "function_call")
-"""What a dict of a chat API may say beside its content, and sends back."""
+"""Fields of an OpenAI chat dict, beside its content, that are sent back to the provider."""
 
 
 class Counter(Protocol):
     """Counts tokens for one family of models.
 
-    `name` is stored beside every count and changes whenever the counting does. `exact` says whether
-    `text` gives the provider's own number; `margin` is by how much of itself a count may be too low
-    (0.0 where exact). `reply` is what the provider adds once to prime its answer.
+    `name` is stored beside every count and changes whenever the counting changes. `exact` says whether `text` returns
+    the provider's own number. A count may be too low by the fraction `margin` (0.0 if exact). `reply` is the number of
+    tokens that the provider adds once per request to start its answer.
     """
 
     @property
@@ -61,19 +61,19 @@ class Counter(Protocol):
         ...
 
     def message(self, message: Message) -> int:
-        """Count a message as its provider sees it: content, calls, results and what is put around."""
+        """Count a message as its provider sees it: content, calls, results and the chat format."""
         ...
 
     def tools(self, definitions: Iterable[Mapping[str, Json]]) -> int:
-        """Count the definitions of tools, as JSON, with what the provider puts around them."""
+        """Count tool definitions, as JSON, with the tokens that the provider adds to them."""
         ...
 
 
 class ChatFormat(msgspec.Struct, frozen=True):
-    """What a provider's chat format adds to the text, in tokens, and its rules for media.
+    """The tokens that a provider's chat format adds to the text, and the provider's rules for media.
 
-    `call` and `result` stand for the wrapping and the id of one; `tools` is added once if there
-    are any, `tool` for each; `system` is for a system message that has to be said in another role.
+    `call` and `result` are added for each call and each result, `tool` for each tool definition, and `tools` once if
+    there are definitions. `system` is added to a system message that is sent in another role.
     """
 
     message: int
@@ -88,7 +88,7 @@ class ChatFormat(msgspec.Struct, frozen=True):
 
 
 class VocabularyCounter(msgspec.Struct, frozen=True):
-    """A counter made of a function for text and a format. See Counter."""
+    """A `Counter` that consists of a function for text and a chat format."""
 
     name: str
     count: Callable[[str], int]
@@ -98,15 +98,16 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
     @property
     def reply(self) -> int:
-        """What the provider adds once to prime its answer."""
+        """The tokens that the provider adds once per request to start its answer."""
         return self.format.reply
 
     def text(self, text: str) -> int:
         """Count a text."""
-        return _cached_count(self, text) if _is_worth_caching(text) else self.count(text)
+        cached = limits.COUNT_CACHED_CHARS_MIN <= len(text) <= limits.COUNT_CACHED_CHARS_MAX
+        return _cached_count(self, text) if cached else self.count(text)
 
     def message(self, message: Message) -> int:
-        """Count a message with all its parts and what the format puts around it."""
+        """Count a message with all its parts and the tokens of the format."""
         tokens = self.format.message + self._count_content(message.content)
         if name := _participant_name(message):
             tokens += self.format.name + self.text(name)
@@ -120,7 +121,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         return tokens + sum(map(self.text, _extra_texts(message)))
 
     def _count_results(self, message: Message) -> int:
-        """Count results. Where they can't share a message, each has its own, and what is said beside them too."""
+        """Count tool results: each is counted as a message of its own, and so is content beside them."""
         further = len(message.tool_results) - 1 + (message.content is not None)
         tokens = self.format.message * further
         for result in message.tool_results:
@@ -134,7 +135,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         items = cast("list[Json]", value)
         if not items or not all(isinstance(item, Mapping) and "type" in item for item in items):
             return self.text(json_text(value))
-        # Parts are put together in lines, and media that a result can't hold follow in a message of their own.
+        # Renderers join the parts by line ends, and send media that a result can't hold in another message.
         shown = sum(media.media_in_part(item) is not None for item in items)
         tokens = sum(map(self._count_part, items)) + len(items) + shown * _NOTE_TOKENS
         return tokens + (self.format.message if shown else 0)
@@ -155,7 +156,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
         return self.text(text_or_json(content))
 
     def _count_part(self, item: Json) -> int:
-        """Count a part; what is no provider's part, such as a row that a tool gave, as JSON."""
+        """Count a content part; a dict that is not a provider's part is counted as JSON."""
         if isinstance(item, Mapping):
             part = cast("Mapping[str, Json]", item)
             if found := media.media_in_part(part):
@@ -167,7 +168,7 @@ class VocabularyCounter(msgspec.Struct, frozen=True):
 
 
 class ScaledCounter(msgspec.Struct, frozen=True):
-    """A counter whose every number is multiplied, rounded up. See Counter."""
+    """A `Counter` that multiplies every count of another one and rounds up."""
 
     counter: Counter
     thousandths: int
@@ -180,12 +181,12 @@ class ScaledCounter(msgspec.Struct, frozen=True):
 
     @property
     def margin(self) -> float:
-        """The plain counter's margin: a mean says nothing about the spread around it."""
+        """The plain counter's margin: a mean factor does not reduce the spread."""
         return self.counter.margin
 
     @property
     def reply(self) -> int:
-        """What the provider adds once to prime its answer."""
+        """The tokens that the provider adds once per request to start its answer."""
         return self._scale(self.counter.reply)
 
     def text(self, text: str) -> int:
@@ -205,7 +206,6 @@ class ScaledCounter(msgspec.Struct, frozen=True):
 
 
 def _participant_name(message: Message) -> str:
-    """The participant's name, which the chat format carries beside the role."""
     name = (message.openai or message.extra).get("name")
     return name if isinstance(name, str) else ""
 
@@ -220,7 +220,6 @@ def _count_enum_values(schema: Json) -> int:
 
 
 def _extra_texts(message: Message) -> list[str]:
-    """What the chat dict of a message says beside its content."""
     if message.openai is None:
         return []
     said = [message.openai.get(key) for key in _EXTRA_TEXT_FIELDS]
@@ -229,17 +228,13 @@ def _extra_texts(message: Message) -> list[str]:
     return [text_or_json(one) for one in said if one is not None]
 
 
-def _is_worth_caching(text: str) -> bool:
-    return limits.COUNT_CACHED_CHARS_MIN <= len(text) <= limits.COUNT_CACHED_CHARS_MAX
-
-
 @lru_cache(maxsize=limits.COUNT_CACHE_ENTRIES)
 def _cached_count(counter: VocabularyCounter, text: str) -> int:
     return counter.count(text)
 
 
 def total(counter: Counter, messages: Sequence[Message]) -> int:
-    """Count a whole request: its messages and the priming of the reply."""
+    """Count a whole request: its messages and the tokens that start the reply."""
     return sum(map(counter.message, messages)) + counter.reply
 
 
@@ -247,18 +242,18 @@ _CALIBRATED_NAME: Final = re.compile(r"(.+)\*(\d\.\d{3})")
 
 
 class Calibration(CounterCorrection, frozen=True):
-    """How a counter's numbers compare with what its provider charges.
+    """The ratio of the tokens that a provider charges to the tokens that a counter returns.
 
-    `factor` is the running mean of reported / estimated over `observations`; new ones keep a weight,
-    since models change under their names. It stays within limits.CALIBRATION_FACTOR_MAX.
+    `factor` is the running mean of reported / estimated over `observations`, within limits.CALIBRATION_FACTOR_MAX. New
+    observations keep a minimum weight, because providers change models without renaming them.
     """
 
     def observe(self, estimated: int, reported: int) -> Calibration:
-        """Return the calibration after one more request: what the plain counter said, what was charged."""
+        """Return the calibration after one more request, from its estimated and its charged tokens."""
         return self.with_usage(ReportedUsage(self.counter, estimated, reported))
 
     def apply(self, counter: Counter) -> Counter:
-        """Return the counter, corrected. Its name says by how much, so that `named` finds it again."""
+        """Return the corrected counter. Its name contains the factor, so that `named` finds it again."""
         if counter.name != self.counter:
             raise errors.InvalidRequest(
                 f"this calibration is of {self.counter}, not of {counter.name}.",
@@ -269,7 +264,7 @@ class Calibration(CounterCorrection, frozen=True):
 
 
 def split_calibrated_name(name: str) -> tuple[str, Calibration | None]:
-    """Return a counter's plain name, and the calibration that its name tells of."""
+    """Split a counter's name into the plain name and the calibration in it, if there is one."""
     match = _CALIBRATED_NAME.fullmatch(name)
     if match is None:
         return name, None
@@ -277,72 +272,27 @@ def split_calibrated_name(name: str) -> tuple[str, Calibration | None]:
 
 
 KNOWN_TEXT: Final = "Hello, wörld! 12345 <|endoftext|> привет 你好 नमस्ते\n\n    return x_1 🙂"
-KNOWN_TOKENS: Final[Mapping[str, tuple[int, ...]]] = {
-    "o200k_base": (
-        13225, 11, 286, 2877, 582, 0, 220, 7633, 2548, 464, 91, 419, 1440, 919, 91, 29, 145259, 220, 177519, 100793,
-        14681, 628, 279, 271, 622, 1215, 62, 16, 26192,
-    ),
-    "cl100k_base": (
-        9906, 11, 289, 9603, 509, 0, 220, 4513, 1774, 83739, 8862, 728, 428, 91, 29, 12561, 28089, 8341, 220, 57668,
-        53901, 15272, 101, 88344, 79468, 31584, 97, 35470, 271, 262, 471, 865, 62, 16, 28584,
-    ),
-    "llama2": (
-        15043, 29892, 281, 1340, 430, 29991, 29871, 29896, 29906, 29941, 29946, 29945, 529, 29989, 355, 974, 726,
-        29989, 29958, 1695, 7616, 29871, 30919, 31076, 29871, 30424, 30485, 30489, 30296, 30475, 30569, 13, 13, 1678,
-        736, 921, 29918, 29896, 29871, 243, 162, 156, 133,
-    ),
-    "llama3": (
-        9906, 11, 289, 9603, 509, 0, 220, 4513, 1774, 83739, 8862, 728, 428, 91, 29, 108349, 8341, 118195, 53901,
-        100282, 88344, 79468, 100365, 35470, 271, 262, 471, 865, 62, 16, 28584,
-    ),
-    "qwen3": (
-        9707, 11, 289, 9416, 507, 0, 220, 16, 17, 18, 19, 20, 82639, 8691, 723, 427, 91, 29, 12281, 26991, 8178, 220,
-        108386, 14925, 101, 87244, 78368, 30484, 97, 34370, 271, 262, 470, 856, 62, 16, 27484,
-    ),
-    "deepseek_v3": (
-        19923, 14, 281, 6136, 514, 3, 223, 6895, 1883, 818, 94, 523, 2154, 2067, 94, 32, 3686, 8919, 223, 30594,
-        23597, 12524, 70223, 6011, 271, 361, 1354, 1527, 65, 19, 68139,
-    ),
-    "mistral_v2": (
-        23325, 29493, 1043, 2792, 1185, 29576, 29473, 29508, 29518, 29538, 29549, 29550, 1291, 29534, 1184, 1777,
-        1540, 29534, 29535, 3451, 9264, 29473, 30151, 30298, 29473, 30308, 30440, 30439, 30068, 30476, 30354, 781,
-        781, 3055, 1372, 2086, 29498, 29508, 29473, 30108,
-    ),
-    "mistral_v3": (
-        22177, 1044, 1285, 3238, 1543, 1033, 1032, 1049, 1050, 1051, 1052, 1053, 1534, 1124, 1474, 2935, 2149, 1124,
-        1062, 3576, 13745, 1032, 124108, 4148, 3525, 22475, 1803, 1267, 1293, 1850, 2460, 1095, 1049, 119685, 1153,
-        1130,
-    ),
-    "gemma2": (
-        4521, 235269, 513, 2864, 706, 235341, 235248, 235274, 235284, 235304, 235310, 235308, 968, 235371, 615, 559,
-        1082, 73786, 82258, 30485, 235607, 7578, 235579, 45884, 235483, 109, 141, 773, 1141, 235298, 235274, 33359,
-    ),
-    "gemma3": (
-        9259, 236764, 515, 4010, 671, 236888, 236743, 236770, 236778, 236800, 236812, 236810, 655, 236909, 643, 1340,
-        1005, 111038, 36097, 43758, 237389, 173040, 108, 140, 2060, 1123, 236779, 236770, 57235,
-    ),
-    "glm4": (
-        9703, 11, 289, 9412, 507, 0, 220, 108714, 100461, 81959, 8690, 723, 427, 91, 29, 141186, 101726, 98384, 14913,
-        101, 86522, 77740, 30366, 97, 34200, 271, 262, 470, 856, 62, 16, 27392,
-    ),
-    "kimi_k2": (
-        19180, 11, 284, 25958, 621, 0, 220, 6694, 2899, 22652, 517, 20013, 672, 91, 29, 22321, 63694, 220, 33845,
-        27842, 14915, 72819, 7614, 382, 274, 745, 1288, 62, 16, 56774,
-    ),
-    "phi4": (
-        9906, 11, 289, 9603, 509, 0, 220, 4513, 1774, 83739, 8862, 728, 428, 91, 29, 12561, 28089, 8341, 220, 57668,
-        53901, 15272, 101, 88344, 79468, 31584, 97, 35470, 271, 262, 471, 865, 62, 16, 28584,
-    ),
-    "olmo2": (
-        9906, 11, 289, 9603, 509, 0, 220, 4513, 1774, 83739, 8862, 728, 428, 91, 29, 12561, 28089, 8341, 220, 57668,
-        53901, 15272, 101, 88344, 79468, 31584, 97, 35470, 271, 262, 471, 865, 62, 16, 28584,
-    ),
-}  # fmt: skip
-"""The tokens of KNOWN_TEXT in each vocabulary. One that is not here is not used."""
+KNOWN_TOKENS_SHA256: Final[Mapping[str, str]] = {
+    "o200k_base": "e8129599791b8cbde1fd6ebc66e3419599330739f3a2bf9392165805fb4d213a",
+    "cl100k_base": "226e3186dad5d6c48357facc829eabaad13d6b130bf48ee38fec3729c615e5ff",
+    "llama2": "9579515c229c4dc904aa906d8805e327f6783426f31361f9493fd254b5ab3865",
+    "llama3": "6b2baac72b8c3bd8687ab0e7cdd3ed9233570191ba4ad95e08c372d6c9d024c0",
+    "qwen3": "bbd6fd2fbfd41994e12a207d6a71dc7e6cc9474085e44eecfce3457501cc4d89",
+    "deepseek_v3": "f4cec8c3e358ebac902b25f96f5abe024341c95c45bc548605da523d0c7544b5",
+    "mistral_v2": "8cc3336d46d90485e0d3e789aa4913f7bf02e6826b4360c3339b29fb725337fe",
+    "mistral_v3": "c97d1ac5acf83e29f0079da96bd3dcc6d29cd3249a2c65aa87ab186e3bdcfe85",
+    "gemma2": "a4a97bccf27e4ba15789b4685f0cae398f248a56a99c9810e461c26a9a1a4aae",
+    "gemma3": "5c82c53bc9a8720a5d62f3512244ef396d3fd56dbcf4dd70449681b2fc981444",
+    "glm4": "157280f9d8855938ad310576127400fe622f3d029671eead0d6461d8bae3e7ed",
+    "kimi_k2": "913f06ca78a12ac4c906a0bac6cfb24bc06c49af31f1e5de40719eac717f277a",
+    "phi4": "226e3186dad5d6c48357facc829eabaad13d6b130bf48ee38fec3729c615e5ff",
+    "olmo2": "226e3186dad5d6c48357facc829eabaad13d6b130bf48ee38fec3729c615e5ff",
+}
+"""The SHA-256 of the token list of KNOWN_TEXT, by vocabulary. A vocabulary that is missing here is not used."""
 
 
 class Tokenizer(Protocol):
-    """What is needed of one. Only ordinary encoding: text must not be able to forge control tokens."""
+    """A tokenizer's ordinary encoding, in which text can't forge control tokens."""
 
     def encode_ordinary(self, text: str) -> list[int]: ...
 
@@ -371,7 +321,7 @@ def _load_encoder(name: str) -> Callable[[str], list[int]]:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Load a vocabulary from the wheel. Imported here: it is large, and not everyone counts."""
+    """Load a vocabulary from splintr. The import is here because the library is large."""
     from splintr import Tokenizer as Splintr  # noqa: PLC0415
 
     try:
@@ -385,8 +335,9 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def check_tokenizer(name: str, tokenizer: Tokenizer) -> None:
-    """Raise WrongTokenizer unless the known text gives its known tokens."""
-    if tuple(tokenizer.encode_ordinary(KNOWN_TEXT)) != KNOWN_TOKENS[name]:
+    """Raise WrongTokenizer unless the tokenizer encodes KNOWN_TEXT to the known tokens."""
+    tokens = repr(list(tokenizer.encode_ordinary(KNOWN_TEXT)))
+    if hashlib.sha256(tokens.encode()).hexdigest() != KNOWN_TOKENS_SHA256[name]:
         raise errors.WrongTokenizer(
             f"the installed {name} does not give the tokens that {name} is known for.",
             hint="Nothing was counted with it. Reinstall it: pip install --force-reinstall splintr-rs",
@@ -395,13 +346,13 @@ def check_tokenizer(name: str, tokenizer: Tokenizer) -> None:
 
 
 ESTIMATE: Final = "estimate"
-"""Names the newest estimate that needs no vocabulary, whatever its number is."""
+"""An alias of the newest estimate that needs no vocabulary."""
 
 _OPENAI_FORMAT: Final = ChatFormat(message=4, reply=3)
 _CHATML_FORMAT: Final = ChatFormat(message=5, reply=3)
 _LLAMA3_FORMAT: Final = ChatFormat(message=5, reply=5)
 _DEFAULT_FORMAT: Final = ChatFormat(message=6, reply=6)
-# Their replies have room for the user's words before an assistant's first ones.
+# The reply of these includes OPENING_USER_TEXT, which renderers may insert.
 _CLAUDE_FORMAT: Final = ChatFormat(message=6, reply=14, tools=530, system=8, media=media.ANTHROPIC_RULES)
 _CLAUDE_LARGE_FORMAT: Final = ChatFormat(message=6, reply=14, tools=810, system=8, media=media.ANTHROPIC_LARGE_RULES)
 _GEMINI_FORMAT: Final = ChatFormat(message=5, reply=11, system=8, media=media.GEMINI_RULES)
@@ -478,7 +429,7 @@ _MODEL_RULES: Final = (
     (r"phi-?4", "phi4"),
     (r"olmo-?2", "olmo2"),
 )  # fmt: skip
-"""How a model's name begins, the special before the general, and the counter of such models."""
+"""The beginnings of model names, special before general, and the counter of each."""
 
 _KNOWN_FAMILIES: Final = (
     "gpt-5, gpt-4.1, gpt-4o, gpt-4, gpt-3.5, o1, o3, o4, claude, gemini, llama-2, llama-3, qwen2, qwen3, deepseek-v3,"
@@ -491,9 +442,9 @@ _NAME_CHARS_MAX: Final = 256
 
 
 def for_model(model: str) -> Counter:
-    """Return the counter for a model: by its provider's name, dated, fine-tuned (ft:…) or provider/model.
+    """Return the counter for a model name, which may be dated, fine-tuned (ft:…) or prefixed (provider/model).
 
-    Raises UnknownModel, and never guesses: a wrong count would go over budget unseen.
+    Raises UnknownModel instead of guessing: a wrong count would exceed a budget unnoticed.
     """
     if not isinstance(cast("object", model), str):
         raise errors.InvalidRequest(f"a model is named by a text, not {type(model).__name__}.")
@@ -508,10 +459,7 @@ def for_model(model: str) -> Counter:
 
 
 def named(name: str) -> Counter:
-    """Return the counter by the name that is stored beside its counts; calibrated ones too.
-
-    Raises UnknownCounter.
-    """
+    """Return the counter of that name, plain or calibrated; raise UnknownCounter if there is none."""
     if not isinstance(cast("object", name), str):
         raise errors.InvalidRequest(f"a counter is named by a text, not {type(name).__name__}.")
     plain, factor = split_calibrated_name(name)

@@ -1,8 +1,8 @@
 """Token estimates for models whose tokenizer is not public.
 
-Claude: the o200k count of each script, times the ratio of Anthropic's last published tokenizer.
-`estimate_tokens` needs no vocabulary: it splits text into words, digits, punctuation and white
-space, and costs each run by script and length. The costs are fitted to o200k.
+Claude: the o200k count of each script, times the ratio of Anthropic's last published tokenizer. `estimate_tokens` needs
+no vocabulary: it splits text into runs of words, digits, punctuation and white space, and each run has a cost by its
+script and length. The costs are fitted to o200k.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import Final
 
 from limpet import limits
 
-_ONE_PIECE_TEXT: Final = """
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+SINGLE_TOKEN_WORDS: Final = _words("""
 и в не на он с что по это она но мы из за от так для все то если при или как был быть может будет было уже только
 очень после есть их его до когда этот где время можно нет надо день год удалось файл ошибка файла имя значение данных
 Не нельзя использовать тип невозможно строки каталог слишком размер должен создать существует является файлов символ
@@ -46,29 +51,24 @@ _ONE_PIECE_TEXT: Final = """
 تاريخ الحكومة نتيجة مهم معلومات العالم आज कल लोग शहर पानी देश जीवन काम शब्द घर बड़ा नया अच्छा क्यों बार पहला सवाल जवाब
 मदद पत्र इतिहास सरकार परिणाम महत्वपूर्ण जानकारी दुनिया सुबह शाम मौसम टिकट σήμερα άνθρωπος χρόνος ημέρα πόλη χώρα ζωή
 σπίτι μεγάλο καλά γιατί κάθε πρώτη φορά κυβέρνηση αποτέλεσμα θέμα
-"""
+""")
+"""The commonest words of scripts whose other words cost several tokens; recent vocabularies have a token for each."""
 
-_ENGLISH_TEXT: Final = """
-the of and to in is for that with this not be or are if from it on by can you return import def self None type name id
-"""
+ENGLISH_WORDS: Final = _words(
+    "the of and to in is for that with this not be or are if from it on by can you return import def self None type name"
+    " id"
+)
+"""A text with at least as many of these as of WESTERN_WORDS is English or code."""
 
-_WESTERN_TEXT: Final = """
-de la el los las del que en un una para por con se es le les des du et est pour dans der die das und ist nicht zu mit
-den von ein eine il di che per non da os em uma het een van voor niet te yang dan untuk dengan ini pada tidak dari
-"""
-
-SINGLE_TOKEN_WORDS: Final = frozenset(_ONE_PIECE_TEXT.split())
-"""The commonest words of scripts whose words else cost several tokens; recent vocabularies have them whole."""
-
-ENGLISH_WORDS: Final = frozenset(_ENGLISH_TEXT.split())
-"""More of these than of the next: English, or code."""
-
-WESTERN_WORDS: Final = frozenset(_WESTERN_TEXT.split())
-"""Of the Romance and Germanic languages, and Indonesian."""
-
+WESTERN_WORDS: Final = _words(
+    "de la el los las del que en un una para por con se es le les des du et est pour dans der die das und ist nicht zu"
+    " mit den von ein eine il di che per non da os em uma het een van voor niet te yang dan untuk dengan ini pada tidak"
+    " dari"
+)
+"""Common words of Romance and Germanic languages and of Indonesian."""
 
 ESTIMATE_NAME: Final = "estimate-2"
-"""Stored beside every count this makes. Another way of counting gets another name."""
+"""The counter name of these estimates. It changes whenever the counting changes."""
 
 _RUN_COSTS: Final[Mapping[str, tuple[int, int, int]]] = {
     "common": (0, 1000, 0),
@@ -98,8 +98,7 @@ _RUN_COSTS: Final[Mapping[str, tuple[int, int, int]]] = {
     "emoji": (1, 1642, 0),
     "other": (1, 2000, 0),
 }
-"""Of each kind of run: the length up to which it is short, then thousandths of a token for a short
-one, and for each character beyond."""
+"""By kind of run: the longest short run, thousandths of a token for a short run, and for each further character."""
 
 _ASCII_WORD: Final = re.compile("[A-Z]?[a-z]+|[A-Z]+")
 _LATIN_WORD: Final = re.compile("[A-Za-z\u00aa-\u024f\u0300-\u036f\u1e00-\u1eff]+")
@@ -127,20 +126,19 @@ _SCRIPTS: Final = re.compile(
     "|(?P<other>[^\u0300-\u036f\u1e00-\u1eff])"
 )
 
-# Languages of one script differ, and a look at a few letters or words tells which it is.
+# Languages that share a script have different costs. A few letters or words tell them apart.
 _NOT_RUSSIAN: Final = re.compile("[іїєґўјљњћ]|ъ[^еёюяЕЁЮЯ]")
 _TRADITIONAL: Final = re.compile(
     "[這個們來說時國會對學發經過還後為與開關點問無機體樣實現種處將從應當設檔網輸資碼載選錯誤東見長門間動兩讓邊頭書寫話請聽]"
 )
 _CHARS_PER_RARE_ACCENT: Final = 60
-"""Characters to an accent from which on a text is taken for English with foreign names in it."""
-
+"""A text with fewer accents than one in so many characters counts as English with foreign names."""
 
 _SAMPLE_SLICES: Final = 16
 
 
 def estimate_tokens(text: str) -> int:
-    """Estimate one text; at least 1. Of a very long one, slices stand for the whole."""
+    """Estimate one text; at least 1. A very long text is estimated from samples."""
     if len(text) > limits.ESTIMATE_CHARS_MAX:
         step, size = len(text) // _SAMPLE_SLICES, limits.ESTIMATE_CHARS_MAX // _SAMPLE_SLICES
         slices = (text[start : start + size] for start in range(0, step * _SAMPLE_SLICES, step))
@@ -161,7 +159,7 @@ def _estimate_thousandths(text: str) -> int:
 
 
 def _split_runs(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the runs of a text by kind. The passes are the regex engine's, none goes by characters."""
+    """Yield the runs of a text by kind. Every pass is a regular expression: a loop over characters would be slow."""
     digits = _DIGITS.findall(text)
     if digits and (ids := _MIXED_ID.findall(text)):
         yield "id", ids
@@ -194,17 +192,12 @@ def _other_scripts(text: str) -> Iterator[tuple[str, list[str]]]:
         found.setdefault(match.lastgroup, []).append(match[0])
     for kind, runs in found.items():
         if kind == "han":
-            yield _han_kind("kana" in found, text), runs
+            chinese = "traditional" if _TRADITIONAL.search(text) else "simplified"
+            yield ("kanji" if "kana" in found else chinese), runs
         elif kind is not None:
             rare = list(filterfalse(SINGLE_TOKEN_WORDS.__contains__, runs))
-            yield "common", runs[len(rare) :]  # only how many they are matters
+            yield "common", runs[len(rare) :]  # only their number matters
             yield ("slavic" if kind == "cyrillic" and _NOT_RUSSIAN.search(text) else kind), rare
-
-
-def _han_kind(japanese: bool, text: str) -> str:
-    if japanese:
-        return "kanji"
-    return "traditional" if _TRADITIONAL.search(text) else "simplified"
 
 
 _CLAUDE_RATIOS: Final = (
@@ -217,13 +210,13 @@ _CLAUDE_RATIOS: Final = (
     (re.compile("[\u3040-\u30ff\u3400-\u9fff]+"), 145),
     (re.compile(" ?[\u1100-\u11ff\uac00-\ud7af]+"), 170),
 )  # fmt: skip
-"""Scripts, and hundredths of a token for each that o200k counts."""
+"""By script: hundredths of a token for each token that o200k counts."""
 
 _CLAUDE_RATIO_OTHER: Final = 120
 
 
 def claude_count(o200k: Callable[[str], int], hundredths: int = 100) -> Callable[[str], int]:
-    """Return a count for Claude; `hundredths` is for models that take more than those before them."""
+    """Return a function that counts for Claude; `hundredths` scales the count for later models."""
 
     def count(text: str) -> int:
         tokens, rest = 0, text
@@ -239,5 +232,5 @@ def claude_count(o200k: Callable[[str], int], hundredths: int = 100) -> Callable
 
 
 def count_by_script(text: str) -> int:
-    """Count with no vocabulary at all."""
+    """Estimate one text; 0 if it is empty."""
     return estimate_tokens(text) if text else 0

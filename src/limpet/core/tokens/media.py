@@ -1,8 +1,8 @@
 """Token counts of images, audio, video and files, by the providers' published rules.
 
-Finds the media in a content part of any provider and reads sizes and lengths from the first bytes.
-Media that can't be inspected, such as an image behind a URL, count as the provider's maximum, so
-that nothing exceeds its budget. docs/explanation/tokens.md names the source of each rule.
+Finds the media in a content part of any provider and reads sizes and lengths from the first bytes. Media that can't be
+inspected, such as an image behind a URL, count as the provider's maximum, so that no budget is exceeded.
+docs/explanation/tokens.md names the source of each rule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _JPEG_FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 
 
 def image_size(head: bytes) -> ImageSize | None:
-    """Return width and height of a PNG, JPEG, GIF or WebP image; None if the bytes do not tell."""
+    """Return width and height of a PNG, JPEG, GIF or WebP image; None if it is unknown."""
     try:
         size = _header_size(head)
     except (struct.error, IndexError):
@@ -61,7 +61,7 @@ def _webp_size(head: bytes) -> ImageSize | None:
 
 
 def _jpeg_size(head: bytes) -> ImageSize | None:
-    """Go from segment to segment until one begins a frame; each step is forward."""
+    """Search the segments for a frame header. Every step goes forward, so the loop ends."""
     at = 2
     while at + 9 <= len(head):
         if head[at] != 0xFF:
@@ -81,17 +81,17 @@ def _jpeg_size(head: bytes) -> ImageSize | None:
 
 
 def wav_seconds(head: bytes, size: int) -> float | None:
-    """Return the length of a WAV recording of so many bytes; None if it is none."""
+    """Return the length of a WAV recording of `size` bytes; None if `head` is not a WAV header."""
     if len(head) < 36 or not head.startswith(b"RIFF") or head[8:16] != b"WAVEfmt ":
         return None
-    (rate,) = struct.unpack_from("<I", head, 28)
+    rate = int.from_bytes(head[28:32], "little")
     return size / rate if rate else None
 
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
 _MEDIA_TOKENS_MIN: Final = 10
-"""The least that media count: the words that stand for what can't be shown."""
+"""The smallest count of any media: renderers may replace media by a placeholder text."""
 
 _DATA_URL: Final = re.compile(r"data:([\w.+-]+/[\w.+-]+)?[^,]{0,200},", re.ASCII)
 _PDF_PAGE: Final = re.compile(rb"/Type\s{0,9}/Page\b")
@@ -110,7 +110,7 @@ _MEDIA_TYPE_FIELDS: Final = ("media_type", "mime_type", "mimeType", "format")
 
 
 class Media(msgspec.Struct, frozen=True):
-    """One image, recording or file: what a rule needs to know of it. None: can't be seen from here."""
+    """The properties of an image, recording or file that a rule needs. None means unknown."""
 
     kind: MediaKind
     image_size: tuple[int, int] | None = None
@@ -122,7 +122,7 @@ class Media(msgspec.Struct, frozen=True):
 
 
 def media_in_part(part: Mapping[str, Json]) -> Media | None:
-    """Return the media of a content part; None if it has none, as {"type": "file"} in a listing of a folder."""
+    """Return the media of a content part; None if it holds none, like a folder listing's {"type": "file"}."""
     kind = _KIND_BY_PART_TYPE.get(str(part.get("type")))
     names = [name for name in _PAYLOAD_OBJECT_KEYS if isinstance(part.get(name), Mapping)]
     if kind and not names and any(isinstance(part.get(name), str) for name in _PAYLOAD_TEXT_KEYS):
@@ -160,14 +160,12 @@ def _document_text(content: Json) -> str:
 
 
 def _media_kind(declared: str, kind: MediaKind | None) -> MediaKind:
-    for name in ("image", "audio", "video"):
-        if declared.startswith(f"{name}/"):
-            return cast("MediaKind", name)
-    return kind or "file"
+    name, slash, _ = declared.partition("/")
+    return cast("MediaKind", name) if slash and name in ("image", "audio", "video") else kind or "file"
 
 
 def _inspect_payload(kind: MediaKind, declared: str, payload: str, detail: str) -> Media:
-    """See what the bytes tell; only as much is decoded as the kind needs."""
+    """Read the properties from the payload. Only as much is decoded as the kind needs."""
     if not payload:
         return Media(kind, detail=detail)
     size = len(payload) * 3 // 4
@@ -182,7 +180,7 @@ def _inspect_payload(kind: MediaKind, declared: str, payload: str, detail: str) 
 
 
 def _decode_base64(payload: str, chars: int = limits.MEDIA_HEADER_CHARS) -> bytes:
-    """Decode base64 as far as it is some; what is not gives fewer bytes or none."""
+    """Decode the beginning of base64 text; invalid text gives fewer bytes or none."""
     head = payload[:chars].translate({ord("-"): "+", ord("_"): "/"})
     try:
         return binascii.a2b_base64(head[: len(head) - len(head) % 4])
@@ -191,7 +189,7 @@ def _decode_base64(payload: str, chars: int = limits.MEDIA_HEADER_CHARS) -> byte
 
 
 class MediaRules(msgspec.Struct, frozen=True):
-    """A provider's rules. Each takes the media and gives tokens; `page` is what one page of a file costs."""
+    """A provider's rules: a function for images, tokens per second of audio and video, tokens per page of a file."""
 
     image: Callable[[Media], int]
     audio_per_second: int
@@ -199,7 +197,7 @@ class MediaRules(msgspec.Struct, frozen=True):
     page: int
 
     def tokens(self, media: Media, count: Callable[[str], int]) -> int:
-        """Count one piece of media; `count` counts text that a file turned out to be."""
+        """Return the tokens of one media item; `count` is for a file of plain text."""
         if media.text:
             return count(media.text)
         if media.kind == "image":
@@ -229,7 +227,7 @@ def _duration_seconds(media: Media) -> float:
 
 
 def tile_rule(base: int, tile: int) -> Callable[[Media], int]:
-    """OpenAI's older rule: fit into 2048², shorter side to 768, so much for each tile of 512²."""
+    """Return OpenAI's older rule: scale into 2048², shorter side to 768, then `tile` tokens per tile of 512²."""
 
     def image(media: Media) -> int:
         if media.detail == "low":
@@ -243,9 +241,9 @@ def tile_rule(base: int, tile: int) -> Callable[[Media], int]:
 
 
 def patch_rule(factor: float, most: int = 1536, original: int = 0) -> Callable[[Media], int]:
-    """OpenAI's newer rule: so much for each patch of 32², at most so many of them; more in original detail.
+    """Return OpenAI's newer rule: `factor` tokens per patch of 32², at most `most` patches.
 
-    Without a word on the detail, models that know the original one take it.
+    `original` is the largest number of patches in original detail, which is the default of models that have it.
     """
 
     def image(media: Media) -> int:
@@ -259,7 +257,7 @@ def patch_rule(factor: float, most: int = 1536, original: int = 0) -> Callable[[
 
 
 def cell_rule(most: int) -> Callable[[Media], int]:
-    """Anthropic's rule: one for each cell of 28², up to what it scales a larger image down to."""
+    """Return Anthropic's rule: one token per cell of 28², at most `most`: larger images are scaled down."""
 
     def image(media: Media) -> int:
         if media.image_size is None:
@@ -270,7 +268,7 @@ def cell_rule(most: int) -> Callable[[Media], int]:
 
 
 def crop_rule(media: Media) -> int:
-    """Gemini's rule: 258 for a small image, else for each crop of two thirds of the shorter side."""
+    """Gemini's rule: 258 tokens for a small image, else 258 per crop of two thirds of the shorter side."""
     if media.image_size is None:
         return 258 * limits.IMAGE_CROPS_MAX
     width, height = media.image_size
@@ -281,7 +279,7 @@ def crop_rule(media: Media) -> int:
 
 
 def flat_rule(media: Media) -> int:
-    """Gemini's rule since its third generation: the same for every image, more for the highest resolution."""
+    """Gemini's rule since its third generation: a fixed count, doubled for the highest resolution."""
     return 2_240 if "ULTRA" in media.detail.upper() else 1_120
 
 
@@ -293,11 +291,11 @@ def _scale_down(size: tuple[int, int], *, longest: int, shortest: int) -> tuple[
 
 
 def rules_for_openai(image: Callable[[Media], int]) -> MediaRules:
-    """OpenAI's rules with one model's rule for images."""
+    """Return OpenAI's rules with the image rule of one model."""
     return MediaRules(image, audio_per_second=10, video_per_second=_VIDEO_TOKENS_PER_SECOND, page=1_600)
 
 
-# Who publishes no rate is taken to charge as much as who does.
+# A provider without a published rate is assumed to charge the published rate of another.
 _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND = 32, 295
 OPENAI_RULES: Final = rules_for_openai(tile_rule(85, 170))
 ANTHROPIC_RULES: Final = MediaRules(cell_rule(1_568), _AUDIO_TOKENS_PER_SECOND, _VIDEO_TOKENS_PER_SECOND, page=4_568)
