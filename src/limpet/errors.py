@@ -1,39 +1,13 @@
-"""Every error Limpet raises, sorted by what the caller can do about it.
+"""All errors of Limpet, in five families by what the caller can do. docs/reference/errors.md has the whole tree.
 
-    Error
-    ├── NotFound       the id names nothing
-    │   ├── SessionNotFound, MessageNotFound, CallNotFound, WindowNotFound
-    │   ├── FrameNotFound
-    │   │   └── ParentFrameNotFound
-    │   └── HandleNotFound, ToolNotFound, SuspensionNotFound, Erased
-    ├── Conflict       someone else was first: read again, then retry
-    │   ├── StaleVersion, KeyReused
-    │   ├── DuplicateSession, DuplicateMessage, DuplicateFrame, DuplicateHandle
-    │   └── AlreadySuspended, AlreadyDecided
-    ├── Refused        the rules forbid it: change the request
-    │   ├── InvalidMessage
-    │   │   └── WrongRole, NotJson, BadEncoding, TooLarge, TooDeep
-    │   ├── PairingError
-    │   │   └── ResultWithoutCall, SecondResult, OpenCalls
-    │   ├── InvalidRequest
-    │   │   └── NoCurrentSession, UnknownModel, UnknownCounter
-    │   ├── BudgetError
-    │   │   └── InsufficientTokens, BudgetTooSmall
-    │   ├── LimitExceeded
-    │   │   └── MaxDepthExceeded, ToolLimitExceeded, TimeLimitExceeded
-    │   ├── InvalidTransition
-    │   │   └── OpenChildren
-    │   ├── InvalidSuspensionToken, SuspensionExpired, HandleUnresolved
-    │   ├── ContextOverflow, SessionEnded, PastIsReadOnly, EngineClosed, ForkedEngine
-    │   ├── UnknownScheme, NotInstalled, ModelRefused, WrongTokenizer, WrongEmbedder, DamagedFile
-    │   └── UnsafeStore, NotAStore, NewerStore, NoBackup
-    ├── Unavailable    the store can't take it now: retry later, the same key is safe
-    │   └── StoreBusy, StoreFull, StoreReadOnly
-    └── Corrupt        stored data is not what was written: never repaired in silence
-        └── EventsLost
+- NotFound: no object has the id.
+- Conflict: another caller was first. Read again, then retry.
+- Refused: a rule forbids the request. Change the request.
+- Unavailable: the store can't accept the request now. Retry later with the same key.
+- Corrupt: stored data is not what was written. Nothing is repaired silently.
 
-A class docstring is the error's default message. `code` is stable and appears wherever the error does;
-`facts` holds the numbers and ids as data; `hint` says what to do next. No error carries message text.
+A class docstring is the error's default message. `code` is stable and appears wherever the error is shown, `facts` holds
+the numbers and ids as data, and `hint` says what to do next. No error contains text of messages.
 """
 
 from __future__ import annotations
@@ -58,7 +32,7 @@ class Error(Exception):
     code: ClassVar[str] = "error"
 
     def __init_subclass__(cls) -> None:
-        # The name in small letters. Names are public, so it is as stable as they are.
+        # The class name in snake case. Class names are public, so the code is as stable as they are.
         cls.code = _CAPITALS.sub("_", cls.__name__).lower().removesuffix("_error")
 
     def __init__(self, message: str | None = None, *, hint: str = "", facts: Mapping[str, object] = NO_FACTS) -> None:
@@ -298,8 +272,8 @@ class NotInstalled(Refused):
 
 
 def pip_install_command(*packages: str) -> str:
-    """Return the command that installs packages for the Python that runs: the pip that is found first may be another's."""
-    from shlex import quote  # noqa: PLC0415 - only who lacks something pays for it
+    """Return the command that installs packages for the running Python: the first pip on PATH may belong to another."""
+    from shlex import quote  # noqa: PLC0415 - needed only for this error
 
     named = (f'"{one}"' if "[" in one else one for one in packages)
     return f"{quote(sys.executable)} -m pip install {' '.join(named)}"
