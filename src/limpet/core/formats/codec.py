@@ -1,8 +1,8 @@
 """Encoding and decoding of events, states, rows and commands.
 
-Schema versions and tags are explicit. A payload of an older schema is upcast step by step on
-reading; a kind or schema of a newer version is refused with NewerStore. Large texts of a message
-are stored as blobs: the payload lists their paths, and the SHA-256 of each stands in its place.
+A payload of an older schema is upcast step by step on reading; a kind or schema of a newer version is refused with
+NewerStore. Large texts of a message are stored as blobs: the payload holds the SHA-256 of each in place of the text, and
+lists their paths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from limpet import errors, limits
 from limpet.core.formats import anthropic, openai
 from limpet.core.values import commands, events
-from limpet.core.values.frame_state import Frame, Suspension, TokenBudget, TreeState
+from limpet.core.values.frame_state import Frame, Suspension, TreeState
 from limpet.core.values.messages import CATEGORY_OF_ROLE, Message
 from limpet.core.values.session_state import SessionInfo, SessionState
 from limpet.core.values.validation import Json, freeze
@@ -26,18 +26,17 @@ _T = TypeVar("_T")
 TextPath = tuple[str | int, ...]
 
 _CHARACTER_BYTES_MAX = 4
-"""What one character takes at most."""
+"""The most bytes that one character takes in UTF-8."""
 
 
 class PayloadWithBlobs(msgspec.Struct, frozen=True):
-    """A payload without its large texts; where they were, and how large."""
+    """A payload without its large texts, and the path and size of each."""
 
     message: dict[str, Json]
     blobs: tuple[tuple[TextPath, int], ...]
 
 
 NO_TEXTS: Final[Mapping[bytes, str]] = MappingProxyType({})
-"""The texts for payloads that need none."""
 
 _json_decoder = msgspec.json.Decoder()
 _payload_with_blobs_decoder = msgspec.json.Decoder(PayloadWithBlobs)
@@ -45,7 +44,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def extract_texts(payload: bytes) -> tuple[bytes, tuple[bytes, ...]]:
-    """Return a payload without its large texts, and those as blobs; as it is if it has none."""
+    """Return a payload without its large texts, and these as blobs; an unchanged payload if it has none."""
     message: dict[str, Json] = _json_decoder.decode(payload)
     found = [(path, text.encode()) for path, text in _large_texts(message, ())]
     places: list[tuple[TextPath, int]] = []
@@ -62,7 +61,7 @@ def extract_texts(payload: bytes) -> tuple[bytes, tuple[bytes, ...]]:
 
 
 def payload_without_texts(payload: bytes) -> bytes:
-    """Return a payload in the form of one whose large texts were taken out, though it has none."""
+    """Return a payload without large texts in the schema of payloads with blobs."""
     return _encoder.encode(PayloadWithBlobs(_json_decoder.decode(payload), ()))
 
 
@@ -84,7 +83,7 @@ def blob_hashes(payload: bytes) -> list[bytes]:
 
 
 def decode_texts(contents: Mapping[bytes, bytes]) -> dict[bytes, str]:
-    """Return the texts of blobs; raise Corrupt for one that is no text."""
+    """Return the texts of blobs; raise Corrupt for a blob that is not UTF-8."""
     try:
         return {hash_: content.decode() for hash_, content in contents.items()}
     except UnicodeDecodeError as error:
@@ -92,7 +91,7 @@ def decode_texts(contents: Mapping[bytes, bytes]) -> dict[bytes, str]:
 
 
 def restore_texts(payload: bytes, texts: Mapping[bytes, str]) -> dict[str, Json]:
-    """Return the message of a payload, whole again; raise Corrupt if a text is not among those given."""
+    """Return the complete message of a payload; raise Corrupt if one of its texts is missing."""
     parted = _decode_payload_with_blobs(payload)
     for path, hash_ in _blob_references(parted):
         if hash_ not in texts:
@@ -131,18 +130,18 @@ SESSION_EVENT_SCHEMAS: Final[Mapping[str, int]] = {
     **{kind.kind: 1 for kind in _SESSION_EVENT_TYPES},
     events.MessageAddedEvent.kind: 2,
 }
-"""The newest schema that this version knows, by kind of event; it is what it writes, but of a message."""
+"""The newest known schema by kind of event. New events have it; messages without blobs have SCHEMA_WHOLE."""
 
 SCHEMA_WHOLE: Final = 1
 SCHEMA_WITH_BLOBS: Final = 2
-"""The schemas of a message: with every text in it, and with references to blobs in place of large ones."""
+"""The schemas of a message: with all texts inline, and with references to blobs in place of large texts."""
 
 Upcaster = Callable[[dict[str, Json]], dict[str, Json]]
 UPCASTERS: Final[dict[tuple[str, int], Upcaster]] = {(events.MessageAddedEvent.kind, SCHEMA_WHOLE): lambda whole: whole}
-"""From (kind, schema) to the function that lifts such a payload to the next schema."""
+"""The functions that convert a payload to the next schema, by kind and schema."""
 
 SESSION_FOLD_VERSION: Final = 4
-"""Version of the folded state. A snapshot of another fold is not read but folded anew."""
+"""Version of the folded state. A snapshot of another version is ignored and the state is folded again."""
 
 _SESSION_EVENT_DECODERS: Final[Mapping[str, msgspec.json.Decoder[events.SessionEvent]]] = {
     kind.kind: msgspec.json.Decoder(kind) for kind in _SESSION_EVENT_TYPES if kind is not events.MessageAddedEvent
@@ -165,7 +164,7 @@ def encode_with_blobs(fact: events.SessionEvent) -> EncodedEvent:
     if not isinstance(fact, events.MessageAddedEvent):
         return EncodedEvent(SESSION_EVENT_SCHEMAS[fact.kind], _encoder.encode(fact))
     payload = encode_message(fact.message)
-    # No text is larger than the whole: most messages need no look inside.
+    # A payload below the limit has no text above it, so most messages are not searched.
     if len(payload) > limits.BLOB_BYTES_MIN:
         parted, contents = extract_texts(payload)
         if contents:
@@ -174,7 +173,7 @@ def encode_with_blobs(fact: events.SessionEvent) -> EncodedEvent:
 
 
 def required_blob_hashes(kind: str, schema: int, payload: bytes) -> list[bytes]:
-    """Return the hashes of the blobs that a payload can't be read without."""
+    """Return the hashes of the blobs that a payload needs."""
     parted = kind == events.MessageAddedEvent.kind and schema == SCHEMA_WITH_BLOBS
     return blob_hashes(payload) if parted else []
 
@@ -187,7 +186,7 @@ def encode_session_event(fact: events.SessionEvent) -> bytes:
 
 
 def encode_message(message: Message) -> bytes:
-    """Return a message's bytes: what came in, and whatever of its fields is not a default."""
+    """Return a message's bytes: the provider's dict or the content fields, and other fields that differ from their default."""
     data: dict[str, Json] = {"id": message.id, "timestamp": message.timestamp}
     if message.openai is not None:
         data["openai"] = message.openai
@@ -228,10 +227,9 @@ def decode_session_event(
     counter: str | None,
     texts: Mapping[bytes, str] = NO_TEXTS,
 ) -> events.SessionEvent:
-    """Return the event of a payload that has passed its digest; `texts` has the blobs it needs, by hash.
+    """Return the event of a payload whose digest was checked; `texts` are the texts of its blobs by hash.
 
-    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be,
-    or for a blob that is not there.
+    Raises NewerStore for an unknown kind or schema, and Corrupt for an invalid payload or a missing blob.
     """
     known = SESSION_EVENT_SCHEMAS.get(kind, 0)
     if schema > known:
@@ -259,7 +257,7 @@ def _newer_event_error(kind: str, schema: int) -> errors.NewerStore:
 
 
 def upcast(kind: str, schema: int, data: dict[str, Json]) -> dict[str, Json]:
-    """Climb the upcasters from a stored schema to the one in force."""
+    """Convert a payload from its stored schema to the newest one, step by step."""
     if not isinstance(cast("object", data), dict):
         raise errors.NotJson("a payload must be an object.")
     if schema < 1:
@@ -279,13 +277,11 @@ def decode_message(data: Mapping[str, Json]) -> Message:
 
 
 encode_state: Final[Callable[[SessionState], bytes]] = _encoder.encode
-"""Return a state's bytes, for a snapshot."""
 encode_info: Final[Callable[[SessionInfo], bytes]] = _encoder.encode
-"""Return a listing row's bytes."""
 
 
 def decode_state(data: bytes) -> SessionState | None:
-    """Return the state of a snapshot, or None if it is not one (it is folded anew then)."""
+    """Return the state of a snapshot; None if it is invalid: the state is folded again then."""
     try:
         state = _state_decoder.decode(data)
     except msgspec.MsgspecError:
@@ -294,7 +290,7 @@ def decode_state(data: bytes) -> SessionState | None:
 
 
 def decode_info(data: bytes, *, id: str, user_id: str | None, active_us: int) -> SessionInfo:
-    """Return a listing row, with what it is found by, which its bytes do not say again."""
+    """Return a listing row. Its key columns `id`, `user_id` and `active_us` are not in the bytes."""
     row = _decode_row(_info_decoder, data, "session row")
     return msgspec.structs.replace(row, id=id, user_id=user_id, active_us=active_us)
 
@@ -312,36 +308,21 @@ def digest(data: bytes) -> bytes:
 
 
 def canonical_json(value: object) -> bytes:
-    """Return JSON bytes that are the same for equal values, whatever the order of their keys."""
+    """Return JSON bytes with sorted keys: equal values give equal bytes."""
     return _canonical_encoder.encode(value)
 
-
-SESSION_COMMAND_TAGS: Final[Mapping[type, str]] = {
-    commands.CreateSession: "create",
-    commands.AddMessages: "add",
-    commands.UpdateSession: "update",
-    commands.ContinueSession: "continue",
-    commands.EndSession: "end",
-    commands.ResetSession: "reset",
-    commands.ForkSession: "fork",
-    commands.RewindSession: "rewind",
-    commands.TrimSession: "trim",
-    commands.SummarizeSession: "summarize",
-    commands.OffloadSession: "offload",
-}
-"""The stored names of commands."""
 
 _SESSION_FIELDS_NOT_COMPARED: Final = frozenset(
     {"next_id", "carried", "max_messages", "named", "cut", "summary", "there", "opening"}
 )
-"""Fields that Limpet fills in, or that are settings: not what the caller said."""
+"""Fields that Limpet fills in, and settings: they are not part of the caller's request."""
 
 
 def session_command_bytes(request: commands.SessionCommand) -> bytes:
-    """Return what makes two commands the same: what the caller said, nothing made on the way.
+    """Return the bytes by which two commands are compared: the caller's request without generated values.
 
-    Fields that are as they are by default are left out, so a later version may add some. A message
-    counts by what it says, without its id and timestamp.
+    Fields with their default value are left out, so that a later version may add fields. Messages are compared without
+    id and timestamp.
     """
     fields: dict[str, Json] = {}
     for field in msgspec.structs.fields(request):
@@ -355,45 +336,25 @@ def session_command_bytes(request: commands.SessionCommand) -> bytes:
     if "messages" in fields:
         messages = cast("tuple[Message, ...]", fields["messages"])
         fields["messages"] = [comparable_message(message) for message in messages]
-    return canonical_json([SESSION_COMMAND_TAGS[type(request)], fields])
+    return canonical_json([request.__struct_config__.tag, fields])
 
 
 def comparable_message(message: Message) -> Json:
-    """Return what a message says, without the id and timestamp that may have been made for it."""
+    """Return the comparable fields of a message: without id and timestamp, which may be generated."""
     whole = message.to_dict()
-    told = {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
+    fields = {key: whole[key] for key in ("role", "content", "category", "metadata", "tool_results")} | {
         "tool_calls": [[call.name, call.args] for call in message.tool_calls],
         "openai": message.openai,
     }
-    # Said only where it is, so that commands from before it could be are still the same.
-    return told if message.anthropic is None else told | {"anthropic": message.anthropic}
+    # Left out if it is None, so that stored hashes from before this field existed are still equal.
+    return fields if message.anthropic is None else fields | {"anthropic": message.anthropic}
 
 
 FRAME_EVENT_SCHEMA: Final = 1
-"""The newest schema of every kind of event that this version knows, and writes."""
+"""The schema of all frame events."""
 
 TREE_FOLD_VERSION: Final = 2
-"""Version of the folded tree. A snapshot of another fold is not read but folded anew."""
-
-FRAME_COMMAND_TAGS: Final[Mapping[type, str]] = {
-    commands.PushFrame: "push",
-    commands.UpdateFrame: "update_frame",
-    commands.SpendTokens: "spend",
-    commands.PopFrame: "pop",
-    commands.AddHandle: "add_handle",
-    commands.AddResult: "add_result",
-    commands.CompactFrame: "compact",
-    commands.RecordPack: "record_pack",
-    commands.SuspendFrame: "suspend",
-    commands.EndSuspension: "end_suspension",
-    commands.RevokeSuspension: "revoke",
-    commands.BeginTool: "begin_tool",
-    commands.EndTool: "end_tool",
-    commands.RetryTool: "retry_tool",
-    commands.ResumeActor: "resume_actor",
-    commands.ExpireTree: "expire",
-}
-"""The stored names of commands."""
+"""Version of the folded tree. A snapshot of another version is ignored and the tree is folded again."""
 
 _FRAME_FIELDS_NOT_COMPARED: Final[Mapping[type, frozenset[str]]] = {
     commands.SuspendFrame: frozenset({"suspension_id", "token_hash", "again"}),
@@ -401,7 +362,7 @@ _FRAME_FIELDS_NOT_COMPARED: Final[Mapping[type, frozenset[str]]] = {
     commands.AddHandle: frozenset({"at"}),
     commands.RecordPack: frozenset({"texts"}),
 }
-"""Fields that Limpet fills in, or that are settings: not what the caller said."""
+"""Fields that Limpet fills in, and settings: they are not part of the caller's request."""
 
 _FRAME_EVENT_DECODERS: Final[Mapping[str, msgspec.json.Decoder[events.FrameEvent]]] = {
     kind.kind: msgspec.json.Decoder(kind) for kind in get_args(events.FrameEvent)
@@ -412,7 +373,7 @@ _suspension_decoder = msgspec.json.Decoder(Suspension)
 
 
 def frame_command_bytes(command: commands.FrameCommand) -> bytes:
-    """Return what makes two commands the same: what the caller said, nothing made on the way."""
+    """Return the bytes by which two commands are compared: the caller's request without generated values."""
     made = _FRAME_FIELDS_NOT_COMPARED.get(type(command), frozenset())
     if isinstance(command, commands.PushFrame) and not command.named:
         made = frozenset({"frame_id"})
@@ -423,18 +384,14 @@ def frame_command_bytes(command: commands.FrameCommand) -> bytes:
         for field in msgspec.structs.fields(command)
         if field.name not in made and field.name != "named" and (value := getattr(command, field.name)) != field.default
     }
-    return _canonical_encoder.encode([FRAME_COMMAND_TAGS[type(command)], fields])
+    return _canonical_encoder.encode([command.__struct_config__.tag, fields])
 
 
 encode_frame_event: Final[Callable[[events.FrameEvent], bytes]] = _encoder.encode
-"""Return the payload of an event."""
 
 
 def decode_frame_event(kind: str, schema: int, payload: bytes) -> events.FrameEvent:
-    """Return the event of a payload that has passed its digest.
-
-    Raises NewerStore for a kind or schema this version does not know, Corrupt for bytes it can't be.
-    """
+    """Return the event of a payload; raise NewerStore for an unknown kind or schema, Corrupt for an invalid payload."""
     decoder = _FRAME_EVENT_DECODERS.get(kind)
     if decoder is None or schema > FRAME_EVENT_SCHEMA:
         raise _newer_event_error(kind, schema)
@@ -460,11 +417,10 @@ def frame_event_hashes(event: events.FrameEvent) -> list[bytes]:
 
 
 encode_tree: Final[Callable[[TreeState], bytes]] = _encoder.encode
-"""Return a tree's bytes, for a snapshot."""
 
 
 def decode_tree(data: bytes) -> TreeState | None:
-    """Return the tree of a snapshot, or None if it is not one (it is folded anew then)."""
+    """Return the tree of a snapshot; None if it is invalid: the tree is folded again then."""
     try:
         return _tree_decoder.decode(data)
     except (msgspec.MsgspecError, errors.Refused):
@@ -472,13 +428,9 @@ def decode_tree(data: bytes) -> TreeState | None:
 
 
 def encode_frame(frame: Frame) -> bytes:
-    """Return the bytes of a frame's row: all of a closed one; of an open one only what seldom changes."""
+    """Return the bytes of a frame's row: a closed frame complete, an open frame without its changing fields."""
     if frame.open:
-        given = frame.budget
-        budget = TokenBudget(
-            given.total, 0, 0, 0, given.max_context_tokens, given.max_tool_calls,
-            given.max_subframe_depth, given.timeout_ms,
-        )  # fmt: skip
+        budget = msgspec.structs.replace(frame.budget, used=0, reserved=0, subcall_allocation=0)
         frame = Frame(
             frame_id=frame.frame_id, root_id=frame.root_id, scope=frame.scope, goal=frame.goal,
             budget=budget, parent_frame_id=frame.parent_frame_id, depth=frame.depth,

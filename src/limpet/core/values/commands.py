@@ -1,7 +1,7 @@
 """Commands on sessions and on frames, as values.
 
 A session command is decided against the state of one session, a frame command against the state of one frame tree. The
-idempotency hash of a command covers its field names: do not rename fields.
+idempotency hash of a command covers its tag and its field names: do not rename them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from limpet.core.values.validation import EMPTY, Json
 
 
 class FrameCommandBase(msgspec.Struct, frozen=True, kw_only=True):
-    """A command about a frame: the one that it names, or begins."""
+    """A command on the frame `frame_id`. The tag of the class is part of the idempotency hash."""
 
     frame_id: str
 
 
-class PushFrame(FrameCommandBase, frozen=True, kw_only=True):
-    """Begin a frame. `named`: the caller chose the id, and asking again is the same frame; else it is empty."""
+class PushFrame(FrameCommandBase, frozen=True, kw_only=True, tag="push"):
+    """Push a frame. `named`: the caller chose `frame_id`, so that a repeated command is the same; else it is empty."""
 
     scope: Scope
     goal: str
@@ -37,8 +37,8 @@ class PushFrame(FrameCommandBase, frozen=True, kw_only=True):
     named: bool = False
 
 
-class UpdateFrame(FrameCommandBase, frozen=True, kw_only=True):
-    """Change what is named. `handled` are failed children that were dealt with."""
+class UpdateFrame(FrameCommandBase, frozen=True, kw_only=True, tag="update_frame"):
+    """Change the fields that are given. `handled` are failed children that need no more attention."""
 
     goal: str | msgspec.UnsetType = msgspec.UNSET
     inputs: Json | msgspec.UnsetType = msgspec.UNSET
@@ -46,11 +46,11 @@ class UpdateFrame(FrameCommandBase, frozen=True, kw_only=True):
     handled: tuple[str, ...] = ()
 
 
-class SpendTokens(FrameCommandBase, frozen=True, kw_only=True):
-    """Set tokens aside, give them back, or record what was spent.
+class SpendTokens(FrameCommandBase, frozen=True, kw_only=True, tag="spend"):
+    """Reserve tokens, release a reservation, or record spent tokens.
 
-    `release` None gives back all that was set aside for the purpose; `use` with `settle` spends out of it
-    and gives the rest back.
+    `release` None releases the whole reservation of `purpose`. With `settle`, `use` is spent and the reservation is
+    released.
     """
 
     purpose: str = ""
@@ -60,8 +60,8 @@ class SpendTokens(FrameCommandBase, frozen=True, kw_only=True):
     settle: bool = False
 
 
-class PopFrame(FrameCommandBase, frozen=True, kw_only=True):
-    """Close a frame; with `cascade` its open descendants too, as cancelled."""
+class PopFrame(FrameCommandBase, frozen=True, kw_only=True, tag="pop"):
+    """Close a frame. With `cascade` its open descendants are cancelled."""
 
     final_status: FrameStatus
     result_summary: str = ""
@@ -69,21 +69,21 @@ class PopFrame(FrameCommandBase, frozen=True, kw_only=True):
     cascade: bool = False
 
 
-class AddHandle(FrameCommandBase, frozen=True, kw_only=True):
-    """Add a handle to a frame. `at` is the version of the session in which its messages are numbered."""
+class AddHandle(FrameCommandBase, frozen=True, kw_only=True, tag="add_handle"):
+    """Add a handle to a frame. `at` is the session version that its message numbers refer to."""
 
     handle: ContextHandle
     at: int | None = None
 
 
-class AddResult(FrameCommandBase, frozen=True, kw_only=True):
+class AddResult(FrameCommandBase, frozen=True, kw_only=True, tag="add_result"):
     """Add a result to a frame."""
 
     result: ResultRef
 
 
-class CompactFrame(FrameCommandBase, frozen=True, kw_only=True):
-    """Drop handles of a frame, and add others in their place."""
+class CompactFrame(FrameCommandBase, frozen=True, kw_only=True, tag="compact"):
+    """Remove handles of a frame and add others in their place."""
 
     removed: tuple[str, ...]
     replaced: tuple[ContextHandle, ...] = ()
@@ -94,15 +94,15 @@ class CompactFrame(FrameCommandBase, frozen=True, kw_only=True):
     level: CompactionLevel = CompactionLevel.NONE
 
 
-class RecordPack(FrameCommandBase, frozen=True, kw_only=True):
-    """Record the pack that a model is about to see. `texts` are the texts that the selection names by hash."""
+class RecordPack(FrameCommandBase, frozen=True, kw_only=True, tag="record_pack"):
+    """Record the pack that a model is about to see. The selection refers to `texts` by their hashes."""
 
     selection: PackSelection
     texts: tuple[str, ...] = ()
 
 
-class SuspendFrame(FrameCommandBase, frozen=True, kw_only=True):
-    """Suspend a frame. `again`: a new token replaces the present one."""
+class SuspendFrame(FrameCommandBase, frozen=True, kw_only=True, tag="suspend"):
+    """Suspend a frame. With `again`, a suspended frame gets a new token in place of its present one."""
 
     suspension_id: str
     token_hash: str
@@ -113,8 +113,8 @@ class SuspendFrame(FrameCommandBase, frozen=True, kw_only=True):
     again: bool = False
 
 
-class EndSuspension(FrameCommandBase, frozen=True, kw_only=True):
-    """Resume a suspended frame: by its token's hash, or by an operator's decision."""
+class EndSuspension(FrameCommandBase, frozen=True, kw_only=True, tag="end_suspension"):
+    """Resume a suspended frame, by its token's hash or by an operator's decision."""
 
     suspension_id: str
     decision: Decision
@@ -125,7 +125,7 @@ class EndSuspension(FrameCommandBase, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class RevokeSuspension(FrameCommandBase, frozen=True, kw_only=True):
+class RevokeSuspension(FrameCommandBase, frozen=True, kw_only=True, tag="revoke"):
     """Revoke the token; the frame stays suspended."""
 
     suspension_id: str
@@ -133,8 +133,8 @@ class RevokeSuspension(FrameCommandBase, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class BeginTool(FrameCommandBase, frozen=True, kw_only=True):
-    """Record that a tool will run (`intent`), or that it runs now."""
+class BeginTool(FrameCommandBase, frozen=True, kw_only=True, tag="begin_tool"):
+    """Record that a tool run has started, or with `intent` that it will start."""
 
     tool_id: str
     name: str
@@ -147,8 +147,8 @@ class BeginTool(FrameCommandBase, frozen=True, kw_only=True):
     named: bool = False
 
 
-class EndTool(FrameCommandBase, frozen=True, kw_only=True):
-    """Record a tool's result: in the session whose call it answers, or in the frame's log."""
+class EndTool(FrameCommandBase, frozen=True, kw_only=True, tag="end_tool"):
+    """Record the result of a tool run. With `abandon`, the run was given up."""
 
     tool_id: str
     output: Json = None
@@ -157,22 +157,22 @@ class EndTool(FrameCommandBase, frozen=True, kw_only=True):
     max_messages: int | None = None
 
 
-class RetryTool(FrameCommandBase, frozen=True, kw_only=True):
-    """Record that a tool of unknown outcome runs again, with the same key."""
+class RetryTool(FrameCommandBase, frozen=True, kw_only=True, tag="retry_tool"):
+    """Record that a tool run of unknown outcome starts again with the same key."""
 
     tool_id: str
 
 
-class ResumeActor(FrameCommandBase, frozen=True, kw_only=True):
-    """Record that an actor resumed the stack that ends in this frame."""
+class ResumeActor(FrameCommandBase, frozen=True, kw_only=True, tag="resume_actor"):
+    """Record that an actor resumed its stack, of which this frame is the last."""
 
     scope: Scope
 
 
-class ExpireTree(FrameCommandBase, frozen=True, kw_only=True):
-    """Fail overdue and orphaned frames of a tree, and expire suspensions, as of a moment.
+class ExpireTree(FrameCommandBase, frozen=True, kw_only=True, tag="expire"):
+    """Fail frames of a tree that are overdue or whose session is in `orphaned`, and expire its suspensions.
 
-    `orphaned` are ids of sessions that take no more messages.
+    `orphaned` are ids of sessions that take no more messages. `now_us` is the time to compare with.
     """
 
     now_us: int
@@ -199,14 +199,19 @@ FrameCommand = (
 )
 
 
-class CreateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Create a session with its first messages.
-
-    `or_get`: an existing session is the answer, not an error. `named`: the caller chose the id. `opening` is what
-    long-term memory knows of the user; the caller did not give it.
-    """
+class SessionCommandBase(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A command on a session; the tag of the class is part of the idempotency hash."""
 
     session_id: str
+
+
+class CreateSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="create"):
+    """Create a session with its first messages.
+
+    With `or_get`, an existing session is returned instead of an error. `named`: the caller chose the id. `opening` is
+    the profile of the user from long-term memory, not from the caller.
+    """
+
     user_id: str | None = None
     title: str | None = None
     metadata: Mapping[str, Json] = EMPTY
@@ -217,37 +222,34 @@ class CreateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     opening: ProfilePrompt | None = None
 
 
-class AddMessages(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Append messages, all or none; into a new session if this one already has `max_messages`.
+class AddMessages(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="add"):
+    """Append all messages or none; a full session (`max_messages`) is continued in a new one.
 
-    `window` is what the model had seen when it made them; `usage` is what its provider charged.
+    `window` is the window that the model had seen before it made them; `usage` is what its provider charged.
     """
 
-    session_id: str
     messages: tuple[Message, ...]
     max_messages: int | None = None
     window: WindowSelection | None = None
     usage: ReportedUsage | None = None
 
 
-class UpdateSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class UpdateSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="update"):
     """Change title, metadata or policy."""
 
-    session_id: str
     title: str | None | msgspec.UnsetType = msgspec.UNSET
     set_metadata: Mapping[str, Json] = EMPTY
     drop_metadata: tuple[str, ...] = ()
     policy: WindowPolicy | None | msgspec.UnsetType = msgspec.UNSET
 
 
-class ContinueSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ContinueSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="continue"):
     """Continue a conversation in a new session: the carried messages first, then the new ones.
 
-    The engine fills in `next_id`, and `carried` and `summary` from the log. `max_messages` bounds how much of
-    a turn is carried over.
+    The engine fills in `next_id`, and `carried` and `summary` from the log. A turn of `max_messages` or more is not
+    carried over as a whole.
     """
 
-    session_id: str
     next_id: str = ""
     max_messages: int = 0
     carried: tuple[Message, ...] = ()
@@ -257,29 +259,26 @@ class ContinueSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     summary: Summary | None = None
 
 
-class EndSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """End a session. With `idle_since_us`, only if nothing happened in it after that moment."""
+class EndSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="end"):
+    """End a session. With `idle_since_us`, only a session that has not changed since then."""
 
-    session_id: str
     reason: EndReason = EndReason.ENDED
     idle_since_us: int | None = None
 
 
-class ResetSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """End the present generation and begin the next one under the same id, with these messages."""
+class ResetSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="reset"):
+    """End the present generation and begin the next one, with these messages, under the same id."""
 
-    session_id: str
     messages: tuple[Message, ...] = ()
     opening: ProfilePrompt | None = None
 
 
-class ForkSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ForkSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="fork"):
     """Create a session that continues another from a message (`at`: its id or number) or from a version.
 
     `named`: the caller chose the id. The engine fills in `there`, the state at that point.
     """
 
-    session_id: str
     fork_id: str
     at: str | int | None = None
     version: int | None = None
@@ -290,43 +289,39 @@ class ForkSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     there: SessionState | None = None
 
 
-class RewindSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class RewindSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="rewind"):
     """Go back to a message: later ones leave the conversation. The engine fills in `there`, the state at that point."""
 
-    session_id: str
     at: str | int
     there: SessionState | None = None
 
 
-class TrimSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Have windows of a session begin where a policy would cut it down to its budget.
+class TrimSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="trim"):
+    """Record a cut, so that windows of a session begin where `policy` cuts it down to its budget.
 
-    The engine fills in `cut`, and the `summary` of what it takes out.
+    The engine fills in `cut`, and `summary` of the messages before it.
     """
 
-    session_id: str
     policy: WindowPolicy
     cut: Cut | None = None
     summary: Summary | None = None
 
 
-class SummarizeSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Summarise messages outside the window, if no summary was made since message `after`.
+class SummarizeSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="summarize"):
+    """Store a summary of messages outside the window, unless messages after number `after` are summarised already.
 
-    `seen` is the version of the session at which the messages were read: what was erased later may be in the text.
+    `seen` is the version of the session at which the messages were read: the text may quote what was erased later.
     """
 
-    session_id: str
     generation: int
     after: int
     summary: Summary
     seen: int = 0
 
 
-class OffloadSession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class OffloadSession(SessionCommandBase, frozen=True, gc=False, kw_only=True, tag="offload"):
     """Record that long-term memory has taken the history of an ended generation."""
 
-    session_id: str
     generation: int
     engine: str = ""
 
@@ -346,14 +341,13 @@ SessionCommand = (
 )
 
 
-class ReplaySession(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class ReplaySession(SessionCommandBase, frozen=True, gc=False, kw_only=True):
     """Append imported events with their own times, to a session at version `expected`.
 
-    The events are checked: `state` is the state after them. `base` is the version that they follow, if it is not
-    the last one. `whole` says that the import of the session is complete.
+    The events are checked; `state` is the state after them. `base` is the version that they follow, if that is not
+    `expected`. With `whole`, the import of the session is complete.
     """
 
-    session_id: str
     expected: int
     events: tuple[tuple[SessionEvent, int], ...]
     state: SessionState
