@@ -25,7 +25,7 @@ from limpet.runtime.commit_queue import Ticket
 from limpet.runtime.engine import Engine
 from limpet.sessions import requests
 from limpet.sessions.requests import UNKNOWN_OUTCOME, MessageLike, Page, Settings, When
-from limpet.sessions.session import HandleState, PastSession, PendingCall, Session, checked_session, handle_of
+from limpet.sessions.session import HandleState, PastSession, PendingCall, Session, checked_session
 
 if TYPE_CHECKING:
     from limpet.memory.profile import Bootstrap
@@ -157,7 +157,9 @@ class SessionService:
         with self._mutex:
             for session_id in session_ids:
                 self.handles.pop(session_id, None)
-                if self.current is not None and handle_of(self.current).last.id == session_id:
+                current = self.current
+                # `Session.id` would wait for deferred writes.
+                if current is not None and current._handle.last.id == session_id:  # pyright: ignore[reportPrivateUsage]
                     self.current = None
 
     def find(self, session_id: str) -> SessionState | None:

@@ -533,11 +533,6 @@ class Session(ReadableSession):
         return self
 
 
-def handle_of(session: SessionView) -> HandleState:
-    """Return the state behind a handle, for the manager and the async face."""
-    return session._handle  # pyright: ignore[reportPrivateUsage] - callers of a handle see none of it
-
-
 def checked_session(value: T | None, kind: type[T]) -> T | None:
     """Return a handle that was handed in, or None; raise InvalidRequest for anything else."""
     if value is not None and not isinstance(cast("object", value), kind):

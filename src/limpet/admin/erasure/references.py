@@ -245,6 +245,16 @@ CoverageCheck = Callable[[str, int, int, int | None], bool]
 """Whether the erased content is among a session's messages: first and last number, and the ordinal these count from."""
 
 
+# These are most events of a tree, and are not decoded. A kind of a newer Limpet is decoded, so that it is refused.
+_KINDS_WITHOUT_MESSAGES = frozenset(
+    kind.kind
+    for kind in (
+        events.FramePushedEvent, events.FramePoppedEvent, events.FrameSuspendedEvent, events.FrameResumedEvent,
+        events.ResultAddedEvent, events.ActorResumedEvent,
+    )
+)  # fmt: skip
+
+
 class FrameTreeSearch:
     """Searches the events of frame trees for content of some sessions' messages."""
 
@@ -255,8 +265,9 @@ class FrameTreeSearch:
         self._handles: set[tuple[str, str]] = set()
 
     def has_content(self, stored: StoredEvent) -> bool:
-        event = state_cache.decode_tree_event(stored).event
-        match event:
+        if stored.kind in _KINDS_WITHOUT_MESSAGES:
+            return False
+        match event := state_cache.decode_tree_event(stored).event:
             case events.FrameUpdatedEvent(pack=pack) if pack is not None and pack.digest:
                 return self._in_pack(pack)
             case events.HandleAddedEvent(handle=handle):
