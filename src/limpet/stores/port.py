@@ -45,6 +45,9 @@ The promises, each proved on every backend by `limpet.testing.store_contract`:
     used.
 """
 
+# pyright: reportReturnType=false
+# A verb of a protocol has a docstring instead of a body.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
@@ -348,25 +351,20 @@ class ErasureReplay(Protocol):
 
     def now_us(self) -> int:
         """Return the time."""
-        ...
 
     def derive(self, stream: str, events: Iterator[StoredEvent], blobs: BlobLoader, /) -> DerivedState:
         """Return what is derived from a stream."""
-        ...
 
     def notice_kind(self, stream: str, /) -> str:
         """Return the kind of a stream's notice."""
-        ...
 
     def pending_work(self, tenant: str, /) -> bytes:
         """Return the pending work of a tenant after the erasure."""
-        ...
 
     def redactions(
         self, gone: Sequence[tuple[StoredEvent, StoredEvent]], blobs: BlobLoader, /
     ) -> list[RedactedPayload]:
         """Return the redacted payloads of events, each given with the event that required its erasure."""
-        ...
 
 
 class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
@@ -382,22 +380,18 @@ class StorePipeline(AbstractContextManager["StorePipeline"], Protocol):
 
         Returns False if nothing was sent: use `commit` for these.
         """
-        ...
 
     def receive(self) -> list[AppendOutcome]:
         """Wait for the outcomes of the oldest commit in flight.
 
         As those of `commit`; also Stale("", position) if it must be decided again for any other reason.
         """
-        ...
 
     def has_answer(self) -> bool:
         """Return whether a part of an answer has arrived."""
-        ...
 
     def fileno(self) -> int:
         """Return the descriptor to poll for an answer, unless `has_answer`."""
-        ...
 
 
 class Store(Protocol):
@@ -406,7 +400,6 @@ class Store(Protocol):
     @property
     def durability(self) -> str:
         """The present durability: `power-loss`, `process-crash` or `none`."""
-        ...
 
     def acquire_write_lock(self) -> bool:
         """Acquire the write lock: until it is released, no other thread of this store object commits.
@@ -420,20 +413,16 @@ class Store(Protocol):
 
         Raises EngineClosed; StoreBusy, naming the holder, if the lock is not free within limits.WRITE_LOCK_WAIT_S.
         """
-        ...
 
     def release_write_lock(self) -> None:
         """Release the write lock if this thread still holds it: after an interrupt it may or may not."""
-        ...
 
     def write_lock(self) -> AbstractContextManager[bool]:
         """Hold the write lock for the body of a `with`; yields what `acquire_write_lock` returns."""
-        ...
 
     @property
     def contended(self) -> bool:
         """Whether other processes recently held the lock when it was wanted, so that `hand_off` may help."""
-        ...
 
     def hand_off(self, appends: Sequence[Append]) -> list[Appended | None] | None:
         """Have the process that holds the write lock commit appends. The caller does not hold the lock.
@@ -442,33 +431,27 @@ class Store(Protocol):
         acquire the write lock and commit. They may have been appended even then, if the answer was lost: hand off only what can be
         repeated.
         """
-        ...
 
     def take_handed_off(self) -> list[tuple[str, str]]:
         """Return tenant and stream of what was committed for other processes since the last call.
 
         Called after each `commit`: cached state of these streams is outdated.
         """
-        ...
 
     def is_unchanged(self, tenant: str) -> bool:
         """Return whether no other store object has appended to a tenant since the write lock was acquired. The caller holds it.
 
         If False, what was read or cached of the tenant may be outdated.
         """
-        ...
 
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
         """Commit appends together, in order, each with its own outcome. The caller holds the write lock."""
-        ...
 
     def open_pipeline(self) -> StorePipeline | None:
         """Return a pipeline for commits; None if a commit does not wait for a server. For the holder of the write lock."""
-        ...
 
     def version(self, tenant: str, stream: str, *, position: int | None = None) -> int:
         """Return the stream's version, now or when the feed was at a position; 0 if it did not exist."""
-        ...
 
     def read(
         self,
@@ -486,42 +469,33 @@ class Store(Protocol):
         Of more than `limit` the first ones, or the `newest`. `at`: the stream as it was at that version; None: as it is
         now. Events of a base have this stream's name.
         """
-        ...
 
     def feed(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[StoredEvent]:
         """Return the tenant's events with position > after, in order, at most `limit`."""
-        ...
 
     def head(self, tenant: str) -> int:
         """Return the position of the tenant's last event; 0 if it has none."""
-        ...
 
     def blobs(self, tenant: str, hashes: Collection[bytes]) -> dict[bytes, bytes]:
         """Return the contents of the tenant's blobs by hash, in one read; missing ones are left out.
 
         Raises Corrupt for a blob whose content does not match its hash.
         """
-        ...
 
     def find_ordinal(self, tenant: str, stream: str, ordinal: int, *, at: int | None = None) -> int:
         """Return the lowest version whose event has at least this ordinal; 0 if there is none."""
-        ...
 
     def find_claim(self, tenant: str, stream: str, claim: str, *, at: int | None = None) -> int:
         """Return the version of the event that made the claim; 0 if it is free."""
-        ...
 
     def find_key(self, tenant: str, key: str) -> KeyRecord | None:
         """Return what an idempotency key was used for."""
-        ...
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         """Drop idempotency keys used before that moment; return how many. Takes the write lock."""
-        ...
 
     def note(self, tenant: str, name: str) -> Note | None:
         """Return a note, or None. Raises Corrupt if it is damaged."""
-        ...
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
         """Write a note, or drop it (None), if it has version `expected` (0: it does not exist); return whether it had.
@@ -529,41 +503,33 @@ class Store(Protocol):
         Takes the write lock. A name has 1 to limits.NOTE_NAME_BYTES_MAX bytes, a value up to limits.NOTE_BYTES_MAX;
         TooLarge otherwise.
         """
-        ...
 
     def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, Note]]:
         """Return notes whose names begin with a prefix, after a name, in the order of names, at most `limit`."""
-        ...
 
     def wait(self, tenant: str, after: int, timeout_s: float) -> bool:
         """Return True once the tenant's feed has a position > after; False after the timeout.
 
         Not to be called by the holder of the write lock. Raises EngineClosed if the store is closed meanwhile.
         """
-        ...
 
     def find_projection(self, tenant: str, kind: str, id: str) -> Projection | None:
         """Return one projection."""
-        ...
 
     def query_projections(self, tenant: str, query: Query) -> list[Projection]:
         """Return one page of projections."""
-        ...
 
     def snapshot(self, tenant: str, stream: str) -> Snapshot | None:
         """Return the stream's newest snapshot, or None. A damaged one counts as absent.
 
         So does one of a version that a rewind left out. Snapshots of a base do not count.
         """
-        ...
 
     def tenants(self) -> list[str]:
         """Return every tenant that has events."""
-        ...
 
     def verify(self) -> Iterator[int | Report]:
         """Check everything; yield the number of events checked so far, and the report last."""
-        ...
 
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
         """Drop all that is derived and make it again from the log, completely or not at all. Takes the write lock.
@@ -575,18 +541,15 @@ class Store(Protocol):
         Raises Corrupt, and changes nothing, if the log or a blob is damaged. On a server each tenant is rebuilt completely
         or not at all; Conflict names a tenant that others wrote to every time.
         """
-        ...
 
     def cache_epoch(self, tenant: str) -> int:
         """Return a number that changes when a tenant was rebuilt or erased from: caches of it are valid while it stays.
 
         It also changes when a server was found to have lost acknowledged events.
         """
-        ...
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
         """Return the other streams that have this one as their base, each with the base version."""
-        ...
 
     def erase(self, erasure: Erasure, derive: StreamDeriver) -> ErasureCounts | Stale:
         """Remove payloads from the log, and all that is derived from them. Takes the write lock.
@@ -595,11 +558,9 @@ class Store(Protocol):
         stream that stays. It may be damaged if its derived rows are given; otherwise Corrupt is raised. Caches are outdated
         afterwards, as after a rebuild. `scrub` must follow.
         """
-        ...
 
     def pending_erasures(self) -> bytes | None:
         """Return the pending work of erasures, concatenated, until `scrub` has completed; None if there is none."""
-        ...
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
         """Remove what was erased from every file; afterwards nothing is pending.
@@ -608,18 +569,15 @@ class Store(Protocol):
         pending even if nothing was before: so a copy takes over the pending work of its source. Raises StoreBusy if a
         reader holds on for too long; until it completes, an empty line is pending too.
         """
-        ...
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
         """Return the tenant's events with position > after as stored, in order, at most `limit`, in one read.
 
         Each is checked against its digest. An erased event has no payload and is marked.
         """
-        ...
 
     def copy_keys(self, tenant: str, *, after: str = "", limit: int = 256) -> list[RawKey]:
         """Return the tenant's idempotency keys after a key, in the order of their UTF-8 bytes, at most `limit`."""
-        ...
 
     def paste(
         self, tenant: str, events: Sequence[RawEvent], *, blobs: Mapping[bytes, bytes] = {}, keys: Sequence[RawKey] = ()
@@ -634,22 +592,18 @@ class Store(Protocol):
 
         Raises Conflict if the events do not continue the feed, Corrupt if one is damaged or lacks a blob.
         """
-        ...
 
     def status(self) -> Mapping[str, Json]:
         """Return facts for people: path, size, versions, durability, counts; `blobs` is their number."""
-        ...
 
     def backup(self, target: str) -> Iterator[tuple[int, int]]:
         """Copy the store, consistent under load, to a new file; yield (done, total).
 
         Raises NoBackup, and writes nothing, if the store has no file to copy; InvalidRequest if the target exists.
         """
-        ...
 
     def close(self) -> None:
         """Release every resource. Closing twice is fine."""
-        ...
 
 
 DURABILITY_LEVELS: Final = ("none", "process-crash", "power-loss")
@@ -683,35 +637,27 @@ class ReadableDocuments(Protocol):
 
     def safe_name(self, text: str, apart: str = "") -> str:
         """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
-        ...
 
     def write_lock(self) -> AbstractContextManager[None]:
         """Keep others from writing; raise StoreBusy if they do not pass it on. Whoever writes has it."""
-        ...
 
     def put(self, name: str, document: Mapping[str, Json]) -> None:
         """Replace a document, whole or not at all; the one before is its backup."""
-        ...
 
     def get(self, name: str) -> dict[str, Json] | None:
         """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
-        ...
 
     def get_primary(self, name: str) -> dict[str, Json] | None:
         """Return a document; None if it is missing or does not verify."""
-        ...
 
     def exists(self, name: str) -> bool:
         """Whether a document is there, whatever is in it."""
-        ...
 
     def checksum(self, name: str) -> bytes | None:
         """Return what tells a document from every other; None if it is missing."""
-        ...
 
     def drop(self, name: str) -> None:
         """Remove a document and its backup."""
-        ...
 
 
 @runtime_checkable

@@ -23,7 +23,6 @@ _AUTHORITY_END: Final = re.compile(r"[/?#]")
 _LOGIN: Final = re.compile(r"(?P<user>[^/@:\s]*):[^/\\\s]*@(?P<where>[\w.-]+(?::\d+)?(?:/.*)?)")
 """The part after // of a server's URL with a password."""
 
-
 BUILT_IN_SCHEMES: Final = (
     "sqlite", "files", "volatile", "postgresql", "postgres",
     "redis", "rediss", "redis+cluster", "rediss+cluster",

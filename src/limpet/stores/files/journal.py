@@ -41,7 +41,6 @@ _CHECKSUM_TAIL_BYTES: Final = len(_CHECKSUM_FIELD) + CHECKSUM_CHARS + len(_LINE_
 _CONTENT_FORMS: Final = 3
 """Writes a content."""
 
-
 _INT_BITS: Final = 63
 """Bits of a SQLite integer without its sign."""
 

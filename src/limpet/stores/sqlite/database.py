@@ -321,12 +321,9 @@ def check_file_header(path: Path) -> None:
 TENANT_SHIFT = 40
 """Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
 
-
 CHECKSUM_BYTES = 8
 
-
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
-
 
 _msgpack_encoder = msgspec.msgpack.Encoder()
 
@@ -421,7 +418,6 @@ def _head_faults(connection: apsw.Connection, tenant: int, kept: LogHead) -> lis
 
 CACHE_ENTRIES_MAX = 10_000
 """Streams and row shapes that are cached at most."""
-
 
 ProjectionShape = tuple[object, ...]
 """The indexed columns of a projection. A row with the same shape needs no index update."""

@@ -802,7 +802,6 @@ class SQLiteStore:
 
 _conforms: type[port.Store] = SQLiteStore
 
-
 _open_lock = threading.Lock()
 _open_stores: weakref.WeakSet[SQLiteStore] = weakref.WeakSet()
 

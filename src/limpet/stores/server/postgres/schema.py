@@ -34,7 +34,6 @@ _VERSION_PATTERN: Final = re.compile(rb"[1-9][0-9]{0,8}")
 TENANT_TABLES: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
 """The tables that hold what is a tenant's."""
 
-
 _CREATE_ROLE: Final = "CREATE ROLE {role} NOLOGIN"
 _GRANT_ROLE: Final = "GRANT {role} TO {user}"
 

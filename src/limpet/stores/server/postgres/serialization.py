@@ -37,7 +37,6 @@ _NULL = _LENGTH.pack(-1)
 _EMPTY_BYTEA_ARRAY = struct.pack("!iiI", 0, 0, _BYTEA_OID)
 _TRUE = b"\1"
 
-
 _EMPTY_NAME = "\\-"
 
 

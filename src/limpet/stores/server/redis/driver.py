@@ -40,7 +40,6 @@ from limpet.stores.server.redis.settings import RedisSettings
 _SCAN_ROWS: Final = 1_000
 """Rows that one script counts. While it runs, the server answers no other client."""
 
-
 _ROWS_PER_SCRIPT: Final = 500
 """Rows that one script writes or deletes. While it runs, the server answers no other client."""
 
@@ -202,7 +201,6 @@ def _entry_work(entry: bytes) -> bytes:
 _CACHED_NAMES_MAX: Final = 10_000
 _KEYS_PER_SCRIPT: Final = 1_000
 """Idempotency keys that one script deletes. While it runs, the server answers no other client."""
-
 
 _LOCK_EXPIRY_MS: Final = 2_000
 """After this time the server drops an advisory lock that was not released: its holder has died, or takes too long."""
@@ -582,7 +580,6 @@ def _change_result(answer: RedisAnswer) -> driver.ChangeResult:
 
 
 _: type[driver.Driver] = RedisDriver
-
 
 MISSED = ("", 0)
 """Notifications may have been missed."""

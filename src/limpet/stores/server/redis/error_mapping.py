@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 DRIVER_ERRORS: Final = (redis.RedisError, OSError)
 """What the driver and the system raise."""
 
-
 _LOGIN = ErrorCase(
     errors.InvalidRequest,
     "does not let this user in",

@@ -53,7 +53,6 @@ _BYTE_LOCK_COMMANDS: tuple[int, int] | None = (
 )
 """The commands that set and query a lock of an open file (rather than of a process)."""
 
-
 _NOT_A_FILE_ERRNOS = frozenset((errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO))
 """The errors for opening a link, a folder or a socket as a file."""
 
@@ -240,7 +239,6 @@ LOCK_POLL_S, LOCK_POLL_S_MAX = 200e-6, 4e-3
 
 CONTENTION_MEMORY = 64
 """For how many uncontended acquisitions the lock still counts as contended."""
-
 
 _open_locks: weakref.WeakSet[ProcessWriteLock] = weakref.WeakSet()
 
@@ -611,13 +609,10 @@ class Anchor:
 
 ERASED_LIST_MAGIC: Final = b"LPERASE1"
 
-
 LINK_PREFIX_BYTES: Final = 12
 """How much of an event's link identifies it in the list."""
 
-
 _LIST_CHECKSUM_BYTES = 32
-
 
 ErasureGroup = tuple[bytes, int, int, int]
 """Store, tenant and stream, and the event that required the erasure (0: the whole stream was erased)."""
