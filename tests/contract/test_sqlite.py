@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from limpet.stores import sqlite
+from limpet.stores.chain import row_checksum
 from limpet.stores.port import Store
 from limpet.stores.sqlite import database
-from limpet.stores.sqlite.database import TENANT_SHIFT, row_checksum
+from limpet.stores.sqlite.database import TENANT_SHIFT
 from limpet.testing import store_contract
 from limpet.testing.store_contract.harness import TENANT
 

@@ -36,9 +36,14 @@ SALT_BYTES = 16
 GENESIS_LINK = bytes(32)
 """The link before a tenant's first event."""
 
+CHECKSUM_BYTES = 8
+UNBOUNDED = (1 << 62) - 1
+"""Above every version, every position and every time."""
+
 _Header = tuple[int, str, int, int, int, int, int, int, int | None, str | None]
 _header_decoder = msgspec.json.Decoder(_Header)
 _header_encoder = msgspec.json.Encoder()
+_row_encoder = msgspec.msgpack.Encoder()
 
 
 class EventAddress(msgspec.Struct, frozen=True, gc=False):
@@ -67,6 +72,14 @@ def event_digest(salt: bytes, header_: bytes, payload: bytes) -> bytes:
 def next_link(before: bytes, digest_: bytes, header_: bytes) -> bytes:
     """Return the link that binds an event to all before it."""
     return hashlib.sha256(before + digest_ + header_).digest()
+
+
+def row_checksum(*fields: object) -> bytes:
+    """Return the checksum of a row that no event digest covers.
+
+    Structs are encoded as maps: their field names are part of the format.
+    """
+    return hashlib.sha256(_row_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
 def blob_hash(content: bytes) -> bytes:
@@ -240,10 +253,6 @@ def clip(spans: Iterable[Span], after: int, until: int) -> list[Span]:
     """Return what of a path has versions after < version <= until."""
     cut = ((span, max(span.low, after + 1), min(span.high, until)) for span in spans)
     return [Span(span.stream, span.stretch, low, high) for span, low, high in cut if low <= high]
-
-
-def event_count(spans: Iterable[Span]) -> int:
-    return sum(span.high - span.low + 1 for span in spans)
 
 
 def locate(spans: Iterable[Span], index: int) -> tuple[int, int]:

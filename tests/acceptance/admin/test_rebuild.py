@@ -16,6 +16,7 @@ import limpet
 from limpet import Message, Scope, ToolCallRequest, errors, limits
 from limpet.core.formats import codec
 from limpet.runtime.state_cache import session_stream
+from limpet.stores import chain
 from limpet.stores.port import Rebuilt, Snapshot
 from limpet.stores.sqlite import SQLiteStore, database
 
@@ -167,7 +168,7 @@ def test_what_the_log_can_not_prove_is_refused(path: Path, statement: str, place
 def test_a_stream_of_a_later_version_is_refused(path: Path):
     number = "SELECT max(key) FROM streams"
     vandalise(path, f"UPDATE streams SET name = 'novel/1' WHERE key = ({number})")
-    mark = database.row_checksum(*tables_row(path, number))
+    mark = chain.row_checksum(*tables_row(path, number))
     vandalise(path, f"UPDATE streams SET mark = ? WHERE key = ({number})", (mark,))
     before = tables(path, DERIVED + KEPT)
     with limpet.connect(path) as lp, pytest.raises(limpet.errors.NewerStore, match="novel/1"):
@@ -200,7 +201,7 @@ def lie(path: Path) -> None:
     store.close()
     connection = database.connect(path, write=True)
     key = connection.execute("SELECT key FROM streams WHERE tenant = 1 AND name = ?", (stream,)).get
-    mark = database.row_checksum(key, truth.version, truth.fold, lied, link)
+    mark = chain.row_checksum(key, truth.version, truth.fold, lied, link)
     connection.execute("UPDATE snapshots SET state = ?, mark = ? WHERE stream = ?", (lied, mark, key))
     connection.close()
 

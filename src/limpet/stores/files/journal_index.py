@@ -21,7 +21,7 @@ from msgspec import Raw
 
 from limpet import errors, limits
 from limpet.stores import chain, port, split_statements
-from limpet.stores.chain import is_erased_stream
+from limpet.stores.chain import is_erased_stream, row_checksum
 from limpet.stores.files.folder import StoreFolder
 from limpet.stores.files.journal import (
     JOURNAL_FORMAT,
@@ -45,7 +45,7 @@ from limpet.stores.files.journal import (
     event_address,
 )
 from limpet.stores.sqlite import database, event_erasure, log_writes
-from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, row_checksum
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row
 from limpet.stores.sqlite.shared_file.store_files import StoreFiles, read_regular_file
 
 SQLiteRow = tuple[Any, ...]
@@ -374,20 +374,10 @@ class JournalRewriter:
         for content, ends in self._segments(store_id, edit):
             path = self._journal.path(ends[1].segment)
             if moves or content != read_regular_file(path).rstrip(PADDING):
-                made = self._files.create_temporary(path)
-                self._write_segment(made, content)
-                moves.append((made.name, path.name))
+                moves.append((self._files.write_temporary(path, content).name, path.name))
         if moves:
             decided = RewritePlan(ends[0], ends[1], tuple(moves))
             self._files.replace_content(self._path, msgspec.json.encode(decided))
-
-    def _write_segment(self, path: Path, content: bytes) -> None:
-        fd = self._files.open_or_create(path)
-        try:
-            self._files.write(fd, content, 0)
-        finally:
-            self._files.close(fd)
-        self._files.sync(path)
 
     def _segments(self, store_id: bytes, edit: CommitEdit) -> Iterator[tuple[bytes, tuple[JournalPoint, JournalPoint]]]:
         """Yield each segment's new content, with the ends of the old and the new segment."""

@@ -204,7 +204,7 @@ class ChangeBuilder:
             return self._base_spans(write.base)[1]
         if stream is None:
             return ()
-        last = Span(stream.number, _current_stretch(stream), 1, checked_reads.UNBOUNDED)
+        last = Span(stream.number, _current_stretch(stream), 1, chain.UNBOUNDED)
         return (*self._spans_before_stretch(stream), last) if stream.bases else (last,)
 
     def _spans_before_stretch(self, stream: StreamRow) -> tuple[Span, ...]:

@@ -6,32 +6,20 @@ checksum differs. Events are checked against their digest, and for gaps.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port
-from limpet.stores.chain import Span, StreamBase
+from limpet.stores.chain import CHECKSUM_BYTES, UNBOUNDED, Span, StreamBase, row_checksum
 from limpet.stores.server.driver import Driver, EventErasure, FeedRow, KeyRow, NoteRow, ProjectionRow, StreamRow
-
-CHECKSUM_BYTES = 8
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def _checksum(*fields: object) -> bytes:
-    # Structs are encoded as maps: the field names of `Projection`, `RawKey` and `StreamBase` are part of the format.
-    return hashlib.sha256(_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
 def note_checksum(tenant: str, name: str, note: port.Note) -> bytes:
-    return _checksum(tenant, name, note.version, note.value)
+    return row_checksum(tenant, name, note.version, note.value)
 
 
 def projection_checksum(tenant: str, row: port.Projection) -> bytes:
-    return _checksum(tenant, row)
+    return row_checksum(tenant, row)
 
 
 def snapshot_checksum(tenant: str, number: int, snapshot: port.Snapshot, link: bytes) -> bytes:
@@ -40,23 +28,23 @@ def snapshot_checksum(tenant: str, number: int, snapshot: port.Snapshot, link: b
     It covers the stream's number, because its name may later belong to another stream, and the link of the event at
     its version: a snapshot is valid for exactly one history.
     """
-    return _checksum(tenant, number, snapshot.version, snapshot.fold, snapshot.state, link)
+    return row_checksum(tenant, number, snapshot.version, snapshot.fold, snapshot.state, link)
 
 
 def stream_checksum(tenant: str, stream: StreamRow) -> bytes:
     """Return the checksum of a stream. It does not cover the last version, which the log proves."""
-    return _checksum(tenant, stream.number, stream.name, stream.first, stream.bases)
+    return row_checksum(tenant, stream.number, stream.name, stream.first, stream.bases)
 
 
 def key_row(tenant: str, used: port.RawKey) -> KeyRow:
     """Return an idempotency key's use as stored: the command's hash is prefixed with a checksum."""
-    prefixed_hash = _checksum(tenant, used) + used.command_hash
+    prefixed_hash = row_checksum(tenant, used) + used.command_hash
     return KeyRow(used.key, prefixed_hash, used.first, used.last, used.time_us)
 
 
 def event_erasure(tenant: str, position: int, notice: int, cause: int, payload: bytes | None) -> EventErasure:
     """Return the erasure of an event as stored: its redacted payload is prefixed with a checksum."""
-    prefixed = None if payload is None else _checksum(tenant, position, cause, payload) + payload
+    prefixed = None if payload is None else row_checksum(tenant, position, cause, payload) + payload
     return EventErasure(notice, cause, prefixed)
 
 
@@ -66,17 +54,9 @@ def checked_redaction(tenant: str, position: int, erasure: EventErasure) -> byte
         return None
     checksum = erasure.redacted_payload[:CHECKSUM_BYTES]
     payload = erasure.redacted_payload[CHECKSUM_BYTES:]
-    if _checksum(tenant, position, erasure.cause, payload) != checksum:
+    if row_checksum(tenant, position, erasure.cause, payload) != checksum:
         raise errors.Corrupt("the record of an erased event is damaged.")
     return payload
-
-
-def checked_stream(tenant: str, row: StreamRow) -> StreamRow:
-    if row.checksum != stream_checksum(tenant, row):
-        raise errors.Corrupt(
-            f"the record of stream {row.number:,} is damaged.", facts={"tenant": tenant, "stream": row.number}
-        )
-    return row
 
 
 def checked_key(tenant: str, row: KeyRow) -> port.RawKey:
@@ -97,10 +77,6 @@ def checked_projection(tenant: str, row: ProjectionRow) -> port.Projection:
     if row.checksum != projection_checksum(tenant, row.projection):
         raise errors.Corrupt("a stored projection is damaged.")
     return row.projection
-
-
-UNBOUNDED = (1 << 62) - 1
-"""More than any version and any position."""
 
 
 def checked_event(tenant: str, row: FeedRow, name: str) -> port.StoredEvent:
@@ -132,7 +108,11 @@ def _check_requested(tenant: str, row: StreamRow, stream: str | int) -> StreamRo
     """Return a stream, checked; raise Corrupt if it is not the requested one."""
     if stream not in (row.name, row.number):
         raise errors.Corrupt("a stream is stored under the name of another.", facts={"stream": row.number})
-    return checked_stream(tenant, row)
+    if row.checksum != stream_checksum(tenant, row):
+        raise errors.Corrupt(
+            f"the record of stream {row.number:,} is damaged.", facts={"tenant": tenant, "stream": row.number}
+        )
+    return row
 
 
 def base_lookup(driver: Driver, tenant: str, *streams: StreamRow) -> Callable[[int], Sequence[StreamBase]]:

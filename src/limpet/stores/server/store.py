@@ -15,11 +15,10 @@ from contextlib import AbstractContextManager
 from limpet import errors, limits
 from limpet.core.values.validation import Json
 from limpet.stores import chain, port, store_copy
-from limpet.stores.chain import RandomPool, check_note
+from limpet.stores.chain import UNBOUNDED, RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, WriteLockGuard
 from limpet.stores.server import checked_reads, maintenance
 from limpet.stores.server.changes import ChangeBuilder, ServerPipeline
-from limpet.stores.server.checked_reads import UNBOUNDED
 from limpet.stores.server.driver import (
     ChangeResult,
     Driver,

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import functools
 import glob
-import hashlib
 import re
 import shlex
 import threading
@@ -21,7 +20,6 @@ from types import TracebackType
 from typing import Final, Literal, cast
 
 import apsw
-import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, split_statements
@@ -321,11 +319,8 @@ def check_file_header(path: Path) -> None:
 TENANT_SHIFT = 40
 """Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
 
-CHECKSUM_BYTES = 8
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
-
-_msgpack_encoder = msgspec.msgpack.Encoder()
 
 
 def first_row(
@@ -338,11 +333,6 @@ def read_integer(connection: apsw.Connection, query: str, bindings: tuple[apsw.S
     """Return the integer that a query returns, 0 if it returns none."""
     found = connection.execute(query, bindings).get
     return found if isinstance(found, int) else 0
-
-
-def row_checksum(*fields: object) -> bytes:
-    """Return the checksum of a row that is not covered by the log's digests."""
-    return hashlib.sha256(_msgpack_encoder.encode(fields)).digest()[:CHECKSUM_BYTES]
 
 
 def read_head(connection: apsw.Connection, tenant: int) -> LogHead:
@@ -469,7 +459,7 @@ class SQLiteCache:
 
     def add_tenant(self, connection: apsw.Connection, name: str) -> int:
         made = read_integer(connection, self.sql["tenants_max"], ()) + 1
-        connection.execute(self.sql["add_tenant"], (made, name, row_checksum(made, name)))
+        connection.execute(self.sql["add_tenant"], (made, name, chain.row_checksum(made, name)))
         self._new_tenants[name] = made
         return made
 
@@ -533,7 +523,9 @@ class ReadConnectionPool:
                 self._free.append(connection)
             if self._closed or generation != self._generation:
                 # Checked after the append: a `close` in between has missed this connection.
-                self._drop(connection)
+                with contextlib.suppress(ValueError):
+                    self._free.remove(connection)
+                connection.close()
 
     def renew(self) -> None:
         """Close all idle connections; those in use close when they are returned."""
@@ -541,11 +533,6 @@ class ReadConnectionPool:
         free, self._free = self._free, []
         for connection in free:
             connection.close()
-
-    def _drop(self, connection: apsw.Connection) -> None:
-        with contextlib.suppress(ValueError):
-            self._free.remove(connection)
-        connection.close()
 
     def close(self) -> None:
         self._closed = True

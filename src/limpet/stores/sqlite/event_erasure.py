@@ -18,18 +18,10 @@ import msgspec
 
 from limpet import errors, limits
 from limpet.stores import chain, port
-from limpet.stores.chain import erased_stream_name, erasure_proof, is_notice, make_notice
+from limpet.stores.chain import erased_stream_name, erasure_proof, is_notice, make_notice, row_checksum
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, RedactedPayload, StreamErasure
 from limpet.stores.sqlite import database, log_writes, reads
-from limpet.stores.sqlite.database import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    SQLiteCache,
-    first_row,
-    read_head,
-    read_integer,
-    row_checksum,
-)
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, read_head, read_integer
 from limpet.stores.sqlite.reads import decode_event_row, number_in_tenant
 from limpet.stores.sqlite.shared_file import store_files
 from limpet.stores.sqlite.shared_file.store_files import (
@@ -77,14 +69,10 @@ class SQLiteErasure:
 
     def run(self) -> tuple[ErasureCounts, dict[int, LogHead]]:
         """Erase; return the counts, and the new heads by tenant."""
-        shares = self._erasure.streams
-        keys = [self._key(share) for share in shares]
-        for share, key in zip(shares, keys, strict=True):
+        shares = [(share, self._key(share)) for share in self._erasure.streams]
+        for share, key in shares:
             self._forget_derived(share, key)
-        writes = [
-            self._erase_stream(share, key, self._next + at)
-            for at, (share, key) in enumerate(zip(shares, keys, strict=True))
-        ]
+        writes = [self._erase_stream(share, key, self._next + at) for at, (share, key) in enumerate(shares)]
         appended = self._batch.append(
             port.Append(
                 tenant=self._erasure.tenant, writes=tuple(writes), drops=tuple(self._drops),
@@ -92,9 +80,10 @@ class SQLiteErasure:
             )
         )  # fmt: skip
         assert isinstance(appended, port.Appended), "`find_stale` has compared versions under the write lock"
-        for share, key in zip(shares, keys, strict=True):
+        for share, key in shares:
             if not share.whole:
-                self._derive_again(share, key)
+                derived = derive_stream(self._connection, key, share.stream, self._derive)
+                self._batch.write_derived(self._tenant, key, derived)
         return self._finish(), self._batch.heads
 
     @functools.cached_property
@@ -131,8 +120,7 @@ class SQLiteErasure:
         name = share.stream
         if share.whole:
             name = erased_stream_name(key & NUMBER_MASK)
-            check = row_checksum(key, self._tenant, name)
-            self._connection.execute(self._sql["rename_stream"], (name, check, key))
+            log_writes.rename_stream(self._connection, key, self._tenant, name)
         notice = make_notice(share.kind, self._erasure.time_us, ordinal, erasure_proof(gone))
         return port.StreamWrite(name, share.expected, (notice,))
 
@@ -147,10 +135,6 @@ class SQLiteErasure:
         run(sql["put_erased"], (*row, row_checksum(*row)))
         for content in redaction.blobs if redaction else ():
             run(sql["add_blob"], (self._tenant, chain.blob_hash(content), content))
-
-    def _derive_again(self, share: StreamErasure, key: int) -> None:
-        derived = derive_stream(self._connection, key, share.stream, self._derive)
-        self._batch.write_derived(self._tenant, key, derived)
 
     def _finish(self) -> ErasureCounts:
         run, sql, changes = self._connection.execute, self._sql, self._connection.changes
@@ -279,8 +263,7 @@ class ErasuresToRepeat:
 
     def _is_here(self, key: int, link: bytes) -> bool:
         row = first_row(self._connection, self._sql["event_at"], (key,))
-        here = row is not None and isinstance(row[7], bytes) and row[7].startswith(link)
-        return here and row is not None and row[4] is not None
+        return row is not None and isinstance(row[7], bytes) and row[7].startswith(link) and row[4] is not None
 
     def __bool__(self) -> bool:
         return bool(self._causes)

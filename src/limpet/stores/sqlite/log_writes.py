@@ -14,19 +14,11 @@ import msgspec
 
 from limpet import errors
 from limpet.stores import chain, port, store_copy
-from limpet.stores.chain import Span
+from limpet.stores.chain import UNBOUNDED, Span, row_checksum
 from limpet.stores.port import RawEvent, RawKey
 from limpet.stores.sqlite import database, reads
-from limpet.stores.sqlite.database import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    SQLiteCache,
-    first_row,
-    read_head,
-    read_integer,
-    row_checksum,
-)
-from limpet.stores.sqlite.reads import UNBOUNDED, decode_event_row, decode_key_record, decode_projection
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, read_head, read_integer
+from limpet.stores.sqlite.reads import decode_event_row, decode_key_record, decode_projection
 from limpet.stores.sqlite.shared_file.store_files import LogHead
 
 if TYPE_CHECKING:
@@ -279,6 +271,10 @@ class AppendBatch:
             self._connection.execute(self._sql["add_term"], (tenant, kind, term, id_))
 
 
+def rename_stream(connection: apsw.Connection, key: int, tenant: int, name: str) -> None:
+    connection.execute(database.statements()["rename_stream"], (name, row_checksum(key, tenant, name), key))
+
+
 _hash_list_decoder = msgspec.json.Decoder(list[str])
 
 
@@ -389,7 +385,7 @@ class SQLiteCopyTarget:
         if not self.tenant:
             self.tenant = self._cache.add_tenant(self._connection, self._name)
         for number_, name in plan.renamed_streams.items():
-            self._rename_stream(number_, name)
+            rename_stream(self._connection, self._key_base | number_, self.tenant, name)
         many, sql, tenant = self._connection.executemany, self._sql, self.tenant
         named = [(self._key_base | at, tenant, name) for at, name in plan.new_streams.items()]
         many(sql["add_stream"], [(*row, row_checksum(*row)) for row in named])
@@ -401,11 +397,6 @@ class SQLiteCopyTarget:
         rows = [(tenant, k.key, k.command_hash, k.first, k.last, k.time_us) for k in plan.new_keys]
         many(sql["add_key"], [(*row, row_checksum(*row)) for row in rows])
         self._connection.execute(sql["count_rebuild"])
-
-    def _rename_stream(self, number_: int, name: str) -> None:
-        key = self._key_base | number_
-        check = row_checksum(key, self.tenant, name)
-        self._connection.execute(self._sql["rename_stream"], (name, check, key))
 
     def _add_event(self, raw: RawEvent) -> None:
         run, sql, base = self._connection.execute, self._sql, self._key_base

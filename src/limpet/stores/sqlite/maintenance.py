@@ -126,7 +126,7 @@ def verify_connection(
         faults += [f"SQLite: {said}" for said in _structure_messages(connection, tables) if said != "ok"]
         for table in (each for each in marked if database.TABLES_SINCE.get(each, 1) <= schema):
             for mark, *fields in connection.execute(database.statements()[f"marked_{table}"]):
-                faults += [] if mark == database.row_checksum(*fields) else [f"a row of {table} is damaged."]
+                faults += [] if mark == chain.row_checksum(*fields) else [f"a row of {table} is damaged."]
         if schema >= database.ERASED_SINCE:
             faults += event_erasure.erasure_faults(connection)
         if marked == CHECKSUMMED_TABLES:
@@ -378,7 +378,10 @@ def repair_page_checksums(
                 with contextlib.closing(database.connect(place, write=True, verified=False)) as connection:
                     database.check_schema_version(connection, place)
                     _check_provable(connection, used, place)
-                    _rebuild_derived(connection, place, derive)
+                    with connection:
+                        database.migrate(connection, database.check_schema_version(connection, place))
+                        for _ in derive_all(connection, place, derive):
+                            pass
                     database.enable_checkpoint_on_close(connection)
                     connection.execute("VACUUM")
                     connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
@@ -408,10 +411,3 @@ def _schema_faults(connection: apsw.Connection, version: int) -> list[str]:
             for there in (blank, connection)
         )
     return [] if wanted == found else ["its schema is not ours."]
-
-
-def _rebuild_derived(connection: apsw.Connection, path: Path, derive: port.StreamDeriver) -> None:
-    with connection:
-        database.migrate(connection, database.check_schema_version(connection, path))
-        for _ in derive_all(connection, path, derive):
-            pass

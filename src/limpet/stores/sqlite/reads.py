@@ -14,12 +14,9 @@ import msgspec
 
 from limpet import errors
 from limpet.stores import chain, port
-from limpet.stores.chain import Span, StreamBase
+from limpet.stores.chain import UNBOUNDED, Span, StreamBase, row_checksum
 from limpet.stores.sqlite import database
-from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, first_row, read_integer, row_checksum
-
-UNBOUNDED = (1 << 62) - 1
-"""Above every version and every time."""
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, first_row, read_integer
 
 _ERASABLE_TYPES = (bytes, type(None))
 """The types of a column that can be erased."""
@@ -206,7 +203,7 @@ def find_version_by_ordinal(connection: apsw.Connection, key: int, name: str, or
             raise errors.Corrupt(f"version {place[1]:,} of a stream is missing.", facts={"version": place[1]})
         return chain.decode_event(decode_event_row(row), name).ordinal
 
-    count = chain.event_count(spans)
+    count = sum(span.high - span.low + 1 for span in spans)
     index = bisect_left(range(count), ordinal, key=ordinal_at)
     return chain.locate(spans, index)[1] if index < count else 0
 

@@ -18,7 +18,7 @@ import apsw
 from limpet import errors, limits
 from limpet.core.values import ids
 from limpet.core.values.validation import Json
-from limpet.stores import port, store_copy, urls
+from limpet.stores import chain, port, store_copy, urls
 from limpet.stores.chain import RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, WriteLockGuard
 from limpet.stores.sqlite import database, event_erasure, log_writes, maintenance, reads
@@ -48,7 +48,7 @@ _VERSION_COUNTER_NAME = ""
 
 def _decode_note(tenant: str, row: tuple[apsw.SQLiteValue, ...]) -> port.Note:
     match row:
-        case (str(name), int(version), bytes(value), bytes(check)) if check == database.row_checksum(
+        case (str(name), int(version), bytes(value), bytes(check)) if check == chain.row_checksum(
             tenant, name, version, value
         ):
             return port.Note(value, version)
@@ -434,16 +434,13 @@ class SQLiteStore:
 
         `quietly`: no cache depends on the change.
         """
-        caches_valid = self.acquire_write_lock()
-        try:
+        with self.write_lock() as caches_valid:
             with self._error_translator, self._transaction() as writer:
                 yield writer
             # The next holder of the write lock compares the data version, and so learns of this change and of
             # what other processes had written before it.
             if not (quietly and caches_valid):
                 self._seen_data_version = None
-        finally:
-            self.release_write_lock()
 
     @contextlib.contextmanager
     def _transaction(self, heads: Mapping[int, LogHead] | None = None) -> Iterator[apsw.Connection]:
@@ -582,7 +579,7 @@ class SQLiteStore:
             counted = self._read_note(writer, tenant, _VERSION_COUNTER_NAME)
             version = (counted.version if counted else 0) + 1
             for row in ((_VERSION_COUNTER_NAME, version, b""), (name, version, value)):
-                writer.execute(self._sql["put_note"], (tenant, *row, database.row_checksum(tenant, *row)))
+                writer.execute(self._sql["put_note"], (tenant, *row, chain.row_checksum(tenant, *row)))
             return True
 
     def notes(self, tenant: str, prefix: str = "", *, after: str = "", limit: int = 256) -> list[tuple[str, port.Note]]:
@@ -615,12 +612,8 @@ class SQLiteStore:
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         """Remove payloads from the log in one transaction; the anchor is written before this returns."""
-        self.acquire_write_lock()
-        try:
-            with self._error_translator:
-                return self._erase(erasure, derive)
-        finally:
-            self.release_write_lock()
+        with self.write_lock(), self._error_translator:
+            return self._erase(erasure, derive)
 
     def _erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         heads: dict[int, LogHead] = {}
@@ -676,12 +669,8 @@ class SQLiteStore:
 
         Rewrites the database, empties its log, clears the hand-off mailboxes and completes the erased list.
         """
-        self.acquire_write_lock()
-        try:
-            with self._error_translator:
-                incomplete = self._scrub(done, left)
-        finally:
-            self.release_write_lock()
+        with self.write_lock(), self._error_translator:
+            incomplete = self._scrub(done, left)
         if incomplete is not None:
             raise incomplete
 
@@ -773,12 +762,8 @@ class SQLiteStore:
             return
         try:
             if not self._broken:
-                with contextlib.suppress(errors.Unavailable):
-                    self.acquire_write_lock()
-                    try:
-                        self._close_writer()
-                    finally:
-                        self.release_write_lock()
+                with contextlib.suppress(errors.Unavailable), self.write_lock():
+                    self._close_writer()
         finally:
             self._closed = True
             self._commit_signal.notify()

@@ -139,8 +139,8 @@ class StoreFiles:
         source.replace(target)
         self.sync(target.parent)
 
-    def replace_content(self, path: Path, data: bytes) -> None:
-        """Replace a file's content atomically: after a crash it is the old or the new one. Durable on return."""
+    def write_temporary(self, path: Path, data: bytes) -> Path:
+        """Create a synced file with this content beside a path, under an unused name, and return it."""
         fresh = self.create_temporary(path)
         fd = self.open_or_create(fresh)
         try:
@@ -148,7 +148,11 @@ class StoreFiles:
         finally:
             self.close(fd)
         self.sync(fresh)
-        self.rename(fresh, path)
+        return fresh
+
+    def replace_content(self, path: Path, data: bytes) -> None:
+        """Replace a file's content atomically: after a crash it is the old or the new one. Durable on return."""
+        self.rename(self.write_temporary(path, data), path)
 
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
