@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, assert_never
 
 import msgspec
@@ -31,9 +31,10 @@ from limpet.core.values.validation import EMPTY
 
 
 class HandleIdCache:
-    """Ids of the handles that frames have. A memory only: what it has not, it makes from the frame.
+    """Caches the set of handle ids of a frame, so that a duplicate is found without a scan of all handles.
 
-    An id that it has may be of the frame's next state; one that it has not is not there.
+    A set is shared by a frame's states: it may contain ids of a later state, but it misses none. The key is the id() of
+    the pages; the stored pages prove that it was not reused.
     """
 
     SIZE: Final = 64
@@ -42,14 +43,14 @@ class HandleIdCache:
         self._ids_by_pages: OrderedDict[int, tuple[HandlePages, set[str]]] = OrderedDict()
 
     def may_contain(self, pages: HandlePages, handle_id: str) -> bool:
-        """Whether there can be a handle by that id."""
+        """Whether the pages may have a handle of that id; False is certain."""
         found = self._ids_by_pages.get(id(pages))
         if found is None or found[0] is not pages:
             found = self._store(pages, {handle.handle_id for page in pages for handle in page})
         return handle_id in found[1]
 
     def with_handle(self, before: HandlePages, handle: ContextHandle) -> HandlePages:
-        """Return handles with one more."""
+        """Return the pages with a further handle; their cached ids move to the new pages."""
         after, found = pages_with_handle(before, handle), self._ids_by_pages.pop(id(before), None)
         if found is not None and found[0] is before:
             found[1].add(handle.handle_id)
@@ -71,34 +72,21 @@ def find_handle(frame: Frame, handle_id: str) -> ContextHandle | None:
     return frame.handle(handle_id) if _handle_id_cache.may_contain(frame.handle_pages, handle_id) else None
 
 
-def with_handle(frame: Frame, handle: ContextHandle) -> HandlePages:
-    """Return the handles of a frame with one more."""
-    return _handle_id_cache.with_handle(frame.handle_pages, handle)
-
-
 _S = FrameStatus
 
+_FROM_ACTIVE_OR_WAITING: Final = {
+    _S.SUSPENDED: "suspend", _S.COMPLETED: "pop", _S.FAILED: "pop, overdue", _S.CANCELLED: "pop, cascade",
+}  # fmt: skip
+
 TRANSITIONS: Final[Mapping[FrameStatus, Mapping[FrameStatus, str]]] = {
-    _S.ACTIVE: {
-        _S.WAITING: "pushes a child, or waits",
-        _S.SUSPENDED: "suspend",
-        _S.COMPLETED: "pop",
-        _S.FAILED: "pop, overdue",
-        _S.CANCELLED: "pop, cascade",
-    },
-    _S.WAITING: {
-        _S.ACTIVE: "last child popped",
-        _S.SUSPENDED: "suspend",
-        _S.COMPLETED: "pop",
-        _S.FAILED: "pop, overdue",
-        _S.CANCELLED: "pop, cascade",
-    },
+    _S.ACTIVE: {_S.WAITING: "pushes a child, or waits", **_FROM_ACTIVE_OR_WAITING},
+    _S.WAITING: {_S.ACTIVE: "last child popped", **_FROM_ACTIVE_OR_WAITING},
     _S.SUSPENDED: {_S.ACTIVE: "resume", _S.WAITING: "resume", _S.FAILED: "cascade", _S.CANCELLED: "cascade"},
     _S.COMPLETED: {},
     _S.FAILED: {},
     _S.CANCELLED: {},
 }
-"""From a status to those that may follow it, and what leads there. The diagram in the docs is made from it."""
+"""The statuses that may follow a status, and the cause of each change. The diagram in the docs is made from it."""
 
 SETTLED_TOOL_STATUSES: Final = (ToolStatus.FINISHED, ToolStatus.ABANDONED)
 
@@ -107,14 +95,14 @@ FramesById = dict[str, Frame]
 
 
 class FrameWrite(msgspec.Struct, frozen=True):
-    """An event that a command makes, with the texts that it refers to by their hashes."""
+    """An event of a command, and the texts that the event refers to by hash."""
 
     event: events.FrameEvent
     texts: tuple[str, ...] = ()
 
 
 def invalid_transition_error(frame: Frame, wanted: str, hint: str = "") -> errors.InvalidTransition:
-    """Return the error for what can't follow on where a frame is."""
+    """Return the error for an action that the status of a frame does not allow."""
     return errors.InvalidTransition(
         f"the frame {frame.frame_id!r} is {frame.status}: it can't {wanted}.",
         hint=hint,
@@ -123,7 +111,7 @@ def invalid_transition_error(frame: Frame, wanted: str, hint: str = "") -> error
 
 
 def check_deadline(tree: TreeState, frame: Frame, now_us: int) -> None:
-    """Raise TimeLimitExceeded if the time of a frame, or of one above it, is up."""
+    """Raise TimeLimitExceeded if the deadline of a frame or of one of its ancestors has passed."""
     until = tree.deadline_of(frame.frame_id)
     if until is not None and now_us >= until:
         raise errors.TimeLimitExceeded(
@@ -134,7 +122,7 @@ def check_deadline(tree: TreeState, frame: Frame, now_us: int) -> None:
 
 
 def text_hash(text: str) -> str:
-    """Return the hash by which a text is kept."""
+    """Return the hash under which a text is stored."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -144,7 +132,7 @@ def evolve(tree: TreeState | None, event: events.FrameEvent, *, version: int, ti
 
 
 def evolve_one(tree: TreeState | None, event: events.FrameEvent, *, time_us: int) -> TreeState:
-    """Return the tree after an event, one version on."""
+    """Return the tree after an event, one version later."""
     if tree is None:
         if not isinstance(event, events.FramePushedEvent):
             raise errors.Corrupt("a frame tree's log does not begin with its root.")
@@ -158,19 +146,16 @@ def evolve_one(tree: TreeState | None, event: events.FrameEvent, *, time_us: int
         closed, burden = (*closed, left), burden + left.state_size
     version, due = tree.version + 1, tree.due
     if version >= due:
-        due = version + max(limits.SNAPSHOT_EVERY, _snapshot_weight(frames.values()))
+        weight = sum(1 + frame.handle_count + len(frame.result_refs) for frame in frames.values())
+        due = version + max(limits.SNAPSHOT_EVERY, weight)
     return TreeState(
         root_id=tree.root_id, version=version, updated_us=time_us, frames=frames,
         closed=closed, burden=burden, due=due,
     )  # fmt: skip
 
 
-def _snapshot_weight(frames: Iterable[Frame]) -> int:
-    return sum(1 + frame.handle_count + len(frame.result_refs) for frame in frames)
-
-
 def _apply_event(tree: TreeState, frames: FramesById, event: events.FrameEvent, time_us: int) -> Frame | None:
-    """Put what an event did into the frames; return the one that it closed."""
+    """Apply an event to `frames`; return the frame that it closed."""
     match event:
         case events.FramePushedEvent():
             _apply_push(tree, frames, event, time_us)
@@ -193,7 +178,7 @@ def _apply_event(tree: TreeState, frames: FramesById, event: events.FrameEvent, 
         case events.FrameResumedEvent():
             frame = _apply_resumption(frame, event)
         case events.HandleAddedEvent():
-            frame = replace(frame, handle_pages=with_handle(frame, event.handle))
+            frame = replace(frame, handle_pages=_handle_id_cache.with_handle(frame.handle_pages, event.handle))
         case events.ResultAddedEvent():
             frame = replace(frame, result_refs=(*frame.result_refs, event.result))
         case events.FrameCompactedEvent():
@@ -285,7 +270,7 @@ def _without_child(parent: Frame, child: Frame, time_us: int) -> Frame:
 
 
 def _pause_or_restart_clocks(frames: FramesById, frame_id: str, time_us: int) -> None:
-    """Stop the clocks of a frame and its ancestors while anything below is suspended; else let them go on."""
+    """Stop the clocks of a frame and its ancestors that have a suspended descendant; restart the others."""
     tree = TreeState(root_id="", frames=frames)
     for frame in tree.ancestry(frame_id):
         below = (frame, *tree.open_descendants(frame.frame_id))
@@ -384,7 +369,7 @@ def _apply_resumption(frame: Frame, event: events.FrameResumedEvent) -> Frame:
 def _apply_compaction(frame: Frame, event: events.FrameCompactedEvent) -> Frame:
     gone, handles = set(event.removed), frame.context_handles
     kept = [handle for handle in handles if handle.handle_id not in gone]
-    # What took their place is as old as the first of them.
+    # The replacements take the position, and so the age, of the first removed handle.
     first = next((at for at, handle in enumerate(handles) if handle.handle_id in gone), 0)
     kept[first:first] = event.replaced
     return replace(frame, handle_pages=handle_pages(kept))

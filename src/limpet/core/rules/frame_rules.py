@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterable
-from typing import Final, assert_never
+from typing import Final
 
 import msgspec
 
@@ -47,21 +47,6 @@ NOT_RUN_TEXT: Final = "This call was not run: the work that it belongs to was gi
 replace = msgspec.structs.replace
 
 
-ToolCommand = commands.BeginTool | commands.EndTool | commands.RetryTool
-
-
-def decide_tool(tree: TreeState, frame: Frame, command: ToolCommand, now_us: int) -> tuple[FrameWrite, ...]:
-    """Return what a command about a tool makes happen."""
-    match command:
-        case commands.BeginTool():
-            event = _begin_tool_event(tree, frame, command, now_us)
-            return () if event is None else (FrameWrite(event),)
-        case commands.EndTool():
-            return (_end_tool_write(frame, command, now_us),)
-        case commands.RetryTool():
-            return (FrameWrite(_retry_tool_event(frame, command, now_us)),)
-
-
 def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool, now_us: int) -> e.FrameEvent | None:
     if frame.status is FrameStatus.SUSPENDED:
         raise invalid_transition_error(frame, "run tools", "Resume it first.")
@@ -96,7 +81,7 @@ def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool
 
 
 def _same_tool_run(frame: Frame, command: commands.BeginTool) -> ToolRun | None:
-    """Return the tool in progress that a command means: by its id, or as the same call of the conversation."""
+    """Return the unfinished run with the id of the command or for the same call of the conversation."""
     for tool in frame.tools:
         if tool.tool_id == command.tool_id:
             return tool
@@ -114,7 +99,7 @@ def _tool_in_progress_error(tool: ToolRun) -> errors.InvalidTransition:
 
 
 def find_tool(frame: Frame, tool_id: str) -> ToolRun:
-    """Return a tool in progress; raise ToolNotFound otherwise."""
+    """Return an unfinished tool run; raise ToolNotFound if there is none of that id."""
     tool = frame.tool(tool_id)
     if tool is None:
         raise errors.ToolNotFound(
@@ -126,7 +111,7 @@ def find_tool(frame: Frame, tool_id: str) -> ToolRun:
 
 
 def _end_tool_write(frame: Frame, command: commands.EndTool, now_us: int) -> FrameWrite:
-    """Return the event of a tool that is through, with its output; whoever puts that elsewhere takes it out."""
+    """Return the event of a finished run, with its output. A large output is stored as a text by its hash."""
     tool = find_tool(frame, command.tool_id)
     status = ToolStatus.ABANDONED if command.abandon else ToolStatus.FINISHED
     event = _tool_status_event(frame, tool, status, now_us)
@@ -138,12 +123,12 @@ def _end_tool_write(frame: Frame, command: commands.EndTool, now_us: int) -> Fra
 
 
 def tool_output(tool: ToolRun, command: commands.EndTool) -> Json:
-    """Return what a call is answered with: its output, or the truth about one that was given up."""
+    """Return the result of a call: its output, or a fixed text if it was abandoned without one."""
     return abandoned_tool_output(tool) if command.abandon and command.output is None else command.output
 
 
 def abandoned_tool_output(tool: ToolRun) -> str:
-    """Return the truth about a call that is given up."""
+    """Return the result text of an abandoned call: it did not run, or its outcome is unknown."""
     return NOT_RUN_TEXT if tool.status is ToolStatus.INTENT else UNKNOWN_OUTCOME_TEXT
 
 
@@ -158,20 +143,6 @@ def _retry_tool_event(frame: Frame, command: commands.RetryTool, now_us: int) ->
 
 def _tool_status_event(frame: Frame, tool: ToolRun, status: ToolStatus, now_us: int) -> e.FrameUpdatedEvent:
     return e.FrameUpdatedEvent(frame_id=frame.frame_id, tool=replace(tool, status=status, changed_us=now_us))
-
-
-SuspensionCommand = commands.SuspendFrame | commands.EndSuspension | commands.RevokeSuspension
-
-
-def decide_suspension(frame: Frame, command: SuspensionCommand, now_us: int) -> e.FrameEvent | None:
-    """Return the event that a command about a suspension makes; None if it is so already."""
-    match command:
-        case commands.SuspendFrame():
-            return _suspend_event(frame, command, now_us)
-        case commands.EndSuspension():
-            return _resume_event(frame, command, now_us)
-        case commands.RevokeSuspension():
-            return _revoke_event(frame, command)
 
 
 def _suspend_event(frame: Frame, command: commands.SuspendFrame, now_us: int) -> e.FrameEvent:
@@ -269,48 +240,72 @@ _S = FrameStatus
 REASON_OVERDUE: Final = "its time limit was reached"
 REASON_PARENT_CLOSED: Final = "a frame above it was closed"
 REMOVE_STRATEGY: Final = "remove"
-"""The strategy of a handle that somebody takes away by its id."""
+"""The strategy name of a removal by handle id."""
 
 REASON_ORPHANED: Final = "its session takes no more messages"
 
 
 def decide(tree: TreeState | None, command: commands.FrameCommand, *, now_us: int) -> tuple[FrameWrite, ...]:
-    """Return what the command makes happen in its tree; nothing if it is so already.
+    """Return the events that a command makes in its tree; none if nothing would change.
 
-    `tree` has the command's frame, or the parent of one that is pushed, among its open frames.
+    The command's frame, or the parent of a pushed frame, is open in `tree`.
     Raises a kind of Refused, Conflict or NotFound.
     """
     if isinstance(command, commands.PushFrame):
         return (FrameWrite(_push_event(tree, command, now_us)),)
-    assert tree is not None, "whatever is not pushed is in a tree"
+    assert tree is not None, "only a pushed frame may have no tree"
     frame = tree.frames[command.frame_id]
     match command:
-        case commands.UpdateFrame():
-            return _single_write(_update_event(frame, command))
-        case commands.SpendTokens():
-            return _single_write(_spend_event(frame, command))
+        case commands.EndTool():
+            return (_end_tool_write(frame, command, now_us),)
+        case commands.RecordPack():
+            return (FrameWrite(e.FrameUpdatedEvent(frame_id=frame.frame_id, pack=command.selection), command.texts),)
+        case commands.AddHandle():
+            return _add_handle_writes(frame, command)
+        case commands.CompactFrame():
+            return _compact_writes(frame, command)
         case commands.PopFrame():
             return tuple(map(FrameWrite, _pop_events(tree, frame, command)))
-        case commands.AddHandle() | commands.CompactFrame():
-            return _handle_writes(frame, command)
-        case commands.AddResult():
-            return _single_write(_result_event(frame, command))
-        case commands.RecordPack():
-            event = e.FrameUpdatedEvent(frame_id=frame.frame_id, pack=command.selection)
-            return (FrameWrite(event, command.texts),)
-        case commands.SuspendFrame() | commands.EndSuspension() | commands.RevokeSuspension():
-            return _single_write(decide_suspension(frame, command, now_us))
-        case commands.BeginTool() | commands.EndTool() | commands.RetryTool():
-            return decide_tool(tree, frame, command, now_us)
-        case commands.ResumeActor():
-            return _single_write(_resume_actor_event(tree, command))
         case commands.ExpireTree():
             return tuple(map(FrameWrite, _expiry_events(tree, command)))
-    assert_never(command)
-
-
-def _single_write(event: e.FrameEvent | None) -> tuple[FrameWrite, ...]:
+        case _:
+            event = _single_event(tree, frame, command, now_us)
     return () if event is None else (FrameWrite(event),)
+
+
+_SingleEventCommand = (
+    commands.UpdateFrame
+    | commands.SpendTokens
+    | commands.AddResult
+    | commands.SuspendFrame
+    | commands.EndSuspension
+    | commands.RevokeSuspension
+    | commands.BeginTool
+    | commands.RetryTool
+    | commands.ResumeActor
+)
+
+
+def _single_event(tree: TreeState, frame: Frame, command: _SingleEventCommand, now_us: int) -> e.FrameEvent | None:
+    match command:
+        case commands.UpdateFrame():
+            return _update_event(frame, command)
+        case commands.SpendTokens():
+            return _spend_event(frame, command)
+        case commands.AddResult():
+            return _result_event(frame, command)
+        case commands.SuspendFrame():
+            return _suspend_event(frame, command, now_us)
+        case commands.EndSuspension():
+            return _resume_event(frame, command, now_us)
+        case commands.RevokeSuspension():
+            return _revoke_event(frame, command)
+        case commands.BeginTool():
+            return _begin_tool_event(tree, frame, command, now_us)
+        case commands.RetryTool():
+            return _retry_tool_event(frame, command, now_us)
+        case commands.ResumeActor():
+            return _resume_actor_event(tree, command)
 
 
 def _push_event(tree: TreeState | None, command: commands.PushFrame, now_us: int) -> e.FramePushedEvent:
@@ -339,16 +334,7 @@ def _push_event(tree: TreeState | None, command: commands.PushFrame, now_us: int
                 facts={"frames": len(tree.frames), "frames_max": limits.FRAMES_OPEN_MAX},
             )
         parent.budget.check(budget.total)
-    return e.FramePushedEvent(
-        frame_id=command.frame_id,
-        scope=command.scope,
-        goal=command.goal,
-        budget=budget,
-        parent_frame_id=command.parent_frame_id,
-        inputs=command.inputs,
-        waits=command.waits,
-        named=command.named,
-    )
+    return e.FramePushedEvent(**msgspec.structs.asdict(command))
 
 
 def _update_event(frame: Frame, command: commands.UpdateFrame) -> e.FrameUpdatedEvent | None:
@@ -429,11 +415,6 @@ def _popped_event(frame: Frame, status: FrameStatus, *, reason: str, summary: st
     )
 
 
-def _handle_writes(frame: Frame, command: commands.AddHandle | commands.CompactFrame) -> tuple[FrameWrite, ...]:
-    adds = isinstance(command, commands.AddHandle)
-    return _add_handle_writes(frame, command) if adds else _compact_writes(frame, command)
-
-
 def _add_handle_writes(frame: Frame, command: commands.AddHandle) -> tuple[FrameWrite, ...]:
     handle, texts = stored_handle(command.handle)
     present = frame_fold.find_handle(frame, handle.handle_id)
@@ -457,14 +438,14 @@ def _add_handle_writes(frame: Frame, command: commands.AddHandle) -> tuple[Frame
 
 
 def without_version(handle: ContextHandle) -> ContextHandle:
-    """Return a handle without the version that its messages are numbered in."""
+    """Return a handle without the session version in its target."""
     if handle.handle_type is not HandleType.MESSAGE_RANGE or TARGET_VERSION_KEY not in handle.target:
         return handle
     return replace(handle, target={k: v for k, v in handle.target.items() if k != TARGET_VERSION_KEY})
 
 
 def stored_handle(handle: ContextHandle) -> tuple[ContextHandle, tuple[str, ...]]:
-    """Return a handle as it is kept, and the text that is kept beside it."""
+    """Return a handle as it is stored, with a hash in place of its content, and the content as a text."""
     text = handle.content
     if text is None:
         return handle, ()
@@ -498,7 +479,7 @@ def _compact_writes(frame: Frame, command: commands.CompactFrame) -> tuple[Frame
                 f"the frame has no handle {handle_id!r}.", facts={"frame": frame.frame_id, "handle": handle_id}
             )
         if planned and (handle is None or handle.never_dropped):
-            # It was planned on handles that somebody has changed since.
+            # The compaction was planned before another command changed the handles.
             raise errors.Conflict(
                 f"the handles of the frame {frame.frame_id!r} changed meanwhile.",
                 hint="Nothing was removed. Compact again.",
@@ -507,16 +488,8 @@ def _compact_writes(frame: Frame, command: commands.CompactFrame) -> tuple[Frame
     if not command.removed and not command.replaced:
         return ()
     kept = [stored_handle(handle) for handle in command.replaced]
-    event = e.FrameCompactedEvent(
-        frame_id=frame.frame_id,
-        removed=command.removed,
-        replaced=tuple(handle for handle, _ in kept),
-        strategy=command.strategy,
-        target_budget=command.target_budget,
-        original_tokens=command.original_tokens,
-        final_tokens=command.final_tokens,
-        level=command.level,
-    )
+    event = e.FrameCompactedEvent(**msgspec.structs.asdict(command))
+    event = replace(event, replaced=tuple(handle for handle, _ in kept))
     return (FrameWrite(event, tuple(text for _, texts in kept for text in texts)),)
 
 
@@ -559,7 +532,7 @@ def _frame_expiry_events(tree: TreeState, frame: Frame, command: commands.Expire
 
 
 def pending_work(frames: Iterable[Frame]) -> tuple[PendingWork, ...]:
-    """Return everything that waits for somebody: subcalls, people, tools in progress, failures nobody dealt with."""
+    """Return all pending work of frames: open subcalls, suspensions, unfinished tools and unhandled failures."""
     return tuple(work for frame in frames for work in _pending_work_of(frame))
 
 
@@ -571,8 +544,7 @@ def _pending_work_of(frame: Frame) -> list[PendingWork]:
     standing = frame.suspension
     if standing is not None and standing.status is not SuspensionStatus.CLOSED:
         over = standing.status is not SuspensionStatus.WAITING
-        what = f"Frame '{frame.goal}' suspended: {standing.reason}"
-        what += f" ({standing.status})" if over else ""
+        what = f"Frame '{frame.goal}' suspended: {standing.reason}" + (f" ({standing.status})" if over else "")
         found.append(_pending_item(frame, PendingWorkType.WAITING_FOR_USER, what, standing.suspension_id))
     for tool in frame.tools:
         what = f"Tool '{tool.name}' incomplete"
