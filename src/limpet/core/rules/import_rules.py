@@ -1,8 +1,8 @@
 """The rules of imports: checks of foreign files before their events become part of a log.
 
-A file may be forged: states of forks and rewinds are folded again instead of read, and ids, limits
-and pairing are checked as for live input. Conversations of other programs are repaired so that
-calls and results pair, and each repair is reported.
+A file may be forged: states of forks and rewinds are folded again instead of read, and ids, limits and pairing are
+checked as for live input. Conversations of other programs are repaired so that calls and results pair; each repair is
+reported.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ replace = msgspec.structs.replace
 
 
 class ImportTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """How sessions of a file are imported: their new ids, their user, and the latest time that is accepted.
+    """How sessions of a file are imported: their new ids, their user, and the latest accepted time.
 
-    `begins` maps each session of the file to the version after which its events are numbered here.
+    `version_offsets` are the versions after which the events of each session are numbered in this store.
     """
 
     latest_us: int
@@ -50,12 +50,12 @@ class ImportTerms(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
 
     def new_id(self, session_id: str) -> str:
-        """Return the id that a session of the file gets in this store."""
+        """Return the id in this store of a session of the file."""
         return checked_id("a session's id", self.names.get(session_id, session_id))
 
 
 class ImportedEvent(msgspec.Struct, frozen=True):
-    """An event to append. `base` is the version that it follows, if that is not the one before it."""
+    """An event to append. `base` is the version that it follows, if that is not the previous one."""
 
     event: events.SessionEvent
     time_us: int
@@ -63,7 +63,7 @@ class ImportedEvent(msgspec.Struct, frozen=True):
 
 
 class SessionReplay:
-    """Folds one session of a file event by event. `targets` are the event numbers that rewinds go back to."""
+    """Checks and folds one session of a file, event by event. `targets` are event numbers that rewinds go back to."""
 
     def __init__(self, session_id: str, terms: ImportTerms, *, events: int, targets: Collection[int] = ()) -> None:
         self.session_id = terms.new_id(session_id)
@@ -78,7 +78,10 @@ class SessionReplay:
         self._used_keys: set[int] = set()
 
     def apply(self, fact: export_format.ExportedEvent, time_us: int, *, hidden: bool) -> ImportedEvent:
-        """Check and fold the next event; raise a kind of Refused if it may not follow. `hidden`: the session stays hidden until all are in."""
+        """Check and fold the next event; raise a kind of Refused if it may not follow.
+
+        With `hidden`, the session stays hidden until its last event.
+        """
         self.number += 1
         self._check_time(time_us)
         event, base = self._event(fact, hidden=hidden)
@@ -244,7 +247,7 @@ def _check_correction(one: CounterCorrection) -> None:
 
 
 def _message_count_max(state: SessionState) -> int:
-    """Return an upper bound of the messages once the rest of the step is in: a cut comes before its messages."""
+    """Return an upper bound of the message count after this step: a cut precedes the messages of its step."""
     return state.message_count + limits.BATCH_MESSAGES_MAX
 
 
@@ -260,7 +263,7 @@ def check_cut(state: SessionState, cut: Cut) -> None:
 
 
 def check_summary(summary: Summary, count: int) -> None:
-    """Raise unless a summary can stand for messages of a session with `count` of them."""
+    """Raise a kind of Refused unless a summary is possible in a session with `count` messages."""
     if not 0 <= summary.first <= summary.last <= count:
         raise errors.InvalidRequest("a summary stands for messages that do not exist.")
     if len(summary.text.encode()) > limits.SUMMARY_BYTES_MAX:
@@ -276,7 +279,7 @@ def check_summary(summary: Summary, count: int) -> None:
 
 
 def check_selection(chosen: WindowSelection) -> None:
-    """Raise unless a recorded window can be rebuilt from its selection."""
+    """Raise a kind of Refused unless a recorded window can be rebuilt from its selection."""
     shown = 0
     for part in chosen.parts:
         if isinstance(part, Mapping):
@@ -303,7 +306,7 @@ ReportRepair = Callable[[str], None]
 
 
 def repair_messages(messages: Iterable[Message], note: ReportRepair) -> Iterator[Message]:
-    """Yield messages that may follow one another; call `note` for each change."""
+    """Yield the messages, changed so that calls and results pair; call `note` for each change."""
     open_calls: session_rules.OpenToolCalls = ()
     answered: tuple[str, ...] = ()
     seen: set[str] = set()
@@ -353,7 +356,7 @@ def _with_unique_id(message: Message, seen: set[str], note: ReportRepair) -> Mes
 
 
 def closing_message(before: Message, open_calls: session_rules.OpenToolCalls) -> Message:
-    """Return the message that closes calls without results, to be put before another message."""
+    """Return the tool message that closes open calls right before another message."""
     results = [ToolCallResult(call.call_id, UNKNOWN_OUTCOME_TEXT, is_error=True) for call in open_calls]
     return Message(
         "tool",
@@ -365,7 +368,7 @@ def closing_message(before: Message, open_calls: session_rules.OpenToolCalls) ->
 
 
 def result_as_output(message: Message) -> Message:
-    """Return a result without its call as a system message with its output."""
+    """Return a tool result without a call as a system message with its output."""
     said = [result.result for result in message.tool_results]
     return Message(
         "system",
@@ -379,7 +382,7 @@ def result_as_output(message: Message) -> Message:
 
 
 def accept_message(value: object, note: ReportRepair, *, name: str) -> Message | None:
-    """Return a foreign value as a message; None, and a note, if it is none."""
+    """Return a foreign value as a message; None, with a note, if it is not a message."""
     try:
         return intake.accept(value)  # pyright: ignore[reportArgumentType]
     except errors.Refused:

@@ -1,7 +1,7 @@
-"""Redaction: an event of the same kind without the erased content, so that all folds still work.
+"""Redaction: replaces an event by an event of the same kind without the erased content, so that all folds still work.
 
-A message keeps its role, category and the ids of its calls and results. Its words, arguments,
-results and metadata are removed, and so is everything that was derived from its words.
+A message keeps its role, category and the ids of its calls and results. Its text, arguments, results and metadata are
+removed, and so is everything that was derived from its text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from limpet.core.rules import session_rules
 from limpet.core.rules.frame_fold import text_hash
 from limpet.core.rules.session_rules import message_preview
 from limpet.core.values import events as e
-from limpet.core.values.context import ContextHandle, PackSelection, WindowSelection, priority_of_metadata
+from limpet.core.values.context import ContextHandle, priority_of_metadata
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY
 from limpet.core.values.messages import Message, ToolCallRequest, ToolCallResult
 from limpet.core.values.session_state import SUMMARY_PREFIXES, OpenCall, SessionState, Summary
@@ -29,7 +29,7 @@ replace = msgspec.structs.replace
 
 
 def redacted_message(said: Message, name: str) -> Message:
-    """Return what stands in for a message; `name` is its id from now on."""
+    """Return the redacted message, with the new id `name`."""
     return Message(
         role=said.role,
         content=None if said.content is None else ERASED_TEXT,
@@ -45,7 +45,7 @@ def redacted_message(said: Message, name: str) -> Message:
 
 
 def without_profile(said: Message) -> Message:
-    """Return a prompt without what memory had put at its end."""
+    """Return a system prompt without the profile that memory added at its end."""
     rest = {key: value for key, value in said.metadata.items() if key != MEMORY_METADATA_KEY}
     text = said.content if isinstance(said.content, str) else ""
     end = _PROFILE_END.search(text)
@@ -55,7 +55,7 @@ def without_profile(said: Message) -> Message:
 
 
 def _kept_metadata(said: Message) -> dict[str, Json]:
-    """Return what of a message's metadata decides over its place: it is one of a few words that are ours."""
+    """Return the metadata that windows depend on: Limpet's own keys with fixed values."""
     kept: dict[str, Json] = {}
     chosen = priority_of_metadata(said.metadata)
     if chosen is not None:
@@ -67,7 +67,7 @@ def _kept_metadata(said: Message) -> dict[str, Json]:
 
 
 def redacted_session_event(event: e.SessionEvent, name: str, cause: Message | None) -> e.SessionEvent:
-    """Return what stands in for an event of which `cause` is part, which is called `name` now; None: all of it goes."""
+    """Return the redacted event. `cause` is the erased message, whose new id is `name`; None erases the whole session."""
     match event:
         case e.MessageAddedEvent():
             said = event.message
@@ -75,7 +75,7 @@ def redacted_session_event(event: e.SessionEvent, name: str, cause: Message | No
                 return replace(event, message=without_profile(said))
             return replace(event, message=redacted_message(said, name))
         case e.WindowRecordedEvent():
-            return replace(event, selection=_redacted_selection(event.selection))
+            return replace(event, selection=replace(event.selection, parts=(), sizes=(), digest=""))
         case e.SessionSummarizedEvent():
             return e.SessionSummarizedEvent(redacted_summary(event.summary))
         case e.SessionCreatedEvent():
@@ -99,14 +99,10 @@ def redacted_session_event(event: e.SessionEvent, name: str, cause: Message | No
 
 
 def redacted_summary(summary: Summary) -> Summary:
-    """Return what stands in for a summary: it says for which messages it stood, and nothing of theirs."""
+    """Return the redacted summary, which still names the numbers of its messages."""
     begins = next((p for p in SUMMARY_PREFIXES.values() if summary.text.startswith(p)), SUMMARY_PREFIXES["en"])
     named = f"(messages {summary.first}–{summary.last}) " if summary.last else ""
     return replace(summary, text=f"{begins}{named}{ERASED_TEXT}", recall=None)
-
-
-def _redacted_selection(chosen: WindowSelection) -> WindowSelection:
-    return replace(chosen, parts=(), sizes=(), digest="")
 
 
 def _redacted_state(state: SessionState, name: str, cause: Message | None) -> SessionState:
@@ -133,20 +129,17 @@ def _redacted_state(state: SessionState, name: str, cause: Message | None) -> Se
 
 
 def redacted_frame_event(event: e.FrameEvent) -> tuple[e.FrameEvent, tuple[str, ...]]:
-    """Return what stands in for an event of a frame that holds content of others, and the texts that it refers to."""
+    """Return the redacted event of a frame, and the texts that the redacted event refers to."""
     match event:
         case e.FrameUpdatedEvent() if event.pack is not None:
-            return replace(event, pack=_redacted_pack(event.pack)), ()
+            pack = replace(event.pack, digest="", parts=(), about=EMPTY, role="")
+            return replace(event, pack=pack), ()
         case e.HandleAddedEvent():
             return replace(event, handle=_redacted_handle(event.handle)), (ERASED_TEXT,)
         case e.FrameCompactedEvent():
             return replace(event, replaced=tuple(map(_redacted_handle, event.replaced))), (ERASED_TEXT,)
         case _:
             return event, ()
-
-
-def _redacted_pack(chosen: PackSelection) -> PackSelection:
-    return replace(chosen, digest="", parts=(), about=EMPTY, role="")
 
 
 def _redacted_handle(handle: ContextHandle) -> ContextHandle:

@@ -37,14 +37,14 @@ from limpet.core.values.session_state import (
 from limpet.core.values.validation import Json, check_size, checked_str, freeze
 
 CALLER_COUNTER: Final = "given"
-"""The counter's name of a count that the caller gave."""
+"""The counter name of a token count that the caller gave."""
 PREVIEW_CHARS: Final = 80
 TRANSITION_TYPE: Final = "session_transition"
 ALWAYS_VISIBLE_CATEGORIES: Final = (MessageCategory.SYSTEM, MessageCategory.CONTEXT)
 
 OpenToolCalls = tuple[OpenCall, ...]
 ForkOrRewindEvent = e.SessionForkedEvent | e.SessionRewoundEvent
-"""Events that say all of the state after them."""
+"""Events that contain the whole state after them."""
 
 encode, replace = msgspec.json.encode, msgspec.structs.replace
 
@@ -116,7 +116,7 @@ def checked_metadata(metadata: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def fork_event(source: SessionState, command: commands.ForkSession) -> e.SessionForkedEvent:
-    """Return the event that begins a fork. It is a conversation of its own: it follows no other."""
+    """Return the event that creates a fork; raise InvalidRequest if the user differs."""
     there = _target_state(command.there)
     if command.user_id is not None and command.user_id != source.user_id:
         raise errors.InvalidRequest(
@@ -134,7 +134,7 @@ def fork_event(source: SessionState, command: commands.ForkSession) -> e.Session
 def forked_state(
     there: SessionState, version: int, source_id: str, *, title: str | None, metadata: Mapping[str, Json]
 ) -> SessionState:
-    """Return the state of a session that begins as a fork, at `version`, of the state `there` of another."""
+    """Return the first state of a fork, at `version`, that was forked from the state `there`."""
     return replace(
         there,
         version=version,
@@ -156,7 +156,7 @@ def forked_state(
 
 
 def rewind_event(state: SessionState, command: commands.RewindSession) -> e.SessionRewoundEvent | None:
-    """Return the event that takes a session back; None if it is there."""
+    """Return the event that rewinds a session; None if nothing would change."""
     there = _target_state(command.there)
     if there.ordinal == state.ordinal and there.continuations == state.continuations:
         return None
@@ -164,10 +164,7 @@ def rewind_event(state: SessionState, command: commands.RewindSession) -> e.Sess
 
 
 def rewound_state(there: SessionState, state: SessionState, version: int, *, until: int) -> SessionState:
-    """Return the state of a session that goes back to `there`.
-
-    Title and metadata are the session's, not the conversation's: they stay as they are.
-    """
+    """Return the state of a session that is rewound to `there`. Title and metadata do not change."""
     return replace(
         there, version=version, rebased=version, title=state.title, metadata=state.metadata,
         handed=state.handed, handed_more=state.handed_more, until=until,
@@ -175,7 +172,7 @@ def rewound_state(there: SessionState, state: SessionState, version: int, *, unt
 
 
 def _target_state(state: SessionState | None) -> SessionState:
-    assert state is not None, "the engine fills in the state to go on from"
+    assert state is not None, "the engine fills in the target state"
     return state
 
 
@@ -187,7 +184,7 @@ def evolve_rebased(event: ForkOrRewindEvent, time_us: int) -> SessionState:
 
 
 def update_events(state: SessionState, command: commands.UpdateSession) -> list[e.SessionEvent]:
-    """Return what a command changes; nothing if it is so already."""
+    """Return the event of a command that changes something; an empty list otherwise."""
     title = command.title
     if title is not msgspec.UNSET:
         title = checked_title(title)
@@ -229,10 +226,10 @@ def evolve_updated(state: SessionState, event: e.SessionUpdatedEvent, time_us: i
 
 
 def offload_events(state: SessionState, command: commands.OffloadSession) -> list[e.SessionEvent]:
-    """Return what there is to note of a generation that was taken: nothing if it is noted already."""
+    """Return the event that a generation was offloaded; an empty list if that is recorded already."""
     if is_offloaded(state, command.generation):
         return []
-    # A session that is continued takes no more messages, and is handed over with the one it goes on in.
+    # A continued session takes no more messages.
     over = state.status is SessionStatus.ENDED or bool(state.continuations)
     if command.generation > state.generation or (command.generation == state.generation and not over):
         raise errors.InvalidRequest(
@@ -243,12 +240,12 @@ def offload_events(state: SessionState, command: commands.OffloadSession) -> lis
 
 
 def is_offloaded(state: SessionState, generation: int) -> bool:
-    """Whether nothing of a generation waits to be taken: it was, or it was deleted."""
+    """Whether long-term memory has a generation, or no longer needs it because it was deleted."""
     return generation < state.handed or generation in state.handed_more
 
 
 def evolve_offloaded(state: SessionState, event: e.SessionOffloadedEvent) -> SessionState:
-    """Return the state after a generation was taken. Nobody was active: the session keeps its place in listings."""
+    """Return the state after a generation was offloaded, which does not count as activity."""
     more = {*state.handed_more, event.generation}
     handed = state.handed
     while handed in more:
@@ -258,9 +255,9 @@ def evolve_offloaded(state: SessionState, event: e.SessionOffloadedEvent) -> Ses
 
 
 def is_fully_offloaded(state: SessionState) -> bool:
-    """Whether long-term memory has everything of a session that it is to have: nothing would be lost with it.
+    """Whether long-term memory has all ended generations of a session, so that its history may be destroyed.
 
-    To be asked before a history is destroyed, where there is a memory engine. What goes on is not waited for.
+    A generation that has not ended is ignored.
     """
     if state.user_id is None or state.status is SessionStatus.DELETED:
         return True
@@ -281,43 +278,39 @@ def decide(state: SessionState | None, command: commands.SessionCommand) -> tupl
 
     `state` is the state of the command's session. Raises a kind of Refused, Conflict or NotFound.
     """
+    name = command.session_id
+    events: Iterable[e.SessionEvent]
     match command:
         case commands.AddMessages():
-            return _session_write(command.session_id, add_messages_events(state, command))
+            events = add_messages_events(state, command)
         case commands.CreateSession():
-            return _session_write(command.session_id, _create_events(state, command))
+            events = _create_events(state, command)
         case commands.UpdateSession():
-            return _session_write(command.session_id, update_events(existing_state(state, command.session_id), command))
+            events = update_events(existing_state(state, name), command)
         case commands.ContinueSession():
-            return _continuation_writes(active_state(state, command.session_id), command)
+            return _continuation_writes(active_state(state, name), command)
         case commands.EndSession():
-            return _session_write(command.session_id, _end_events(existing_state(state, command.session_id), command))
+            events = _end_events(existing_state(state, name), command)
         case commands.ResetSession():
-            fresh = evolve_one(existing_state(state, command.session_id), e.SessionResetEvent(), time_us=0)
             said = with_profile_prompt(command.messages, command.opening)
-            return _session_write(command.session_id, [e.SessionResetEvent(), *_message_events(fresh, said)])
+            events = _reset_events(existing_state(state, name), said)
         case commands.ForkSession():
-            begun = fork_event(existing_state(state, command.session_id), command)
+            begun = fork_event(existing_state(state, name), command)
             return (SessionWrite(begun.id, (begun,), (begun.source, begun.version)),)
         case commands.RewindSession():
-            back = rewind_event(active_state(state, command.session_id), command)
-            return (SessionWrite(back.state.id, (back,), (back.state.id, back.to)),) if back else ()
+            back = rewind_event(active_state(state, name), command)
+            return (SessionWrite(name, (back,), (name, back.to)),) if back else ()
         case commands.TrimSession():
-            active_state(state, command.session_id)
-            return _session_write(command.session_id, cut_events(command.cut, command.summary))
+            active_state(state, name)
+            events = cut_events(command.cut, command.summary)
         case commands.SummarizeSession():
-            return _session_write(
-                command.session_id, _summarize_events(active_state(state, command.session_id), command)
-            )
+            events = _summarize_events(active_state(state, name), command)
         case commands.OffloadSession():
-            found = existing_state(state, command.session_id)
-            return _session_write(command.session_id, offload_events(found, command))
-    assert_never(command)
-
-
-def _session_write(session_id: str, events: Iterable[e.SessionEvent]) -> tuple[SessionWrite, ...]:
+            events = offload_events(existing_state(state, name), command)
+        case _:
+            assert_never(command)
     made = tuple(events)
-    return (SessionWrite(session_id, made),) if made else ()
+    return (SessionWrite(name, made),) if made else ()
 
 
 def existing_state(state: SessionState | None, session_id: str) -> SessionState:
@@ -385,8 +378,7 @@ def _create_events(state: SessionState | None, command: commands.CreateSession) 
         if command.or_get and state.status is SessionStatus.ACTIVE:
             return []
         if command.or_get:
-            fresh = evolve_one(state, e.SessionResetEvent(), time_us=0)
-            return [e.SessionResetEvent(), *_message_events(fresh, said)]
+            return _reset_events(state, said)
         raise duplicate_session_error(command.session_id)
     created = e.SessionCreatedEvent(
         id=command.session_id,
@@ -396,6 +388,11 @@ def _create_events(state: SessionState | None, command: commands.CreateSession) 
         policy=command.policy,
     )
     return [created, *_message_events(evolve_one(state, created, time_us=0), said)]
+
+
+def _reset_events(state: SessionState, said: Sequence[Message]) -> list[e.SessionEvent]:
+    reset = e.SessionResetEvent()
+    return [reset, *_message_events(evolve_one(state, reset, time_us=0), said)]
 
 
 def duplicate_session_error(session_id: str) -> errors.DuplicateSession:
@@ -419,12 +416,8 @@ def _model_call_events(
     window: WindowSelection | None, usage: ReportedUsage | None, messages: int
 ) -> list[e.SessionEvent]:
     """Return the events that record a model call: its usage, and its window right before the answer."""
-    made: list[e.SessionEvent] = []
-    if usage is not None:
-        made.append(e.SessionUpdatedEvent(usage=usage))
-    if window is not None:
-        made.append(e.WindowRecordedEvent(window, messages))
-    return made
+    made: list[e.SessionEvent] = [] if usage is None else [e.SessionUpdatedEvent(usage=usage)]
+    return made if window is None else [*made, e.WindowRecordedEvent(window, messages)]
 
 
 def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]:
@@ -434,7 +427,7 @@ def cut_events(cut: Cut | None, summary: Summary | None) -> list[e.SessionEvent]
 
 
 def _summarised_up_to(state: SessionState, summary: Summary) -> int:
-    """Return the last message under the summary that this one continues: a written one continues a written one."""
+    """Return the last message of the summary that `summary` continues; a written one continues a written one."""
     before = state.written if summary.author else state.summary
     return before.last if before else 0
 
@@ -468,13 +461,10 @@ def _summarize_events(state: SessionState, command: commands.SummarizeSession) -
 def _message_events(state: SessionState, messages: Sequence[Message]) -> list[e.SessionEvent]:
     made: list[e.SessionEvent] = []
     open_calls, answered = state.open_calls, state.answered
-    before: Message | None = None
     for message in messages:
-        if before is not None:
-            open_calls, answered = calls_after(open_calls, answered, before)
         check_message(open_calls, answered, message)
         made.append(counted_message_event(message))
-        before = message
+        open_calls, answered = calls_after(open_calls, answered, message)
     return made
 
 
@@ -527,17 +517,17 @@ def evolve(state: SessionState | None, recorded: e.RecordedEvent) -> SessionStat
 
 def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: int) -> SessionState:
     """Return the state after an event, one version later."""
-    if state is None:
-        return _evolve_first(event, time_us)
     # Tested first because nearly every event is a message.
-    if isinstance(event, e.MessageAddedEvent):
+    if state is not None and isinstance(event, e.MessageAddedEvent):
         return _evolve_message(state, event, time_us)
     if isinstance(event, ForkOrRewindEvent):
         return evolve_rebased(event, time_us)
+    if isinstance(event, e.SessionCreatedEvent):
+        return _created_state(state, event, time_us)
+    if state is None or isinstance(event, e.MessageAddedEvent):
+        raise errors.Corrupt("a session's log does not begin with its creation.")
     version = state.version + 1
     match event:
-        case e.SessionCreatedEvent():
-            return _created_state(state, event, time_us)
         case e.WindowRecordedEvent():
             return replace(state, version=version, active_us=time_us)
         case e.WindowCutEvent():
@@ -554,14 +544,6 @@ def evolve_one(state: SessionState | None, event: e.SessionEvent, *, time_us: in
         case e.SessionEndedEvent() | e.SessionOffloadedEvent() | e.SessionErasedEvent():
             return _evolve_ended(state, event, time_us)
     assert_never(event)
-
-
-def _evolve_first(event: e.SessionEvent, time_us: int) -> SessionState:
-    if isinstance(event, e.SessionCreatedEvent):
-        return _created_state(None, event, time_us)
-    if isinstance(event, ForkOrRewindEvent):
-        return evolve_rebased(event, time_us)
-    raise errors.Corrupt("a session's log does not begin with its creation.")
 
 
 def _evolve_summarized(state: SessionState, event: e.SessionSummarizedEvent, time_us: int) -> SessionState:
@@ -666,7 +648,7 @@ def _evolve_message(state: SessionState, event: e.MessageAddedEvent, time_us: in
 
 
 def _is_always_visible(state: SessionState, message: Message) -> bool:
-    """Return whether a window always looks at a message: the first system prompt, or one whose metadata asks for it."""
+    """Return whether every window considers a message: the first system prompt, or one whose metadata asks for it."""
     prompt = message.role == "system" and not state.message_count
     return prompt or (bool(message.metadata) and has_high_priority(message.metadata))
 
@@ -721,8 +703,8 @@ def carry_on_request(state: SessionState, max_messages: int) -> CarriedVersions:
 def carry_with_turn(state: SessionState, max_messages: int) -> CarriedVersions:
     """Return what to carry over in the middle of a turn.
 
-    Of a turn longer than a whole session only its instruction is carried over, with its newest group if
-    that is short or open: copying all of it at each boundary would cost the square of its length.
+    Of a turn longer than a whole session only its user message is carried over, and its newest group if that is short
+    or open: copying the whole turn into every next session would have quadratic cost.
     """
     if state.turn and state.ordinal - state.turn_ordinal < max_messages:
         return CarriedVersions(_always_visible_versions(state, state.turn), since=state.turn)
@@ -753,13 +735,13 @@ def first_messages(
 
 
 def carried_summary(source: SessionState) -> Summary | None:
-    """Return the session's summary for the next session, where it stands for none of the messages."""
+    """Return the session's summary for the next session, without message numbers: it covers none there."""
     stands = source.summary
     return None if stands is None else replace(stands, first=0, last=0)
 
 
 def transition_marker(source: SessionState) -> Message:
-    """Return the transition marker, which names the previous session. It is never carried over again."""
+    """Return the message that names the previous session. It is never carried over."""
     return Message(
         role="system",
         content=f"Continuing from session {source.id}",
