@@ -56,10 +56,7 @@ PRIORITY_OF_CATEGORY: Final = {
 
 
 def priority_of_metadata(metadata: Mapping[str, Json]) -> tuple[ContextPriority, str] | None:
-    """Return the priority that a message's metadata gives it, and the rule: `pinned`, or `priority` with a name.
-
-    Other metadata is the caller's and is ignored.
-    """
+    """Return the priority in a message's metadata and its rule (`pinned` or `priority …`); None if there is none."""
     if metadata.get("pinned") is True:
         return ContextPriority.CRITICAL, "pinned"
     name = metadata.get("priority")
@@ -69,7 +66,7 @@ def priority_of_metadata(metadata: Mapping[str, Json]) -> tuple[ContextPriority,
 
 
 def has_high_priority(metadata: Mapping[str, Json]) -> bool:
-    """Return whether windows must look at a message however old it is."""
+    """Return whether windows consider a message of any age."""
     chosen = priority_of_metadata(metadata)
     return chosen is not None and chosen[0] >= ContextPriority.HIGH
 
@@ -163,18 +160,18 @@ class PackSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def hashes(self) -> tuple[str, ...]:
-        """The hashes of the texts that it refers to."""
+        """The hashes of the texts that the parts refer to."""
         return tuple(str(part["hash"]) for part in self.parts if "hash" in part)
 
     @property
     def sessions(self) -> tuple[tuple[str, int], ...]:
-        """The sessions, each at a version, that its texts were copied from."""
+        """The sessions, each with a version, that the texts were copied from."""
         found = ((str(name), int(at)) for part in self.parts for name, at in part.get("sessions", ()))
         return tuple(dict.fromkeys(found))
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """The account of a window: every message of the conversation is in exactly one entry, in order."""
+    """The ledger of a window: every message of the conversation is in exactly one entry, in order."""
 
     entries: tuple[LedgerEntry, ...]
 
@@ -186,15 +183,15 @@ class Ledger(msgspec.Struct, frozen=True):
 
     @property
     def used(self) -> int:
-        """The tokens that the conversation's messages take in the window."""
+        """The tokens of the conversation's messages in the window."""
         return sum(entry.used for entry in self.entries)
 
     def messages(self, fate: Fate | None = None) -> int:
-        """How many messages there are, or how many had this fate."""
+        """Return the number of messages, of all or of one fate."""
         return sum(e.count for e in self.entries if fate is None or e.fate is fate)
 
     def tokens(self, fate: Fate | None = None) -> int:
-        """The size of the messages in the conversation, or of those with this fate."""
+        """Return the tokens of the messages in the conversation, of all or of one fate."""
         return sum(e.tokens for e in self.entries if fate is None or e.fate is fate)
 
     def left_out(self) -> dict[str, tuple[int, int]]:
@@ -217,11 +214,11 @@ def sums_by_rule(entries: Iterable[tuple[str, int, int]]) -> dict[str, tuple[int
 
 
 class CompactionStrategy(msgspec.Struct, frozen=True):
-    """Which handles go. Critical and pinned ones never do; a tool call goes together with its result.
+    """Decides which handles are dropped. Critical and pinned ones are kept; a tool call and its result stay together.
 
-    PRIORITY_BASED drops the least important first, the oldest first among equals, until the rest fits.
+    PRIORITY_BASED drops the least important handles, the oldest first among equals, until the rest fits.
     SUMMARIZE_OLDEST replaces all but the newest ten by one summary. `truncate_at(n)` keeps the newest n.
-    `custom(fn)` takes a function from a complete ContextPack to one without the segments to drop.
+    `custom(fn)` takes a function that removes segments from a complete ContextPack and returns the rest.
     """
 
     PRIORITY_BASED: ClassVar[CompactionStrategy]
@@ -257,7 +254,7 @@ class CompactionStrategy(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """The name for output: priority_based, summarize_oldest, truncate_at(5), custom."""
+        """The name for output, for example truncate_at(5)."""
         return self.name if self.message_count is None else f"{self.name}({self.message_count})"
 
 
@@ -270,9 +267,9 @@ CompactionStrategy.SUMMARIZE_OLDEST = CompactionStrategy("summarize_oldest")
 
 
 class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a compaction, in tokens and handles. `target_met`: the rest fits.
+    """The result of a compaction, in tokens and handles. `target_met`: the remaining handles fit.
 
-    `items_removed` were dropped; `items_summarized` are under a summary or were shortened.
+    `items_removed` handles were dropped, `items_summarized` handles were summarised or shortened.
     """
 
     original_tokens: int
@@ -284,7 +281,7 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandleType(StrEnum):
-    """What a handle points at; it decides which resolver finds the content."""
+    """The kind of content that a handle points at. It selects the resolver."""
 
     EVENT_REF = "event_ref"
     MESSAGE_RANGE = "message_range"
@@ -305,17 +302,17 @@ REQUIRED_TARGET_KEYS: Final[Mapping[HandleType, Mapping[str, type]]] = {
 """The keys that the target of a handle into the log must have."""
 
 TARGET_VERSION_KEY: Final = "at"
-"""The target key for the version of the session in which messages are numbered."""
+"""The target key for the session version that message numbers refer to."""
 
 
 class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A pointer to content that a frame may take into its context.
 
     `target` names the content: {"position": 12} for an event, {"session_id", "first", "last"} for messages by
-    number, {"frame_id", "tool_id"} for a tool's output; for other types what their resolver needs. Messages are
-    numbered in the session's version "at", or else in its version when the handle is added. `content` is stored
-    beside the log and no resolver is asked for it; a stored handle has its hash in `content_hash` instead. Without
-    `estimated_tokens` its size is that of its content, or 100.
+    number, {"frame_id", "tool_id"} for a tool's output; for other types what their resolver needs. Message numbers
+    refer to the session's version "at", by default the version when the handle is added. `content` is stored beside
+    the log and needs no resolver; a stored handle has its hash in `content_hash` instead. The default of
+    `estimated_tokens` is the size of the content, or 100.
     """
 
     handle_id: str
@@ -355,23 +352,23 @@ class ContextHandle(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     @property
     def never_dropped(self) -> bool:
-        """Whether compaction never drops it."""
+        """Whether compaction keeps the handle in any case."""
         return self.pinned or self.priority is ContextPriority.CRITICAL
 
     @property
     def session_version(self) -> int | None:
-        """The version of the session in which its messages are numbered, if there is one."""
+        """The session version that the message numbers refer to, if it is known."""
         at = self.target.get(TARGET_VERSION_KEY) if self.handle_type is HandleType.MESSAGE_RANGE else None
         return at if type(at) is int else None
 
     @property
     def size(self) -> int:
-        """Its size in tokens until it is counted."""
+        """The estimated size in tokens."""
         return limits.HANDLE_TOKENS if self.estimated_tokens is None else self.estimated_tokens
 
 
 HandlePages = tuple[tuple[ContextHandle, ...], ...]
-"""Handles in order, on full pages but the last: adding one does not copy the others."""
+"""Handles in order, on pages that are full except the last: an append copies one page only."""
 
 HANDLES_PER_PAGE: Final = 64
 
@@ -389,8 +386,7 @@ def pages_with_handle(pages: HandlePages, handle: ContextHandle) -> HandlePages:
 
 
 def _target_example(kind: HandleType) -> str:
-    made = {name: 1 if of is int else "…" for name, of in REQUIRED_TARGET_KEYS[kind].items()}
-    return repr(made)
+    return repr({name: 1 if of is int else "…" for name, of in REQUIRED_TARGET_KEYS[kind].items()})
 
 
 class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -403,12 +399,11 @@ class ResultRef(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def __post_init__(self) -> None:
         checked_id("a result's type", self.result_type)
         checked_id("a result's reference", self.ref_id)
-        told = checked_str("a result's summary", self.summary, limits.FRAME_TEXT_BYTES_MAX)
-        force_setattr(self, "summary", told)
+        force_setattr(self, "summary", checked_str("a result's summary", self.summary, limits.FRAME_TEXT_BYTES_MAX))
 
 
 def parse_priority(value: Any) -> ContextPriority:
-    """Return a priority, given itself, its name or its score."""
+    """Return the priority of a ContextPriority, a name or a score."""
     if isinstance(value, str) and value.upper() in ContextPriority.__members__:
         return ContextPriority[value.upper()]
     try:

@@ -1,4 +1,4 @@
-"""Events of sessions and frame trees, and an event with its place in the log.
+"""Events of sessions and frame trees, and events with their positions in the log.
 
 The log is the truth; everything else is derived from it. `kind` is the stored tag of an event and does not depend on
 its class. Frames have the nine kinds of the StateIndex document: budget operations, tools, packs, expiry and revocation
@@ -8,7 +8,7 @@ are parts of `frame.updated`, removed handles of `frame.compacted`. A receipt sa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import msgspec
 
@@ -52,7 +52,7 @@ class SessionCreatedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True, o
 class MessageAddedEvent(msgspec.Struct, frozen=True, gc=False):
     """A message was appended to a session.
 
-    `tokens` is its count and `counter` the counter: the caller or a named one.
+    `tokens` is its token count and `counter` the name of the counter, or "given" for a count from the caller.
     """
 
     kind: ClassVar[str] = "session.message_added"
@@ -62,7 +62,7 @@ class MessageAddedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class WindowRecordedEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The model that made the next `messages` had seen this window."""
+    """The model saw this window before it made the next `messages` messages."""
 
     kind: ClassVar[str] = "session.window_recorded"
     selection: WindowSelection
@@ -70,14 +70,14 @@ class WindowRecordedEvent(msgspec.Struct, frozen=True, gc=False, omit_defaults=T
 
 
 class WindowCutEvent(msgspec.Struct, frozen=True, gc=False):
-    """The session's windows begin later from here on."""
+    """From this event on, windows of the session begin at a later message."""
 
     kind: ClassVar[str] = "session.window_cut"
     cut: Cut
 
 
 class SessionSummarizedEvent(msgspec.Struct, frozen=True, gc=False):
-    """A summary replaces messages that a cut took out of the windows, and any earlier summary."""
+    """A summary replaces, in windows, the messages before a cut and any earlier summary."""
 
     kind: ClassVar[str] = "session.summarized"
     summary: Summary
@@ -144,7 +144,7 @@ class SessionOffloadedEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionErasedEvent(msgspec.Struct, frozen=True, gc=False):
-    """The content of some events of the session was erased; `digest` proves which. The session continues."""
+    """The content of `events` events of the session was erased; `digest` identifies them. The session continues."""
 
     kind: ClassVar[str] = "session.erased"
     events: int
@@ -169,7 +169,7 @@ SessionEvent = (
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event with its place in the log: position in the feed, version in the stream, time."""
+    """An event with its position in the log, its version in the stream and its time."""
 
     event: SessionEvent
     session_id: str
@@ -179,12 +179,12 @@ class RecordedEvent(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def kind(self) -> str:
-        """The tag of the event, for example session.message_added."""
+        """The kind of the event, for example session.message_added."""
         return self.event.kind
 
 
 class ErasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An erased event: only its place in the log and its kind are left."""
+    """An erased event, of which only the kind and the position in the log are left."""
 
     kind: str
     position: int
@@ -193,7 +193,7 @@ class ErasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
     @property
     def event(self) -> ErasedEvent:
-        """The value itself: its content was erased."""
+        """The erased event itself, which has no content."""
         return self
 
     @property
@@ -203,9 +203,9 @@ class ErasedEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A frame was pushed; its total was allocated from its parent, which waits for it if `waits`.
+    """A frame was pushed, and its total was allocated from its parent. With `waits`, the parent waits for it.
 
-    `named`: the caller chose its id.
+    `named`: the caller chose the id.
     """
 
     kind: ClassVar[str] = "frame.pushed"
@@ -222,10 +222,10 @@ class FramePushedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 class FrameUpdatedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Fields of a frame changed; a field that is not set did not change.
 
-    `reserved` and `released` are tokens by purpose; `used` was spent, from the released reservations if there are
-    any. `tool` is the present state of a tool run; its result is in the session and message of `recorded_in`, or
-    here as `output` or as the hash of a text. `pack` is what the model is about to see. `suspension` is the new
-    state of the present suspension; `token_hash` replaces the hash of its token.
+    `reserved` and `released` are tokens by purpose, `used` are spent tokens. `tool` is the new state of a tool run; its
+    result is in the session and message of `recorded_in`, or here as `output` or as the hash of a text. `pack` is the
+    pack that the model is about to see. `suspension` is the new status of the present suspension; `token_hash`
+    replaces the hash of its token.
     """
 
     kind: ClassVar[str] = "frame.updated"
@@ -274,7 +274,7 @@ class FrameSuspendedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 class FrameResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A suspended frame was resumed with its earlier status. `payload` is what it receives."""
+    """A suspended frame was resumed with its earlier status, and receives `payload`."""
 
     kind: ClassVar[str] = "frame.resumed"
     frame_id: str
@@ -286,7 +286,7 @@ class FrameResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class HandleAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A handle was added. Content that came with it is stored as a blob, by hash."""
+    """A handle was added to a frame. Its content, if given, is stored as a blob by hash."""
 
     kind: ClassVar[str] = "frame.handle_added"
     frame_id: str
@@ -294,7 +294,7 @@ class HandleAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class ResultAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A result was added."""
+    """A result was added to a frame."""
 
     kind: ClassVar[str] = "frame.result_added"
     frame_id: str
@@ -302,7 +302,7 @@ class ResultAddedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
 
 
 class FrameCompactedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Handles were dropped; those in `replaced` took their place."""
+    """Handles of a frame were dropped, and the handles in `replaced` took their place."""
 
     kind: ClassVar[str] = "frame.compacted"
     frame_id: str
@@ -316,7 +316,7 @@ class FrameCompactedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
 
 
 class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An actor resumed its stack. Tools that had started and not ended have an unknown outcome from here on."""
+    """An actor resumed its stack. The tool runs in `unknown` had started but not ended: their outcome is unknown."""
 
     kind: ClassVar[str] = "actor.resumed"
     frame_id: str
@@ -325,7 +325,7 @@ class ActorResumedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
 
 
 class TreeErasedEvent(msgspec.Struct, frozen=True):
-    """The content of some events of the tree was erased; `digest` proves which. Not one of the nine kinds."""
+    """The content of `events` events of the tree was erased; `digest` identifies them. Not one of the nine kinds."""
 
     kind: ClassVar[str] = "tree.erased"
     events: int
@@ -333,7 +333,7 @@ class TreeErasedEvent(msgspec.Struct, frozen=True):
 
     @property
     def frame_id(self) -> str:
-        """Empty: it belongs to no single frame."""
+        """Empty: the event is about the whole tree."""
         return ""
 
 
@@ -350,27 +350,14 @@ FrameEvent = (
     | TreeErasedEvent
 )
 
-FRAME_EVENT_TYPES: Final = (
-    FramePushedEvent,
-    FrameUpdatedEvent,
-    FramePoppedEvent,
-    FrameSuspendedEvent,
-    FrameResumedEvent,
-    HandleAddedEvent,
-    ResultAddedEvent,
-    FrameCompactedEvent,
-    ActorResumedEvent,
-)
-"""The nine kinds of the document."""
-
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     """What an erasure removed, and when.
 
-    `what` is its scope: a user, a session, a message, or deleted sessions. `events` lost their content, and `blobs`,
-    idempotency `keys` and `rows` of search index and memory are gone. `waiting` sessions are hidden and go with the
-    last fork that still reads them. `pending`: nothing is readable any more, but traces stay in files until a reader
-    closes; the next erasure or opening removes them. The same erasure has the same `id`.
+    `what` is its scope: a user, a session, a message, or deleted sessions. The counts are events without content, and
+    removed blobs, idempotency keys, and rows of search index and memory. `waiting` sessions are hidden and are erased
+    with the last fork that still reads them. `pending`: nothing is readable any more, but traces stay in files until a
+    reader closes; the next erasure or opening removes them. A repeated erasure has the same `id`.
     """
 
     id: str

@@ -1,7 +1,7 @@
-"""Frames, token budgets, suspensions, tool runs, the state of a frame tree, and what a resumed actor finds.
+"""Frames, token budgets, suspensions, tool runs, the state of a frame tree, and the state of a resumed actor.
 
-The state of a tree holds open frames and the most recently closed ones. Older closed frames are
-rows of their own, so that the state does not grow with finished work.
+The state of a tree holds open frames and the most recently closed ones. Older closed frames are rows of their own, so
+that the state does not grow with finished work.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from limpet.core.values.context import HANDLES_PER_PAGE, ContextHandle, HandlePa
 from limpet.core.values.validation import EMPTY, FrozenDict, Json, checked_id, checked_token_count, freeze
 
 LIMIT_FIELDS: Final = ("max_context_tokens", "max_tool_calls", "max_subframe_depth", "timeout_ms")
-"""The fields of a budget that bound a frame instead of counting its tokens."""
+"""The budget fields that are limits of a frame, not token counts."""
 
 replace = msgspec.structs.replace
 
@@ -28,9 +28,9 @@ replace = msgspec.structs.replace
 class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The tokens and limits of a frame: `total` = used + reserved + subcall_allocation + available.
 
-    `subcall_allocation` is allocated to open children. `used` includes what closed children spent. Usage is
-    recorded even beyond the total; `overdrawn` says by how much.
-    A limit of None means no limit; among a frame and its ancestors the strictest one applies.
+    `subcall_allocation` is allocated to open children. `used` includes the tokens that closed children spent. Usage is
+    recorded even beyond the total; `overdrawn` is the excess. A limit of None means no limit; the strictest limit among
+    a frame and its ancestors applies.
     """
 
     total: int
@@ -45,7 +45,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value: object = getattr(self, name)
-            # Each step of a frame makes budgets: a valid number needs no call.
+            # Every command of a frame makes budgets: a valid number skips the function call.
             if type(value) is int and 0 <= value <= limits.TOKENS_MAX:
                 continue
             if value is not None or name not in LIMIT_FIELDS:
@@ -61,7 +61,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def overdrawn(self) -> int:
-        """How many tokens were spent or promised beyond the total."""
+        """The tokens that are used, reserved or allocated beyond the total."""
         return max(0, self._taken() - self.total)
 
     def _taken(self) -> int:
@@ -98,9 +98,9 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return replace(self, used=min(used, limits.TOKENS_MAX))
 
     def settle(self, child: TokenBudget) -> Self:
-        """Close a child's budget: its allocation comes back, less what it spent.
+        """Close a child's budget: release its allocation and add its used tokens.
 
-        `used` stops at the largest possible number, so that a budget can always be closed.
+        `used` is capped at limits.TOKENS_MAX, so that a budget can always be closed.
         """
         used = min(self.used + child.used, limits.TOKENS_MAX)
         left = max(0, self.subcall_allocation - child.total)
@@ -114,7 +114,7 @@ class TokenBudget(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 def insufficient_tokens_error(requested: int, available: int) -> errors.InsufficientTokens:
-    """Return the error for tokens that are not available."""
+    """Return the error for a request of more tokens than are available."""
     return errors.InsufficientTokens(
         f"{requested:,} tokens are asked for; {available:,} are available.",
         hint="Ask for fewer, release a reservation, or wait for a child to give its rest back.",
@@ -142,7 +142,7 @@ FINAL_STATUSES: Final = frozenset({FrameStatus.COMPLETED, FrameStatus.FAILED, Fr
 
 
 class ToolStatus(StrEnum):
-    """The status of a tool run. Unknown: it had started when its process stopped."""
+    """The status of a tool run. UNKNOWN: the process stopped while the run was started."""
 
     INTENT = "intent"
     STARTED = "started"
@@ -152,7 +152,7 @@ class ToolStatus(StrEnum):
 
 
 class ToolEffect(StrEnum):
-    """What a second run of a tool does: nothing, nothing more, or harm."""
+    """The effect of a second run of a tool: none, the same as one run, or harmful."""
 
     PURE = "pure"
     IDEMPOTENT = "idempotent"
@@ -160,7 +160,7 @@ class ToolEffect(StrEnum):
 
 
 class Decision(StrEnum):
-    """How a suspension was ended."""
+    """How a suspension ended."""
 
     RESUMED = "resumed"
     APPROVED = "approved"
@@ -182,7 +182,7 @@ class SuspensionStatus(StrEnum):
 
 
 class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Whose work it is: an actor, optionally in a session and a thread."""
+    """The actor of a frame, optionally with a session and a thread."""
 
     actor_id: str
     session_id: str | None = None
@@ -205,9 +205,9 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ToolRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool run of a frame. `key` is given to the tool: it is the same for every attempt at this call.
+    """A tool run of a frame. `key` is the tool's idempotency key, the same for every attempt.
 
-    `call_id` and `message_id` name the call in the session's conversation, if it is in one.
+    `call_id` and `message_id` name the call in the session's conversation, if it was made there.
     """
 
     tool_id: str
@@ -223,14 +223,14 @@ class ToolRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def safe_to_retry(self) -> bool:
-        """Whether another run does no harm."""
+        """Whether a repeated run is harmless."""
         return self.effect is not ToolEffect.DESTRUCTIVE or self.status is ToolStatus.INTENT
 
 
 class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a frame is suspended, until when, and how it ended. It does not hold the token.
+    """A suspension of a frame: its reason, expiry and outcome, without the token.
 
-    `previous` is the status to restore. `payload` is what is to be approved: the arguments of a tool call.
+    `previous` is the status to restore. `payload` is the subject of the approval, for example a call's arguments.
     """
 
     suspension_id: str
@@ -254,17 +254,17 @@ class Suspension(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def suspended_at(self) -> str:
-        """The time as ISO 8601."""
+        """The time of the suspension as ISO 8601."""
         return ids.iso(self.suspended_us)
 
     @property
     def expires_at(self) -> str | None:
-        """When it can no longer be resumed or decided, as ISO 8601."""
+        """The expiry as ISO 8601; None if the suspension does not expire."""
         return None if self.expires_us is None else ids.iso(self.expires_us)
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a resumed frame receives: the decision, who made it, and the payload, edited or unchanged."""
+    """What a resumed frame receives: the decision, its author, and the payload, edited or unchanged."""
 
     suspension_id: str
     decision: Decision
@@ -278,10 +278,11 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A unit of work. `budget.used` includes what closed children spent; `settled` is that part.
+    """A unit of work. `settled` is the part of `budget.used` that closed children spent.
 
     `tools` are unfinished tool runs, `children` the open children, `failures` failed children that are not handled yet.
-    `deadline_us` is the frame's own time limit; the clock stops at `stood_us` while anything in its tree is suspended.
+    `deadline_us` is the frame's own deadline. Its clock stands still since `stood_us` while the frame or a descendant is
+    suspended.
     """
 
     frame_id: str
@@ -313,7 +314,7 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     stood_us: int | None = None
 
     def __post_init__(self) -> None:
-        # Each step of a frame makes one of it, most often with what is frozen already.
+        # Every command makes a new Frame, most often from values that are already frozen.
         if self.inputs is not None and type(self.inputs) is not FrozenDict:
             force_setattr(self, "inputs", freeze(self.inputs))
         if type(self.reservations) is not FrozenDict:
@@ -321,38 +322,38 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def context_handles(self) -> tuple[ContextHandle, ...]:
-        """Its handles, the oldest first."""
+        """The handles, oldest first."""
         return tuple(itertools.chain.from_iterable(self.handle_pages))
 
     @property
     def handle_count(self) -> int:
-        """The number of its handles."""
+        """The number of handles."""
         pages = self.handle_pages
         return (len(pages) - 1) * HANDLES_PER_PAGE + len(pages[-1]) if pages else 0
 
     @property
     def open(self) -> bool:
-        """Whether it is not closed."""
+        """Whether the frame is not closed."""
         return self.status not in FINAL_STATUSES
 
     @property
     def created_at(self) -> str:
-        """When it was pushed, as ISO 8601."""
+        """The time of the push as ISO 8601."""
         return ids.iso(self.created_us)
 
     @property
     def completed_at(self) -> str | None:
-        """When it was popped, as ISO 8601; None while it is open."""
+        """The time of the pop as ISO 8601; None while the frame is open."""
         return None if self.completed_us is None else ids.iso(self.completed_us)
 
     @property
     def spent(self) -> int:
-        """The tokens that it spent itself, without its children."""
+        """The tokens that the frame spent itself, without its children."""
         return self.budget.used - self.settled
 
     @property
     def state_size(self) -> int:
-        """The size of the frame in the state, in handles or half kilobytes."""
+        """The approximate size of the frame in the state: handles, results and half kilobytes of text."""
         text = len(self.goal) + len(self.result_summary)
         if self.inputs is not None:
             text += len(msgspec.json.encode(self.inputs))
@@ -374,9 +375,9 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The open frames of a tree at `version`, by id, parents before children.
 
-    `closed` are recently closed frames, the newest last, and `burden` is their total weight: they are moved to
-    rows of their own many at a time. `due` is the version of the next snapshot: the interval grows with the state,
-    so that the cost of an event does not depend on the size of the tree.
+    `closed` are recently closed frames, newest last, and `burden` is the sum of their `state_size`; they are moved to
+    rows of their own in batches. `due` is the version of the next snapshot. The interval between snapshots grows with
+    the state, so that the cost of an event does not depend on the size of the tree.
     """
 
     root_id: str
@@ -402,7 +403,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next((frame for frame in reversed(self.closed) if frame.frame_id == frame_id), None)
 
     def ancestry(self, frame_id: str) -> tuple[Frame, ...]:
-        """Return the open frames from the root down to a frame, itself included."""
+        """Return the open frames from the root to a frame, both included."""
         found: list[Frame] = []
         at: str | None = frame_id
         while at is not None:
@@ -422,22 +423,22 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(reversed(found))
 
     def strictest_limit(self, frame_id: str, name: str) -> int | None:
-        """Return the strictest limit of that name among a frame and its ancestors; None if there is none."""
+        """Return the strictest value of a limit among a frame and its ancestors; None if there is no limit."""
         found: list[int | None] = [getattr(frame.budget, name) for frame in self.ancestry(frame_id)]
         return min((value for value in found if value is not None), default=None)
 
     def deadline_of(self, frame_id: str) -> int | None:
-        """Return the deadline of a frame: its own or an ancestor's, unless the clock is stopped."""
+        """Return the earliest deadline among a frame and its ancestors, without those whose clock is stopped."""
         found = (frame.deadline_us for frame in self.ancestry(frame_id) if frame.stood_us is None)
         return min((until for until in found if until is not None), default=None)
 
     def scopes(self) -> set[Scope]:
-        """Return the scopes of its open and recently closed frames; none once the tree is closed."""
+        """Return the scopes of the open and recently closed frames; an empty set if no frame is open."""
         frames = (*self.frames.values(), *self.closed) if self.frames else ()
         return {frame.scope for frame in frames}
 
     def next_expiry_us(self) -> int | None:
-        """Return the next moment at which a frame is overdue or a suspension expires."""
+        """Return the earliest time at which a frame is overdue or a suspension expires."""
         moments: list[int] = []
         for frame in self.frames.values():
             if frame.deadline_us is not None and frame.stood_us is None:
@@ -449,7 +450,7 @@ class TreeState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SuspensionToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The right to resume a suspended frame, once. `token_id` is the secret: whoever has it may resume."""
+    """The right to resume a suspended frame once. `token_id` is a secret: its possession is the permission."""
 
     token_id: str
     frame_id: str
@@ -493,7 +494,7 @@ class RecoverySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActorResumeState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an actor was: `frame_stack` from the root to `current_frame`, and all pending work.
+    """The state of a resumed actor: `frame_stack` from the root to `current_frame`, and all pending work.
 
     `leaves` are the ids of its open frames without open children of its own, the current one first.
     """

@@ -27,10 +27,9 @@ class Factory(msgspec.Struct, frozen=True):
 
 
 class _RandomPool:
-    """Random bytes of the system, drawn many at a time.
+    """Random bytes of the system, drawn in batches: each draw releases the interpreter lock, which costs time.
 
-    Each draw releases the interpreter lock, and a busy thread waits to get it back. No bytes are used
-    twice, not even by a forked child.
+    No bytes are used twice, not even by a forked child.
     """
 
     PIECES = 64
@@ -76,14 +75,14 @@ def new_id(prefix: str, factory: Factory | None = None) -> str:
 
 
 def new_session_id(factory: Factory | None = None) -> str:
-    """Return a fresh session id with its UTC second readable in it."""
+    """Return a fresh session id that contains the UTC date and time."""
     source = factory or _factory_in_use.get()
     moment = EPOCH + timedelta(microseconds=source.now_us())
     return f"session_{moment:%Y%m%d_%H%M%S}_{source.random(8).hex()}"
 
 
 def iso(time_us: int) -> str:
-    """Return the moment as ISO 8601, UTC, microseconds, offset written out."""
+    """Return a time as ISO 8601 in UTC, with microseconds and offset."""
     second, micros = divmod(time_us, 1_000_000)
     return f"{_iso_second(second)}.{micros:06d}+00:00"
 
@@ -94,14 +93,14 @@ def _iso_second(second: int) -> str:
 
 
 def microseconds(moment: str | datetime) -> int:
-    """Return the moment as microseconds since 1970; a moment without offset is taken as UTC."""
+    """Return a time as microseconds since 1970; a time without offset is taken as UTC."""
     parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
     aware = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
     return (aware - EPOCH) // timedelta(microseconds=1)
 
 
 def new_id_and_time(prefix: str) -> tuple[str, str]:
-    """Return a fresh id and its moment as ISO 8601, from the factory in force."""
+    """Return a fresh id and its time as ISO 8601, from the factory in use."""
     source = _factory_in_use.get()
     now = source.now_us()
     return f"{prefix}_{now // 1000:012x}{source.random(8).hex()}", iso(now)

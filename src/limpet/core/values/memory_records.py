@@ -2,7 +2,7 @@
 
 A profile prompt is the text about the user that memory adds to the first system message of a session, as fenced data
 within a token budget. The fence lines do not occur in the profile, and a preamble in the prompt's language marks it as
-data, not instructions. The message's metadata names the messages that this text was made from.
+data, not instructions. The message's metadata names the source messages of this text.
 """
 
 from __future__ import annotations
@@ -43,10 +43,7 @@ class ArchivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """An ended generation of a session, as it is handed to long-term memory.
-
-    `key` is the same each time it is handed over.
-    """
+    """An ended generation of a session, as it is given to long-term memory. `key` is the same at every attempt."""
 
     key: str
     user: TenantUser = msgspec.field(name="who")
@@ -58,7 +55,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """The message that a fact comes from, and its place in the tenant's log."""
+    """The source message of a fact, and its position in the tenant's log."""
 
     session_id: str
     message_id: str
@@ -74,10 +71,10 @@ class FactKind(StrEnum):
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A fact about a user, as one sentence, with its source and since when it holds.
+    """A fact about a user as one sentence, with its source and the time since which it is valid.
 
-    Of two facts with the same subject (`about`; empty if it can't be contradicted) the later one holds; the earlier
-    one held until `until_us`.
+    A later fact with the same subject `about` ends the validity of the earlier one at `until_us`. A fact with an empty
+    `about` is never replaced.
     """
 
     id: str
@@ -90,14 +87,11 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 FactExtractor = Callable[[Sequence[ArchivedMessage]], Sequence[Fact]]
-"""Returns the facts that messages state about their user. The same messages give facts of the same ids.
-
-Raises Unavailable or Refused if it can't.
-"""
+"""Returns the facts about the user in messages, with the same ids for the same messages; raises Unavailable or Refused."""
 
 
 class Profile(msgspec.Struct, frozen=True):
-    """What is known of a user now, as text within the requested tokens, and the facts in it."""
+    """The present profile of a user: a text within the requested tokens, and the facts in it."""
 
     text: str
     tokens: int
@@ -105,9 +99,9 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 class MemoryResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A result of a memory search: a fact (`kind`), or a message. Results come best first.
+    """A result of a memory search: a fact, or a message if `kind` is None. Results come best first.
 
-    A fact that no longer holds was true until `until_us`.
+    A replaced fact was valid until `until_us`.
     """
 
     text: str
@@ -119,9 +113,9 @@ class MemoryResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class Hit(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that an archive search found: its place, and the passage that fits the query.
+    """A message that an archive search found: its position, and an excerpt that matches the query.
 
-    `marks` are begin and end of the matches in the excerpt; `time_us` is the message's own time.
+    `marks` are the begin and end of each match in the excerpt; `time_us` is the message's own time.
     """
 
     session_id: str
@@ -137,20 +131,17 @@ class Hit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchHits(list[Hit]):
-    """The results of an archive search, best first.
-
-    `behind` is how many events of the log are not indexed yet.
-    """
+    """The results of an archive search, best first. `behind` is the number of events that are not indexed yet."""
 
     behind: int = 0
 
 
 MEMORY_METADATA_KEY: Final = "memory"
-"""The metadata key under which a message names the engine and the messages that its prompt was made from."""
+"""The metadata key for the memory engine and the source messages of a profile prompt."""
 
 
 class ProfilePrompt(msgspec.Struct, frozen=True):
-    """The text that memory adds to the first system message, fenced, and its sources."""
+    """The fenced text that memory adds to the first system message, and its sources."""
 
     text: str
     sources: Mapping[str, Json]
@@ -165,22 +156,21 @@ class _SourcePositions(msgspec.Struct):
 
 
 def source_positions(message: Message) -> list[int]:
-    """Return the log positions of the messages that a prompt was made from; none without memory."""
+    """Return the log positions of the source messages of a prompt's profile."""
     return positions_in_metadata(message.metadata.get(MEMORY_METADATA_KEY, {}))
 
 
-def positions_in_metadata(told: Json) -> list[int]:
-    """Return the log positions that such metadata names."""
+def positions_in_metadata(value: Json) -> list[int]:
+    """Return the log positions in the value of MEMORY_METADATA_KEY; an empty list if it has another shape."""
     try:
-        about = msgspec.convert(told, _SourcePositions)
+        about = msgspec.convert(value, _SourcePositions)
     except msgspec.ValidationError:
-        # A caller's own metadata of this name.
         return []
     return [source.position for source in about.sources if source.position > 0]
 
 
 def with_profile_prompt(messages: Sequence[Message], opening: ProfilePrompt | None) -> tuple[Message, ...]:
-    """Return messages whose first system prompt ends with the opening; a prompt is added if there is none."""
+    """Return messages whose first system prompt ends with `opening`; a prompt is added if there is none."""
     if opening is None:
         return tuple(messages)
     about = freeze({MEMORY_METADATA_KEY: opening.sources})
@@ -199,7 +189,7 @@ def with_profile_prompt(messages: Sequence[Message], opening: ProfilePrompt | No
 
 
 class SourceMessage(msgspec.Struct, frozen=True):
-    """A source message of a prompt, by ids that are the same in every copy of the log."""
+    """A source message of a prompt, by ids that do not change when a log is copied."""
 
     session_id: str = ""
     message_id: str = ""
@@ -210,7 +200,7 @@ class _SourceMessages(msgspec.Struct):
 
 
 def source_messages(message: Message) -> tuple[SourceMessage, ...]:
-    """Return the messages that a prompt was made from, by id; none without memory."""
+    """Return the source messages of a prompt's profile, by id."""
     try:
         return msgspec.convert(message.metadata.get(MEMORY_METADATA_KEY, {}), _SourceMessages).sources
     except msgspec.ValidationError:
@@ -218,16 +208,13 @@ def source_messages(message: Message) -> tuple[SourceMessage, ...]:
 
 
 def with_renamed_sources(message: Message, names: Mapping[str, str]) -> Message:
-    """Return a message whose prompt names its sources by new session ids."""
-    told, about = source_messages(message), message.metadata.get(MEMORY_METADATA_KEY)
-    if not isinstance(about, Mapping) or not any(one.session_id in names for one in told):
+    """Return a message whose profile sources have the session ids of `names`, from old to new."""
+    about = message.metadata.get(MEMORY_METADATA_KEY)
+    if not isinstance(about, Mapping) or not any(source.session_id in names for source in source_messages(message)):
         return message
     found = cast("Sequence[Mapping[str, Json]]", about["sources"])
-    here = [
-        {**source, "session_id": names.get(one.session_id, one.session_id)}
-        for source, one in zip(found, told, strict=True)
-    ]
-    changed = freeze({MEMORY_METADATA_KEY: {**about, "sources": here}})
+    renamed = [{**source, "session_id": names.get(name := source.get("session_id", ""), name)} for source in found]
+    changed = freeze({MEMORY_METADATA_KEY: {**about, "sources": renamed}})
     return msgspec.structs.replace(message, metadata={**message.metadata, **changed})
 
 
@@ -243,17 +230,14 @@ _FENCE_TAGS = re.compile(r"\[/?memory-([0-9]{1,18})")
 
 
 def checked_language(language: str) -> str:
-    """Return a language that there are words for; raise InvalidRequest otherwise."""
+    """Return the language of a preamble; raise InvalidRequest if there is none in it."""
     if language not in PREAMBLES:
         raise errors.InvalidRequest(f"bootstrap_language is one of {', '.join(PREAMBLES)}.")
     return language
 
 
 def fit_profile(profile: Profile, engine: str, *, budget: int, language: str) -> ProfilePrompt | None:
-    """Return what is known as part of a system prompt of at most `budget` tokens; None if that is nothing.
-
-    Of a text that is too long the first lines stay: the most useful come first.
-    """
+    """Return a prompt of at most `budget` tokens with the first lines of a profile; None if not even one line fits."""
     lines = profile.text.strip().splitlines()
     while lines:
         text = _fence_profile("\n".join(lines), PREAMBLES[language])
@@ -264,7 +248,7 @@ def fit_profile(profile: Profile, engine: str, *, budget: int, language: str) ->
 
 
 def profile_tokens_left(budget: int, language: str) -> int:
-    """Return how many tokens of a budget are left for what is known itself."""
+    """Return the tokens of a budget that are left for the profile itself, without fence and preamble."""
     return max(0, budget - messages.estimate_text_tokens(_fence_profile("", PREAMBLES[language])))
 
 
@@ -278,4 +262,4 @@ def _fence_profile(text: str, words: str) -> str:
 def _profile_sources(profile: Profile, engine: str) -> dict[str, object]:
     sources = {(fact.source.session_id, fact.source.message_id, fact.source.position) for fact in profile.facts}
     names = ("session_id", "message_id", "position")
-    return {"engine": engine, "sources": [dict(zip(names, one, strict=True)) for one in sorted(sources)]}
+    return {"engine": engine, "sources": [dict(zip(names, source, strict=True)) for source in sorted(sources)]}

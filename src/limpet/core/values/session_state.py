@@ -1,7 +1,7 @@
 """The state of a session, its window policy, cuts, summaries and counter corrections.
 
-The state is small, whatever the length of the history: messages stay in the store. The state
-holds versions, totals and open calls, which is all that the rules need.
+The size of the state does not depend on the length of the history: messages stay in the store. The state holds
+versions, totals and open calls, which are all that the rules need.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SUMMARY_PREFIXES: Final = {"en": "Summary of previous context: ", "ja": "前文�
 """The first words of a summary, by language."""
 
 SUMMARY_LANGUAGES: Final = tuple(SUMMARY_PREFIXES)
-"""The languages of those words."""
+"""The languages that have a summary prefix."""
 
 
 def checked_summary_prefix(prefix: object) -> str:
@@ -51,14 +51,14 @@ def checked_summary_prefix(prefix: object) -> str:
 class WindowPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How large a session's windows are and how they shrink. It is stored in the session's log.
 
-    A window has `budget` tokens, counted as `model` does or by a named `counter`; `reserve` of them are for tool
-    definitions and the answer. An append that takes the window past its `high`-water mark records a cut down to the
-    `low`-water mark (both are parts of the budget without the reserve). With `stubs`, tool outputs from before the
-    current turn are replaced by their size first; then the oldest turns go. With `summary`, a language, a rolling
-    summary replaces them. Between two cuts the beginning of the window does not change. `shares` limit categories of
-    messages to parts of the window, for example {"CONTEXT": 0.3}, unless others leave room; with shares there are no
-    cuts, and each window is fitted anew. A written summary is refused if it keeps less than `recall` of the names,
-    numbers and identifiers of its messages. A summary begins with `summary_prefix`, or with the words of its language.
+    A window has `budget` tokens, counted with the counter of `model` or a named `counter`; `reserve` of them are for
+    tool definitions and the answer. An append that exceeds the `high`-water mark records a cut down to the `low`-water
+    mark (both are parts of the budget without the reserve). A cut first replaces tool outputs before the current turn by
+    their size (`stubs`), then removes the oldest turns. With `summary`, a language, a rolling summary replaces them.
+    Between two cuts the beginning of the window does not change. `shares` limit categories of messages to parts of the
+    window, for example {"CONTEXT": 0.3}, unless others leave room; with shares there are no cuts, and each window is
+    fitted anew. A written summary is refused if it keeps less than `recall` of the names, numbers and identifiers of
+    its messages. A summary begins with `summary_prefix`, or with the prefix of its language.
     """
 
     budget: int
@@ -130,10 +130,10 @@ def _checked_shares(shares: Mapping[str, float]) -> Mapping[str, float]:
 
 
 class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where windows of a session begin: messages before number `first` are out, except those that always stay.
+    """The beginning of a session's windows: messages before number `first` are left out, unless always visible.
 
-    Tool results before number `stubs` are replaced by their size. The cut was made for windows of `budget`
-    tokens; what was left had `tokens`. `asked` is the question of the turn that the cut fell into.
+    Tool results before number `stubs` are replaced by their size. The cut was made for windows of `budget` tokens;
+    `tokens` were left. `asked` is the number of the question of a turn that the cut divides.
     """
 
     first: int
@@ -146,8 +146,8 @@ class Cut(msgspec.Struct, frozen=True, omit_defaults=True):
 class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     """A system message that replaces messages `first` to `last` in windows.
 
-    `author` wrote it; without one it consists of extracted sentences until a better one is written. `recall` is
-    the part of the names, numbers and identifiers of its messages that it keeps.
+    `author` is the writer, for example a model; a summary without an author consists of extracted sentences. `recall`
+    is the part of the names, numbers and identifiers of the messages that the summary contains.
     """
 
     first: int
@@ -159,14 +159,14 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=True):
     recall: float | None = None
 
     def message(self) -> Message:
-        """Return the summary as the model sees it; the same every time."""
+        """Return the summary as the message that a model sees; it is the same every time."""
         return Message(
             "system", self.text, MessageCategory.SYSTEM, f"summary_{self.first}_{self.last}", self.timestamp
         )  # fmt: skip
 
 
 class ReportedUsage(msgspec.Struct, frozen=True):
-    """The tokens that a provider charged for a request, and what a counter had estimated."""
+    """The tokens that a provider charged for a request, and the estimate of a counter."""
 
     counter: str
     estimated: int
@@ -179,9 +179,9 @@ class ReportedUsage(msgspec.Struct, frozen=True):
 
 
 class CounterCorrection(msgspec.Struct, frozen=True):
-    """The factor by which a counter is corrected, from so many observations.
+    """The correction factor of a counter, and its number of observations.
 
-    Newer observations keep a minimum weight, because models change under their names.
+    New observations keep a minimum weight, because providers change models without renaming them.
     """
 
     counter: str
@@ -204,9 +204,9 @@ def bounded_factor(factor: float) -> float:
 
 def corrections_with_usage(known: tuple[CounterCorrection, ...], usage: ReportedUsage) -> tuple[CounterCorrection, ...]:
     """Return the corrections after one more observation."""
-    others = tuple(one for one in known if one.counter != usage.counter)
-    here = next((one for one in known if one.counter == usage.counter), CounterCorrection(usage.counter))
-    return (*others, here.with_usage(usage))
+    found = {correction.counter: correction for correction in known}
+    correction = found.pop(usage.counter, CounterCorrection(usage.counter))
+    return (*found.values(), correction.with_usage(usage))
 
 
 DERIVED_METADATA: Final = (
@@ -244,13 +244,13 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
     `generation` counts resets; `began` and `ordinal_began` are the version and message ordinal at which the present
     generation starts. Ordinals count messages over the whole life of the stream. `kept` are the versions of system and
-    context messages, which a continuation carries over; `pins` are those of other messages that every window looks at.
-    `turn` and `turn_ordinal` are the newest user message, `group` is the newest message with calls. `preview` is the
-    beginning of the first user message, for listings. `policy`, `cut` and `summary` say how windows are made; `live` is
-    the tokens of what the cut leaves in; `corrections` correct counters. `forked_from` is the session and version of a
-    fork; `rebased` is the version at which it was forked or last rewound. Long-term memory has taken all generations
-    below `handed` and those in `handed_more`. `until` is the version at which an import is complete; `erased` is the
-    version of the last erasure notice.
+    context messages, which a continuation carries over; `pins` are the versions of other always visible messages.
+    `turn` and `turn_ordinal` are the version and ordinal of the newest user message, `group` is the version of the
+    newest message with calls. `preview` is the beginning of the first user message, for listings. `policy`, `cut` and
+    `summary` define the windows; `live` are the tokens after the cut; `corrections` correct counters. `forked_from` is
+    the session and version of a fork's source; `rebased` is the version of the fork or last rewind. Long-term memory has
+    all generations below `handed` and those in `handed_more`. `until` is the version at which an import is complete;
+    `erased` is the version of the last erasure event.
     """
 
     id: str
@@ -296,7 +296,7 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
     @property
     def hidden(self) -> bool:
-        """Whether it is hidden: deleted, or not imported completely."""
+        """Whether the session is deleted or not imported completely."""
         return self.status is SessionStatus.DELETED or self.version < self.until
 
     @property
@@ -343,7 +343,7 @@ class SessionState(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_def
 
 
 class SessionInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defaults=True):
-    """One row of a listing: the projection of a session's state."""
+    """One row of a session listing."""
 
     id: str = ""
     user_id: str | None = None

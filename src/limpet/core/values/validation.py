@@ -1,7 +1,7 @@
 """Validation of JSON values and of the arguments of public calls.
 
-`freeze` returns an immutable copy, `thaw` a plain one. Frozen containers are equal to the plain list or dict of the
-same content, and are encoded like it.
+`freeze` returns an immutable copy of a value, `thaw` a plain copy. A frozen container equals the plain list or dict with
+the same content, and has the same encoding.
 
 Each `checked_…` returns its argument and raises InvalidRequest for any other value, or the error that it names. `what`
 names the argument in the error text. Error texts show numbers, True, False and None; of any other value they show the
@@ -111,7 +111,7 @@ def _freeze_mapping(value: Mapping[str, Json], depth: int) -> FrozenDict:
         if frozen is not item:
             changed[key] = frozen
     if changed:
-        # Nobody has seen it yet.
+        # The new dict is not shared yet.
         dict[str, Json].update(made, changed)
     return made
 
@@ -157,7 +157,7 @@ def json_text(value: Json) -> str:
 
 
 def text_or_json(value: Json) -> str:
-    """Return a text as it is, any other JSON value as compact text."""
+    """Return a str unchanged, and any other JSON value as compact text."""
     return value if isinstance(value, str) else json_text(value)
 
 
@@ -196,7 +196,7 @@ _ID_MAX: Final = limits.ID_BYTES_MAX
 
 
 def shown(value: object) -> str:
-    """Return a short form of a refused argument that is safe in an error text."""
+    """Return a refused argument in a form that is safe in an error text."""
     if value is None or isinstance(value, (bool, float)):
         return repr(value)
     if isinstance(value, int) and value.bit_length() <= limits.NUMBER_BITS_MAX:
@@ -220,7 +220,7 @@ def checked_token_count(what: str, value: int) -> int:
 
 
 def checked_limit(value: Any, most: int = limits.PAGE_SIZE_MAX, *, what: str = "limit") -> int:
-    """Return the largest number of rows of a page."""
+    """Return a number of rows from 1 to `most`."""
     return checked_int(what, value, 1, most, unit="a number of rows")
 
 
@@ -255,10 +255,7 @@ def checked_bool(what: str, value: Any) -> bool:
 
 
 def checked_str(what: str, value: Any, bytes_max: int | None = None, *, not_blank: bool = False, hint: str = "") -> str:
-    """Return a text as a plain str; raise TooLarge past `bytes_max`, BadEncoding for lone surrogates.
-
-    With `not_blank`, a text of white space only is refused.
-    """
+    """Return a text as a plain str; raise TooLarge past `bytes_max`, BadEncoding for lone surrogates."""
     if not isinstance(value, str):
         raise errors.InvalidRequest(f"{what} is text, not {shown(value)}.", hint=hint)
     text = checked_text(value)
@@ -297,7 +294,7 @@ def checked_choice(what: str, value: Any, choices: Iterable[_T], *, hint: str = 
 
 
 def enum_member(what: str, kind: type[_E], value: Any) -> _E:
-    """Return a member of an enumeration, given itself or its value."""
+    """Return the member of an enumeration for a member or a value."""
     try:
         return kind(value)
     except ValueError:
@@ -306,7 +303,7 @@ def enum_member(what: str, kind: type[_E], value: Any) -> _E:
 
 
 def _shown_word(value: object) -> str:
-    # A misspelled choice is short and no secret.
+    # A misspelled choice is short; a longer text may be a secret.
     return repr(value) if isinstance(value, str) and len(value) <= 40 else shown(value)
 
 
