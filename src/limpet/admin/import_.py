@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -272,23 +273,21 @@ class Importer:
 
     def _matching_events(self, part: FileSession, state: SessionState, most: int | None = None) -> int:
         """Return how many of the first events are equal in the file and in the stored session."""
-        exporter = Exporter(self._engine, self._tenant, self._existing_state)
-        theirs = self._expected_lines(part)
+        stored = Exporter(self._engine, self._tenant, self._existing_state).timed_events(state)
+        expected = self._expected_events(part)
         if self._by_content:
-            return part.events if _begins_with_same_messages(exporter.timed_events(state), theirs) else 0
-        count, most = 0, part.events if most is None else most
-        for mine in exporter.timed_events(state):
-            if count == most or next(theirs, None) != _encode_line(mine):
-                break
-            count += 1
-        return count
+            # The times may differ, and the stored session may go on.
+            said = _message_keys(stored)
+            return part.events if all(next(said, None) == key for key in _message_keys(expected)) else 0
+        pairs = itertools.islice(zip(stored, expected, strict=False), most)
+        return sum(1 for _ in itertools.takewhile(lambda pair: _encode_line(pair[0]) == _encode_line(pair[1]), pairs))
 
     def _existing_state(self, session_id: str) -> SessionState | None:
         named = session_id in self._names.values()
         return self._engine.states.current(self._tenant, session_id) if named else None
 
-    def _expected_lines(self, part: FileSession) -> Iterator[bytes]:
-        """Yield the lines that an export of the imported session has."""
+    def _expected_events(self, part: FileSession) -> Iterator[TimedEvent]:
+        """Yield the events that an export of the imported session has."""
         terms = self._replay_terms({})
         replay = SessionReplay(part.id, terms, events=part.events, targets=part.targets)
         for fact, time_us in self._read_events(part):
@@ -301,7 +300,7 @@ class Importer:
             else:
                 assert not isinstance(event, events.SessionOffloadedEvent | events.SessionErasedEvent), "not in a file"
                 made = event
-            yield _encode_line((made, time_us))
+            yield made, time_us
 
     def write(self, chosen: list[SessionImportPlan]) -> None:
         """Write the sessions that are not stored yet. An interrupted one is continued by the next import."""
@@ -363,21 +362,11 @@ def _encode_line(timed: TimedEvent) -> bytes:
     return export_format.encode_line(export_format.event_line(*timed))
 
 
-def _begins_with_same_messages(mine: Iterator[TimedEvent], theirs: Iterator[bytes]) -> bool:
-    """Whether a session begins with the same messages, whatever their times."""
-    said = (_message_key(event) for event, _ in mine if isinstance(event, events.MessageAddedEvent))
-    lines = map(export_format.decode_line, theirs)
-    facts = (export_format.decode_exported_event(line) for line in lines if isinstance(line, export_format.EventLine))
-    return all(next(said, None) == _message_key(fact) for fact in facts if isinstance(fact, events.MessageAddedEvent))
-
-
-def _message_key(event: events.MessageAddedEvent) -> bytes:
-    return codec.canonical_json([event.message.id, codec.comparable_message(event.message)])
-
-
-def file_size(file: BinaryIO) -> int:
-    file.seek(0, os.SEEK_END)
-    return file.tell()
+def _message_keys(timed: Iterator[TimedEvent]) -> Iterator[bytes]:
+    """Yield a key for each message: its id and content, without its time."""
+    for event, _ in timed:
+        if isinstance(event, events.MessageAddedEvent):
+            yield codec.canonical_json([event.message.id, codec.comparable_message(event.message)])
 
 
 Format = Literal["auto", "limpet", "penguin", "openai"]
@@ -431,7 +420,7 @@ def import_sessions(
             chats, file_us = foreign_files.READERS[kind](path, notes), path.stat().st_mtime_ns // 1000
             foreign_files.convert(chats, export.ExportWriter(file), notes, now_us=engine.now_us(), file_us=file_us)
             file.flush()
-        work = file_size(file) * (2 if dry_run else 3)
+        work = file.seek(0, os.SEEK_END) * (2 if dry_run else 3)
         importer = Importer(
             engine, tenant, file, on_read=_byte_progress(progress, work), user_id=user_id, suffix=rename,
             by_content=kind != "limpet",
