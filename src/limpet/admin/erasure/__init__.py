@@ -310,10 +310,8 @@ class ErasureService:
             found += quoted
             sessions |= prompts
         calls = (HookCall(self._tenant, user_id, name, at) for at, name in sessions.items())
-        return ErasurePlan(what="message", streams=tuple(self._redacted_streams(found)), hook_calls=tuple(calls))
-
-    def _redacted_streams(self, found: Iterable[Reference]) -> list[StreamErasure]:
-        return references.redacted_streams(self._store, self._tenant, found)
+        streams = references.redacted_streams(self._store, self._tenant, found)
+        return ErasurePlan(what="message", streams=tuple(streams), hook_calls=tuple(calls))
 
     def _prompt_references(
         self, user_id: str, is_erased: ErasurePredicate, without: Collection[str] = ()
@@ -438,10 +436,9 @@ class ErasureService:
         # A session that stays causes no hook call.
         own_calls = [each for each in scope.hook_calls if scope.hide_waiting or each.session_id in gone]
         found, calls = self._references_in_other_sessions(scope, forks)
-        streams += self._redacted_streams(found)
         if gone or waiting:
-            held = references.frame_references(self._store, self._tenant, {*gone, *waiting}, trees)
-            streams += self._redacted_streams(held)
+            found += references.frame_references(self._store, self._tenant, {*gone, *waiting}, trees)
+        streams += references.redacted_streams(self._store, self._tenant, found)
         return ErasurePlan(
             what=scope.what, streams=tuple(streams), hook_calls=(*own_calls, *(calls if streams else ())),
             requested=scope.whole, sessions=tuple(gone), waiting=tuple(waiting),
@@ -469,14 +466,15 @@ class ErasureService:
             with contextlib.suppress(errors.SessionNotFound):
                 self._engine.run(c.CommandRequest(tenant=self._tenant, command=command))
 
-    def _whole_stream_erasure(self, stream: str) -> StreamErasure:
-        return msgspec.structs.replace(references.stream_erasure(self._store, self._tenant, stream), whole=True)
+    def _whole_stream_erasure(self, stream: str, rows: tuple[tuple[str, str], ...] | None = None) -> StreamErasure:
+        expected, kind = self._store.version(self._tenant, stream), references.notice_kind(stream)
+        return StreamErasure(stream=stream, expected=expected, kind=kind, whole=True, derived_rows=rows)
 
     def _session_erasure(self, session_id: str) -> StreamErasure:
-        """Return the erasure of a session. The rows are named because damaged events can't name them."""
+        """Return the erasure of a session. Its rows are named, so a damaged session can be erased, too."""
         hidden = self._rows(port.Query(kind=DELETED_KIND, lookup=session_id))
         rows = ((SESSION_KIND, session_id), *((row.kind, row.id) for row in hidden))
-        return msgspec.structs.replace(self._whole_stream_erasure(session_stream(session_id)), derived_rows=rows)
+        return self._whole_stream_erasure(session_stream(session_id), rows)
 
     def _tree_roots(self, sessions: set[str]) -> list[str]:
         """Return the roots of the trees in which a frame's scope names one of the sessions."""

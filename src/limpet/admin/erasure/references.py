@@ -15,19 +15,8 @@ import msgspec
 from limpet import errors
 from limpet.core.formats import codec
 from limpet.core.rules import redaction, session_rules
-from limpet.core.rules.session_rules import message_preview
 from limpet.core.values import events
 from limpet.core.values.context import ContextHandle, HandleType, PackSelection, WindowSelection
-from limpet.core.values.events import (
-    MessageAddedEvent,
-    SessionErasedEvent,
-    SessionEvent,
-    SessionForkedEvent,
-    SessionResetEvent,
-    TreeErasedEvent,
-    WindowCutEvent,
-    WindowRecordedEvent,
-)
 from limpet.core.values.memory_records import MEMORY_METADATA_KEY, source_messages, source_positions
 from limpet.core.values.messages import Message
 from limpet.core.values.session_state import SessionState, SessionStatus
@@ -35,15 +24,7 @@ from limpet.core.windows.pack import SOURCE_MESSAGE, SOURCE_SUMMARY, Conversatio
 from limpet.runtime import planner, state_cache
 from limpet.runtime.engine import Engine
 from limpet.runtime.event_reader import SessionEventSearch, iter_feed, iter_stream
-from limpet.runtime.state_cache import (
-    DELETED_KIND,
-    SESSION_KIND,
-    SESSION_STREAM_PREFIX,
-    decode_session_event,
-    iter_rows,
-    referenced_texts,
-    session_stream,
-)
+from limpet.runtime.state_cache import DELETED_KIND, SESSION_KIND, iter_rows, session_stream
 from limpet.stores import port
 from limpet.stores.chain import is_erased_stream, is_notice
 from limpet.stores.port import BlobLoader, RedactedPayload, StoredEvent, StreamErasure
@@ -62,7 +43,8 @@ def erased_message_id(cause: StoredEvent) -> str:
 
 
 def notice_kind(stream: str) -> str:
-    return TreeErasedEvent.kind if stream.startswith(state_cache.TREE_STREAM_PREFIX) else SessionErasedEvent.kind
+    is_tree = stream.startswith(state_cache.TREE_STREAM_PREFIX)
+    return events.TreeErasedEvent.kind if is_tree else events.SessionErasedEvent.kind
 
 
 def redacted_streams(store: port.Store, tenant: str, references: Iterable[Reference]) -> list[StreamErasure]:
@@ -73,20 +55,20 @@ def redacted_streams(store: port.Store, tenant: str, references: Iterable[Refere
         if event.position not in in_stream:
             in_stream[event.position] = redact_event(event, cause, partial(store.blobs, tenant))
     return [
-        msgspec.structs.replace(stream_erasure(store, tenant, stream), redactions=tuple(payloads.values()))
+        StreamErasure(
+            stream=stream, expected=store.version(tenant, stream), kind=notice_kind(stream),
+            redactions=tuple(payloads.values()),
+        )
         for stream, payloads in found.items()
-    ]
-
-
-def stream_erasure(store: port.Store, tenant: str, stream: str) -> StreamErasure:
-    """Return an erasure in a stream, which erases nothing yet."""
-    return StreamErasure(stream=stream, expected=store.version(tenant, stream), kind=notice_kind(stream))
+    ]  # fmt: skip
 
 
 def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> RedactedPayload:
     """Return the payload that replaces an event's, which holds content of `cause`."""
     if stored.stream.startswith(state_cache.TREE_STREAM_PREFIX):
-        return _redact_frame_event(stored, cause)
+        frame_event, texts = redaction.redacted_frame_event(state_cache.decode_tree_event(stored).event)
+        blobs = tuple(text.encode() for text in texts)
+        return RedactedPayload(stored.position, codec.encode_frame_event(frame_event), cause.position, blobs)
     erased = None
     if cause.position != stored.position:
         erased = _message(cause, fetch)
@@ -94,35 +76,28 @@ def redact_event(stored: StoredEvent, cause: StoredEvent, fetch: BlobLoader) -> 
             raise errors.Corrupt("the event that causes an erasure is no message.")
     event = redaction.redacted_session_event(_decode(stored, fetch), erased_message_id(cause), erased)
     payload = codec.encode_session_event(event)
-    if stored.kind == MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
+    if stored.kind == events.MessageAddedEvent.kind and stored.schema == codec.SCHEMA_WITH_BLOBS:
         payload = codec.payload_without_texts(payload)
     return RedactedPayload(stored.position, payload, cause.position)
 
 
-def _decode(stored: StoredEvent, fetch: BlobLoader) -> SessionEvent:
-    return decode_session_event(stored, referenced_texts((stored,), fetch)).event
+def _decode(stored: StoredEvent, fetch: BlobLoader) -> events.SessionEvent:
+    return state_cache.decode_session_event(stored, state_cache.referenced_texts((stored,), fetch)).event
 
 
 def _message(stored: StoredEvent, fetch: BlobLoader) -> Message | None:
     """Return the message of an event; None if it is no message, or has no payload."""
-    if stored.kind != MessageAddedEvent.kind or stored.payload is None:
+    if stored.kind != events.MessageAddedEvent.kind or stored.payload is None:
         return None
     event = _decode(stored, fetch)
-    return event.message if isinstance(event, MessageAddedEvent) else None
+    return event.message if isinstance(event, events.MessageAddedEvent) else None
 
 
 def session_id_of(stored: StoredEvent) -> str:
-    return stored.stream.removeprefix(SESSION_STREAM_PREFIX)
+    return stored.stream.removeprefix(state_cache.SESSION_STREAM_PREFIX)
 
 
-def _redact_frame_event(stored: StoredEvent, cause: StoredEvent) -> RedactedPayload:
-    event, texts = redaction.redacted_frame_event(state_cache.decode_tree_event(stored).event)
-    return RedactedPayload(
-        stored.position, codec.encode_frame_event(event), cause.position, tuple(text.encode() for text in texts)
-    )
-
-
-_TEXTLESS_KINDS = (SessionResetEvent.kind, WindowCutEvent.kind)
+_TEXTLESS_KINDS = (events.SessionResetEvent.kind, events.WindowCutEvent.kind)
 
 
 class ForkGraph:
@@ -166,7 +141,8 @@ class ForkGraph:
 
     def _forks(self, session_id: str) -> list[tuple[str, int]]:
         found = self._store.forks(self._tenant, session_stream(session_id))
-        return [(n.removeprefix(session_stream("")), at) for n, at in found if not is_erased_stream(n)]
+        prefix = state_cache.SESSION_STREAM_PREFIX
+        return [(name.removeprefix(prefix), at) for name, at in found if not is_erased_stream(name)]
 
     def _with_deleted_relatives(self, wanted: set[str]) -> set[str]:
         """Return sessions with those deleted ones that they are forked from, or that are forked from them."""
@@ -211,7 +187,7 @@ def own_events(store: port.Store, tenant: str, stream: str, until: int) -> list[
         page = list(iter_stream(store, tenant, stream, at=at))
         if not page:
             break
-        forked = [event.version for event in page if event.kind == SessionForkedEvent.kind]
+        forked = [event.version for event in page if event.kind == events.SessionForkedEvent.kind]
         begin = max([begin, *forked])
         found |= {event.version: event for event in page if event.version >= begin}
         missing = (v for v in range(at, begin - 1, -1) if v not in found)
@@ -332,7 +308,7 @@ def advance_past_unrelated(store: port.Store, tenant: str, head: int, streams: C
     """
     for stored in iter_feed(store, tenant, head):
         payload = stored.payload or b""
-        if stored.kind != MessageAddedEvent.kind or stored.stream in streams:
+        if stored.kind != events.MessageAddedEvent.kind or stored.stream in streams:
             return None
         if any(f'"{name}"'.encode() in payload for name in (MEMORY_METADATA_KEY, "origin")):
             return None
@@ -348,11 +324,11 @@ def trace_message(engine: Engine, tenant: str, session_id: str, message_id: str)
         return MessageTrace(engine, tenant, state, causes)
     if found:
         # The error does not name the id that replaced the message's own: callers never saw it.
-        what, hint = (
+        raise errors.MessageNotFound(
             f"that message of the session {session_id!r} is erased already.",
-            "There is nothing left of it to erase.",
+            hint="There is nothing left of it to erase.",
+            facts={"session": session_id},
         )
-        raise errors.MessageNotFound(what, hint=hint, facts={"session": session_id})
     facts = {"session": session_id, "message": message_id}
     raise errors.MessageNotFound(f"the session {session_id!r} has no message {message_id!r}.", facts=facts)
 
@@ -414,7 +390,7 @@ class MessageTrace:
 
     def copies(self) -> dict[int, str]:
         """Return the sessions that have the message, by the positions of the events that add it."""
-        added = [stored for stored in self._found.values() if stored.kind == MessageAddedEvent.kind]
+        added = [stored for stored in self._found.values() if stored.kind == events.MessageAddedEvent.kind]
         return {stored.position: session_id_of(stored) for stored in added}
 
     def references(self) -> Iterator[Reference]:
@@ -425,14 +401,18 @@ class MessageTrace:
     def _has_content(self, stored: StoredEvent) -> bool:
         reach = self._reach_by_session.get(session_id_of(stored))
         begins = stored.kind in (events.SessionCreatedEvent.kind, events.SessionForkedEvent.kind)
-        if reach is None and not begins and stored.kind != MessageAddedEvent.kind:
+        if reach is None and not begins and stored.kind != events.MessageAddedEvent.kind:
             return False
         name = self._erased.id
         # This avoids decoding every message of the log: a payload holds the message's id as text.
-        if stored.kind == MessageAddedEvent.kind and name.isascii() and name.encode() not in (stored.payload or b""):
+        if (
+            stored.kind == events.MessageAddedEvent.kind
+            and name.isascii()
+            and name.encode() not in (stored.payload or b"")
+        ):
             return False
         match event := _decode(stored, self._blobs):
-            case MessageAddedEvent():
+            case events.MessageAddedEvent():
                 return self._is_a_copy(event.message, stored)
             case events.SessionCreatedEvent():
                 return self._follow_continuation(event, stored)
@@ -487,7 +467,7 @@ class MessageTrace:
         summaries = [each for each in (state.summary, state.written) if each is not None]
         summarised = any(reach.in_summary or reach.covers(each.first, each.last) for each in summaries)
         reach.in_summary = summarised
-        shown = state.preview is not None and state.preview == message_preview(self._erased)
+        shown = state.preview is not None and state.preview == session_rules.message_preview(self._erased)
         waits = any(call.message_id == self._erased.id for call in state.open_calls)
         return summarised or shown or waits
 
@@ -558,10 +538,10 @@ class PromptReferences:
         for event in own_events(self._store, self._tenant, session_stream(session_id), state.version):
             if event.payload is None or event.erased:
                 continue
-            if event.kind == MessageAddedEvent.kind and (found := self._cause(event)):
+            if event.kind == events.MessageAddedEvent.kind and (found := self._cause(event)):
                 cause = found
                 self.prompts[event.position] = session_id
-            elif event.kind != WindowRecordedEvent.kind or cause is None:
+            elif event.kind != events.WindowRecordedEvent.kind or cause is None:
                 continue
             yield Reference(event, cause)
         if cause is not None:
