@@ -50,9 +50,9 @@ class Memory:
         """Return up to `limit` facts and messages of a user that match a query, the best first."""
         checked_limit(limit, limits.MEMORY_RESULTS_MAX)
         user, text = self._user(user_id), checked_str("a query", query, not_blank=True)
-        known = self._engine_of_memory().search(user, text, limit)
-        said = search_with(self._archive, user, text, limit, fact_sources(text, known))
-        return merge_results(text, known, said)[:limit]
+        facts = self._engine_of_memory().search(user, text, limit)
+        hits = search_with(self._archive, user, text, limit, fact_sources(text, facts))
+        return merge_results(text, facts, hits)[:limit]
 
     def facts(self, user_id: str) -> list[Fact]:
         """Return all facts of a user, also replaced ones, the newest first, each with its source message."""
@@ -61,26 +61,26 @@ class Memory:
     def forget(self, user_id: str) -> Receipt:
         """Erase everything of a user: sessions, frames, facts, search index, vectors; return the receipt.
 
-        When this returns, no file of the store or of the memory has any of it, and the log still verifies. If
-        the call is interrupted, the next opening finishes the local part; external engines are called by
-        the worker or by the next erasure. Raises StoreBusy, with the receipt in its facts, if a long read
-        keeps old pages in files; Unavailable if the memory engine can't be reached.
+        When this returns, no file of the store or of the memory contains any of it, and the log still verifies.
+        If the call is interrupted, the next opening finishes the local part, and the worker or the next erasure
+        calls external engines. Raises StoreBusy, with the receipt in its facts, if a long read keeps old pages
+        in files, and Unavailable if the memory engine can't be reached.
         """
         return self._erasing.erase_user(user_id)
 
     def queue(self) -> list[QueuedOffload]:
-        """Return the histories that memory has not ingested yet: those to be retried, then those given up."""
+        """Return the histories that memory has not ingested: first those to be retried, then those given up."""
         self._engine.check()
         return OffloadQueue(self._engine.store, self._tenant).queued()
 
     def behind(self) -> int:
-        """Return how many events of the log were not checked yet for ended conversations."""
+        """Return how many events of the log were not yet searched for ended conversations."""
         self._engine.check()
         at = tasks.read_cursor(self._engine.store, self._tenant, OFFLOAD_TASK).position
         return tasks.feed_lag(self._engine.store, self._tenant, at)
 
     def replay(self, key: str | None = None) -> int:
-        """Queue the histories that were given up again, or one of them by its key; return how many."""
+        """Queue again all histories that were given up, or the one with this key; return how many were queued."""
         self._engine.check()
         return OffloadQueue(self._engine.store, self._tenant).replay(key)
 
@@ -92,47 +92,47 @@ class Memory:
         return TenantUser(self._tenant, checked_id("a user's id", user_id))
 
 
-def fact_sources(query: str, known: Sequence[MemoryResult]) -> Ranking:
-    """Return the source positions of current facts, each weighted by how much of the query the fact has."""
-    held = [one for one in known if one.until_us is None and one.source is not None]
-    first = {one.source.position: one for one in reversed(held) if one.source is not None}
-    facts = sorted(first.items(), key=lambda item: held.index(item[1]))
+def fact_sources(query: str, facts: Sequence[MemoryResult]) -> Ranking:
+    """Return the source positions of current facts. The weight of each is the squared share of query terms in the fact."""
+    first = dict[int, MemoryResult]()
+    for fact in facts:
+        if fact.until_us is None and fact.source is not None:
+            first.setdefault(fact.source.position, fact)
     asked = {*search_terms(query)}
-    shares = (len(asked.intersection(search_terms(one.text))) / len(asked) for _, one in facts)
-    trust = [share**2 for share in shares]
-    return Ranking([position for position, _ in facts], trust)
+    shares = (len(asked.intersection(search_terms(fact.text))) / len(asked) for fact in first.values())
+    return Ranking(list(first), [share**2 for share in shares])
 
 
-def merge_results(query: str, known: Sequence[MemoryResult], said: Sequence[Hit]) -> list[MemoryResult]:
+def merge_results(query: str, facts: Sequence[MemoryResult], hits: Sequence[Hit]) -> list[MemoryResult]:
     """Return facts and messages in one list, in the order of the messages.
 
-    A fact and its source message take one place: the fact, unless the message has more of the query. A
-    current fact comes ahead of one it replaced. Facts whose messages were not found come in their own order;
-    replaced facts come last.
+    A fact stands in the place of its source message, or the message itself if it has query terms that the
+    fact lacks. A current fact comes before the fact that it replaced. Facts without a found source message
+    keep their own order. Replaced facts without one come last.
     """
-    left = dict.fromkeys(known)
-    places = {(hit.position, hit.message_id): hit for hit in said}
+    left = dict.fromkeys(facts)
+    places = {(hit.position, hit.message_id): hit for hit in hits}
     asked, placed = {*search_terms(query)}, list[MemoryResult]()
 
     def place(at: tuple[int, str]) -> None:
         hit = places.pop(at, None)
-        facts = [fact for fact in left if _source_reference(fact) == at]
-        for fact in facts:
+        stated = [fact for fact in left if _source_reference(fact) == at]
+        for fact in stated:
             del left[fact]
-        for fact in facts:
-            for later in [one for one in left if _replaces(one, fact)]:
+        for fact in stated:
+            for later in [other for other in left if _replaces(other, fact)]:
                 place(_source_reference(later))
-        had = {term for fact in facts for term in search_terms(fact.text)}
-        if hit is not None and (not facts or asked.intersection(search_terms(hit.excerpt)) - had):
+        covered = {term for fact in stated for term in search_terms(fact.text)}
+        if hit is not None and (not stated or asked.intersection(search_terms(hit.excerpt)) - covered):
             placed.append(recalled_hit(hit))
         else:
-            placed.extend(facts)
+            placed.extend(stated)
 
-    for hit in said:
+    for hit in hits:
         if (hit.position, hit.message_id) in places:
             place((hit.position, hit.message_id))
-    held = [one for one in left if one.until_us is None]
-    return [*interleave(held, placed), *(one for one in left if one.until_us is not None)]
+    current = [fact for fact in left if fact.until_us is None]
+    return [*interleave(current, placed), *(fact for fact in left if fact.until_us is not None)]
 
 
 def _replaces(later: MemoryResult, fact: MemoryResult) -> bool:
@@ -151,7 +151,7 @@ def recalled_hit(hit: Hit) -> MemoryResult:
 
 
 def interleave(*lists: Sequence[MemoryResult]) -> list[MemoryResult]:
-    """Return several lists as one, by rank: scores of different lists can't be compared."""
-    ranked = [(rank, one) for found in lists for rank, one in enumerate(found, start=1)]
-    ranked.sort(key=lambda each: each[0])
-    return [msgspec.structs.replace(one, score=1 / (limits.FUSION_RANK_OFFSET + rank)) for rank, one in ranked]
+    """Merge lists by rank, because scores of different lists can't be compared. The score becomes that of the rank."""
+    ranked = [(rank, result) for results in lists for rank, result in enumerate(results, start=1)]
+    ranked.sort(key=lambda pair: pair[0])
+    return [msgspec.structs.replace(result, score=1 / (limits.FUSION_RANK_OFFSET + rank)) for rank, result in ranked]

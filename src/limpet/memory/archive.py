@@ -70,7 +70,7 @@ _TOOL_PARAMETERS: Final[Mapping[str, Json]] = {
 
 
 class ArchiveTool:
-    """A tool that searches the archive of one user. Its results are fenced, so a model can tell data from instructions."""
+    """A tool for models that searches the archive of one user. Its results are fenced and marked as data."""
 
     name: Final = TOOL_NAME
 
@@ -102,9 +102,9 @@ class ArchiveTool:
             if given.session_id is None:
                 raise errors.InvalidRequest("message_id needs the session_id it came with.")
             place = (given.session_id, given.message_id)
-            said = self._archive.open(place, _TOOL_AROUND, user_id=self._user_id)
-            return _fence_rows("around one message", [_message_row(one) for one in said])
-        found = self._archive.search(
+            around = self._archive.open(place, _TOOL_AROUND, user_id=self._user_id)
+            return _fence_rows("around one message", [_message_row(archived) for archived in around])
+        hits = self._archive.search(
             given.query or "",
             user_id=self._user_id,
             limit=given.limit,
@@ -113,9 +113,9 @@ class ArchiveTool:
             until=given.until,
             session_id=given.session_id,
         )
-        if not found:
+        if not hits:
             return "Nothing was found. Other words may help: a name, a number, what was being talked about."
-        return _fence_rows("found in past conversations", [_hit_row(hit) for hit in found])
+        return _fence_rows("found in past conversations", [_hit_row(hit) for hit in hits])
 
 
 class _ToolArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -153,18 +153,18 @@ def _hit_row(hit: Hit) -> dict[str, Json]:
     }
 
 
-def _message_row(said: ArchivedMessage) -> dict[str, Json]:
-    text = archive_text(said.message)
+def _message_row(archived: ArchivedMessage) -> dict[str, Json]:
+    text = archive_text(archived.message)
     return {
-        "message_id": said.message.id,
-        "role": said.message.role,
-        "time": ids.iso(said.time_us),
+        "message_id": archived.message.id,
+        "role": archived.message.role,
+        "time": ids.iso(archived.time_us),
         "text": text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}…",
     }
 
 
 def _fence_rows(what: str, rows: Sequence[Mapping[str, Json]]) -> str:
-    """Return rows as lines of JSON between two lines with a number that no row contains, so no row can end the fence."""
+    """Return rows as lines of JSON inside a fence. No row contains the number of the fence, so none can end it."""
     inside = "\n".join(msgspec.json.encode(row).decode() for row in rows)
     number = 1
     while f"archive-{number}]" in inside:
@@ -177,7 +177,7 @@ _PAGE_EVENTS: Final = 64
 
 
 class HitContext:
-    """Reads the messages around a hit, all of its generation."""
+    """Reads the messages around a message, within its generation of the session."""
 
     def __init__(self, engine: Engine, tenant: str, state: SessionState) -> None:
         self._engine = engine
@@ -189,8 +189,8 @@ class HitContext:
     def around(self, message_id: str, count: int) -> list[ArchivedMessage]:
         """Return a message with up to `count` messages before and after it; raise MessageNotFound."""
         line, version = self._find(message_id)
-        before = list(self._before(line, version, count + 1))[::-1]
-        found = [*before, *self._after(line, version, count)]
+        before = list(self._neighbours(line, version, count + 1, newest=True))[::-1]
+        found = [*before, *self._neighbours(line, version, count)]
         generation, began = self._generation(line, version)
         return [
             ArchivedMessage(
@@ -227,38 +227,21 @@ class HitContext:
             facts={"session": self._state.id, "message": message_id},
         )
 
-    def _before(self, line: int, version: int, count: int) -> Iterator[StoredEvent]:
-        """Yield the message and earlier ones, backwards, to the start of their generation."""
-        until = version
-        while count:
-            page = self._engine.store.read(
-                self._tenant, self._stream, after=self._floor, until=until, limit=_PAGE_EVENTS, at=line,
-                newest=True,
-            )  # fmt: skip
-            for stored in reversed(page):
-                if stored.kind in _GENERATION_STARTS or not count:
-                    return
-                if stored.kind == MessageAddedEvent.kind:
-                    count -= 1
-                    yield stored
-            if not page:
-                return
-            until = page[0].version - 1
-
-    def _after(self, line: int, version: int, count: int) -> Iterator[StoredEvent]:
-        while count:
-            page = self._engine.store.read(
-                self._tenant, self._stream, after=version, until=line, limit=_PAGE_EVENTS, at=line
+    def _neighbours(self, line: int, version: int, count: int, *, newest: bool = False) -> Iterator[StoredEvent]:
+        """Yield up to `count` messages of one generation: those after `version`, or backwards with `newest`."""
+        after, until = (self._floor, version) if newest else (version, line)
+        while count and (
+            page := self._engine.store.read(
+                self._tenant, self._stream, after=after, until=until, limit=_PAGE_EVENTS, at=line, newest=newest
             )
-            for stored in page:
+        ):
+            for stored in reversed(page) if newest else page:
                 if stored.kind in _GENERATION_STARTS or not count:
                     return
                 if stored.kind == MessageAddedEvent.kind:
                     count -= 1
                     yield stored
-            if not page:
-                return
-            version = page[-1].version
+            after, until = (after, page[0].version - 1) if newest else (page[-1].version, until)
 
     def _messages(self, found: Sequence[StoredEvent]) -> Iterator[tuple[StoredEvent, MessageAddedEvent]]:
         kept = [stored for stored in found if stored.payload is not None]
@@ -276,7 +259,7 @@ class HitContext:
 
 
 _EXTRA_HITS: Final = 5
-"""Hits that are read beyond `limit`: how close the words stand in the text decides which of them come first."""
+"""Hits that are read beyond `limit`, because the distance of the words in the texts decides their final order."""
 
 MessageReference = Hit | tuple[str, str]
 """A hit, or a session id and a message id."""
@@ -285,8 +268,11 @@ _NO_RANKING: Final = Ranking(())
 
 
 def search_with(archive: Archive, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
-    """Search for long-term memory, which ranks its facts by the messages that they come from."""
-    return archive._search_with(user, query, limit, known)  # pyright: ignore[reportPrivateUsage] - callers see none of it
+    """Return messages that match a query, ranked together with `known`, for example the sources of facts.
+
+    The first `limit` are the result. The others show which messages of `known` are in the archive.
+    """
+    return archive._ranked_hits(user, query, limit, known=known)  # pyright: ignore[reportPrivateUsage] - not for callers
 
 
 class Archive:
@@ -298,13 +284,13 @@ class Archive:
         tenant: str,
         index_store: Callable[[], IndexStore],
         settle: Callable[[], None] = lambda: None,
-        meaning: Callable[[], SemanticSearch | None] = lambda: None,
+        semantic_search: Callable[[], SemanticSearch | None] = lambda: None,
     ) -> None:
         self._engine = engine
         self._tenant = tenant
         self._index_store = index_store
         self._settle = settle
-        self._semantic_search = meaning
+        self._semantic_search = semantic_search
         self._task: IndexTask | None = None
         self._cache = SearchCache()
 
@@ -323,10 +309,9 @@ class Archive:
         """Return up to `limit` messages of a user that match a query, the best first.
 
         With `user_id=None` it searches the sessions without a user. `since` and `until` are inclusive and
-        compare with the times of the messages. With `fresh`, new events of the log are indexed first, up to
-        a limit; `.behind` of the result is how many events are not indexed yet. With an embedder, messages
-        of similar meaning are found too, and of several about one subject the newest comes first. Raises
-        InvalidRequest.
+        compare with the times of the messages. `fresh` indexes new events of the log first, up to a limit;
+        `.behind` of the result is the number of events that are not indexed yet. An embedder adds messages of
+        similar meaning, and puts the newest of several messages about one subject first. Raises InvalidRequest.
         """
         wanted = MessageFilter(
             roles=_checked_roles(role),
@@ -337,13 +322,6 @@ class Archive:
         found = self._ranked_hits(self._user(user_id), query, limit, wanted=wanted, fresh=fresh)
         del found[limit:]
         return found
-
-    def _search_with(self, user: TenantUser, query: str, limit: int, known: Ranking) -> SearchHits:
-        """Return messages that match a query, ranked together with `known`, for example the sources of facts.
-
-        The first `limit` are the result. The others show which messages of `known` are in the archive.
-        """
-        return self._ranked_hits(user, query, limit, known=known)
 
     def _ranked_hits(
         self,
@@ -361,14 +339,14 @@ class Archive:
         if fresh:
             self._settle()
         behind = 0 if fresh and self.catch_up() else self.behind()
-        recall = self._semantic_search()
-        more = _EXTRA_HITS if recall is None else index_search.CANDIDATES
+        semantic = self._semantic_search()
+        more = _EXTRA_HITS if semantic is None else index_search.CANDIDATES
         sought = index_search.ArchiveQuery(terms=query_terms(query), limit=limit + more, wanted=wanted)
         texts: dict[int, str] = {}
         hits = self._word_hits(user, sought, query, texts)
-        if recall is not None or known.positions:
+        if semantic is not None or known.positions:
             hits = self._fused_hits(
-                user, query, sought, recall=recall, limit=limit, hits=hits, texts=texts, known=known
+                user, query, sought, semantic=semantic, limit=limit, hits=hits, texts=texts, known=known
             )
         if behind:
             hits = [hit for hit in hits if not self._is_deleted(hit.session_id)]
@@ -426,16 +404,13 @@ class Archive:
         query: str,
         sought: index_search.ArchiveQuery,
         *,
-        recall: SemanticSearch | None,
+        semantic: SemanticSearch | None,
         limit: int,
         hits: list[Hit],
         texts: dict[int, str],
         known: Ranking,
     ) -> list[Hit]:
-        """Return the hits of the words, the known messages and those of similar meaning in one order.
-
-        Meaning is left out if the embedder is unavailable.
-        """
+        """Merge hits by words, known messages and hits by meaning. Without the embedder, hits by meaning are left out."""
         rows = ArchiveIndex(self._index_store())
         owner = rows.owner(user)
         if owner is None:
@@ -450,14 +425,14 @@ class Archive:
             return {at: texts[at] for at in positions if at in found}
 
         words, order = [hit.position for hit in hits], None
-        if recall is not None:
+        if semantic is not None:
             with contextlib.suppress(errors.Unavailable):
-                order = recall.search(
+                order = semantic.search(
                     user, query, limit, by_words=words, texts=load_texts, wanted=sought.wanted, others=[known]
                 )
         if order is None:
-            there = load_texts([*words, *known.positions])
-            order = [at for at in index_search.fuse([Ranking(words), known]) if at in there]
+            existing = load_texts([*words, *known.positions])
+            order = [at for at in index_search.fuse([Ranking(words), known]) if at in existing]
         # Scores of words and of meaning can't be compared, so the rank becomes the score.
         return [
             msgspec.structs.replace(found[position], score=round(1 / place, 6))
@@ -469,10 +444,11 @@ class Archive:
         return state is None or state.status is SessionStatus.DELETED
 
     def open(self, place: MessageReference, around: int = 5, *, user_id: str | None = None) -> list[ArchivedMessage]:
-        """Return a message with up to `around` messages before and after it, in order, as its session was then.
+        """Return a message with up to `around` messages before and after it, in order.
 
-        `place` is a hit, or the ids of a session and of a message. With `user_id`, other users' sessions
-        are not found. Raises SessionNotFound, also for a deleted session, MessageNotFound, InvalidRequest.
+        A message that a rewind removed is returned with its neighbours before the rewind. `place` is a hit, or
+        the ids of a session and of a message. With `user_id`, other users' sessions are not found. Raises
+        SessionNotFound, also for a deleted session, MessageNotFound, InvalidRequest.
         """
         self._engine.check()
         self._settle()
@@ -490,9 +466,9 @@ class Archive:
         return ArchiveTool(self, checked_id("a user's id", user_id))
 
     def forget(self, user_id: str | None, session_id: str | None = None, position: int | None = None) -> int:
-        """Delete a user, a session or a message from the archive; return how many messages.
+        """Delete a user, a session or a message from the archive; return how many messages were deleted.
 
-        The log is not changed: content that is not erased there returns when the archive is rebuilt.
+        The log is not changed. Content that is not erased there returns when the archive is rebuilt.
         """
         self._engine.check()
         user = self._user(user_id)
@@ -510,7 +486,7 @@ class Archive:
         return self._task
 
     def catch_up(self, events: int = limits.ARCHIVE_CATCH_UP) -> bool:
-        """Index new events of the log, about `events` at most; return whether all are indexed."""
+        """Index about `events` new events of the log at most; return whether all are indexed."""
         return any(not self.task.step(self._tenant) for _ in range(max(1, events // limits.ARCHIVE_BATCH)))
 
     def behind(self) -> int:
@@ -519,7 +495,7 @@ class Archive:
         return tasks.feed_lag(self._engine.store, self._tenant, at)
 
     def size(self) -> int:
-        """Return the size in bytes of the index store, which archive and memory share; 0 if there is none. Creates none."""
+        """Return the size in bytes of the index store that archive and memory share; 0 if it does not exist."""
         return self._index_store().size()
 
     def _user(self, user_id: str | None) -> TenantUser:

@@ -1,7 +1,7 @@
 """Memory engine over HTTP: the client and the JSON schema (docs/reference/memory-http.md).
 
-Answers are untrusted: size and time are bounded, types are checked, and text is sanitized.
-Redirects are not followed. The API key never appears in an error.
+The client does not trust answers. It bounds their size and time, checks their types and sanitizes their
+texts. It does not follow redirects. The API key never appears in an error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class MessageJson(msgspec.Struct, frozen=True):
-    """A message and where it was said."""
+    """A message with its place in the log and in its session."""
 
     position: WholeNumber
     session_id: IdText
@@ -55,7 +55,7 @@ class MessageJson(msgspec.Struct, frozen=True):
 
 
 class IngestJson(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A piece of a conversation; the last one commits it."""
+    """Request `ingest`: a chunk of a conversation. The last chunk has `commit` and no messages."""
 
     history: History
     attempt: IdText
@@ -65,14 +65,14 @@ class IngestJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProfileJson(msgspec.Struct, frozen=True):
-    """A question for a profile."""
+    """Request `profile`."""
 
     who: TenantUser
     budget: WholeNumber
 
 
 class SearchJson(msgspec.Struct, frozen=True):
-    """A question for what fits a query."""
+    """Request `search`."""
 
     who: TenantUser
     query: BoundedText
@@ -80,14 +80,14 @@ class SearchJson(msgspec.Struct, frozen=True):
 
 
 class FactsJson(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A question for a page of facts."""
+    """Request `facts`: a page of facts."""
 
     who: TenantUser
     after: str | None = None
 
 
 class ForgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is to be forgotten."""
+    """Request `forget`: a user, a session or a message."""
 
     who: TenantUser
     session_id: IdText | None = None
@@ -95,13 +95,13 @@ class ForgetJson(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class IngestAnswer(msgspec.Struct, frozen=True):
-    """How far a conversation is: `taking`, or `kept`."""
+    """The state of a conversation: `taking` while chunks are missing, then `kept`."""
 
     state: str
 
 
 class SourceJson(msgspec.Struct, frozen=True):
-    """Who said so."""
+    """The message that states a fact."""
 
     session_id: IdText
     message_id: IdText
@@ -121,7 +121,7 @@ class FactJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class ProfileAnswer(msgspec.Struct, frozen=True):
-    """What is known of a user now."""
+    """The profile of a user."""
 
     text: BoundedText
     tokens: WholeNumber
@@ -129,7 +129,7 @@ class ProfileAnswer(msgspec.Struct, frozen=True):
 
 
 class ResultJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Something found."""
+    """A search result."""
 
     text: BoundedText
     score: float
@@ -140,43 +140,42 @@ class ResultJson(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class SearchAnswer(msgspec.Struct, frozen=True):
-    """What was found, the best first."""
+    """Search results, the best first."""
 
     results: tuple[ResultJson, ...]
 
 
 class FactsAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A page of facts, the newest first; `next` asks for the one after it."""
+    """A page of facts, the newest first. `next` is the `after` of the next page."""
 
     facts: tuple[FactJson, ...]
     next: str | None = None
 
 
 class ForgetAnswer(msgspec.Struct, frozen=True):
-    """How much was forgotten."""
+    """The number of deleted facts."""
 
     forgotten: WholeNumber
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """Why a request was not served."""
+    """The reason why a request failed."""
 
     code: str
     message: str
 
 
 def message_to_json(archived: ArchivedMessage) -> MessageJson:
-    """Return a message as it is sent, without the fields that only its provider understands."""
-    whole = archived.message.to_dict()
+    """Return a message as JSON, without the fields that only its provider understands."""
     dropped = ("openai", "anthropic", "tokens", "category")
-    message = {name: value for name, value in whole.items() if name not in dropped and value}
+    message = {name: value for name, value in archived.message.to_dict().items() if name not in dropped and value}
     return MessageJson(
         archived.position, archived.session_id, archived.generation, archived.number, archived.time_us, message
     )
 
 
 def message_from_json(given: MessageJson) -> ArchivedMessage:
-    """Return a message as it was sent. Raises a kind of InvalidMessage."""
+    """Return a message from its JSON; raise a kind of InvalidMessage."""
     return ArchivedMessage(
         position=given.position,
         session_id=given.session_id,
@@ -188,7 +187,7 @@ def message_from_json(given: MessageJson) -> ArchivedMessage:
 
 
 def decode_body(body: bytes, kind: type[T]) -> T:
-    """Return what a body says; raise InvalidRequest if it is not of that kind."""
+    """Decode the body of a request or an answer; raise InvalidRequest if it does not fit the type."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -196,7 +195,7 @@ def decode_body(body: bytes, kind: type[T]) -> T:
 
 
 def fact_from_json(given: FactJson) -> Fact:
-    """Return a fact, its texts clean."""
+    """Return a fact with sanitized texts."""
     return Fact(
         id=rules.clean(given.id),
         kind=given.kind,
@@ -208,8 +207,8 @@ def fact_from_json(given: FactJson) -> Fact:
     )
 
 
-def recalled_from_json(given: ResultJson) -> MemoryResult:
-    """Return something found, its text clean."""
+def result_from_json(given: ResultJson) -> MemoryResult:
+    """Return a search result with a sanitized text."""
     return MemoryResult(
         text=rules.clean(given.text, limits.MEMORY_TEXT_CHARS_MAX),
         score=given.score,
@@ -221,11 +220,11 @@ def recalled_from_json(given: ResultJson) -> MemoryResult:
 
 
 def profile_from_json(given: ProfileAnswer) -> Profile:
-    """Return a profile, line by line clean, without lines that tell a model what to do."""
+    """Return a profile with sanitized lines, without lines that read as instructions to a model."""
     lines = (rules.clean(line, limits.MEMORY_TEXT_CHARS_MAX) for line in given.text.splitlines())
     text = "\n".join(line for line in lines if line and not rules.reads_as_instruction(line))
-    facts = (fact_from_json(each) for each in given.facts[: limits.PROFILE_FACTS_MAX])
-    return Profile(text, given.tokens, tuple(each for each in facts if each.until_us is None))
+    facts = (fact_from_json(fact) for fact in given.facts[: limits.PROFILE_FACTS_MAX])
+    return Profile(text, given.tokens, tuple(fact for fact in facts if fact.until_us is None))
 
 
 def _source_from_json(given: SourceJson) -> Source:
@@ -236,10 +235,10 @@ _RETRIED_STATUSES: Final = (408, 409, 425, 429)
 
 
 class HTTPMemory:
-    """An engine behind a URL. Threads may share it; each request is a connection of its own.
+    """A memory engine behind a URL. Threads may share it. Each request opens its own connection.
 
-    `url` is https, or http on this machine; `allow_http=True` takes any. A request that finds the engine away
-    is repeated `retries` times: every verb of the schema has one effect, however often it arrives.
+    `url` is https, or http on this machine; `allow_http=True` accepts http anywhere. If the engine can't be
+    reached, a request is repeated up to `retries` times. Repeating is safe: every request is idempotent.
     """
 
     def __init__(
@@ -267,15 +266,14 @@ class HTTPMemory:
 
     @property
     def name(self) -> str:
-        """What it is, for people: its address."""
+        """The name of the engine, for people: its address."""
         return f"http memory at {self._url.hostname}"
 
     def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
-        """Send a conversation in requests of bounded size; when this returns, the engine has said that it is kept."""
+        """Send a conversation in requests of bounded size. When this returns, the engine has answered that it is durable."""
         attempt, number = ids.new_id("try"), 0
-        for piece in _upload_chunks(messages):
-            number += 1
-            body = IngestJson(history, attempt, number, piece)
+        for number, chunk in enumerate(_upload_chunks(messages), 1):
+            body = IngestJson(history, attempt, number, chunk)
             if self._request("ingest", body, IngestAnswer, history.key).state == "kept":
                 return
         last = IngestJson(history, attempt, number + 1, commit=True)
@@ -283,7 +281,7 @@ class HTTPMemory:
             raise errors.Unavailable("the memory engine did not say that it is kept.")
 
     def profile(self, user: TenantUser, budget: int) -> Profile:
-        """Return what the engine knows of a user now; raise Unavailable if it answers more than was asked for."""
+        """Return the current facts of a user; raise Unavailable if the answer exceeds the budget."""
         if budget <= 0:
             return Profile("", 0)
         answer = self._request("profile", ProfileJson(user, budget), ProfileAnswer)
@@ -292,18 +290,18 @@ class HTTPMemory:
         return profile_from_json(answer)
 
     def search(self, user: TenantUser, query: str, limit: int) -> list[MemoryResult]:
-        """Return up to `limit` things that the engine finds."""
+        """Return up to `limit` results of the engine."""
         checked_limit(limit, limits.MEMORY_RESULTS_MAX)
         short = query[: limits.FACT_SCAN_CHARS_MAX]
         answer = self._request("search", SearchJson(user, short, limit), SearchAnswer)
-        return [recalled_from_json(each) for each in answer.results[:limit]]
+        return [result_from_json(result) for result in answer.results[:limit]]
 
     def facts(self, user: TenantUser) -> list[Fact]:
-        """Return everything that the engine knows or knew of a user, asked for page by page."""
+        """Return all facts of a user, also replaced ones, requested page by page."""
         found, after = list[Fact](), None
         for _ in range(limits.MEMORY_PAGES_MAX):
             answer = self._request("facts", FactsJson(user, after), FactsAnswer)
-            found += [fact_from_json(each) for each in answer.facts]
+            found += [fact_from_json(fact) for fact in answer.facts]
             if answer.next is None:
                 return found
             if answer.next == after or not answer.facts:
@@ -312,12 +310,12 @@ class HTTPMemory:
         raise errors.Unavailable("the memory engine's pages of facts have no end.")
 
     def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
-        """Have the engine forget; return how much it says that was."""
+        """Have the engine delete facts; return how many it reports as deleted."""
         body = ForgetJson(user, session_id, position)
         return self._request("forget", body, ForgetAnswer).forgotten
 
     def close(self) -> None:
-        """Use it no more. No connection stays open between two requests."""
+        """Refuse every further call. There is no connection to close between two requests."""
         self._closed = True
 
     def _request(self, verb: str, body: msgspec.Struct, kind: type[T], key: str = "") -> T:
@@ -369,25 +367,25 @@ _: type[MemoryEngine] = HTTPMemory
 
 
 class _DeadlineHTTPConnection(http.client.HTTPConnection):
-    """A connection that comes about within its timeout, however many addresses its host has."""
+    """An HTTP connection whose timeout holds for all addresses of the host together."""
 
     def connect(self) -> None:
         self.sock = _connect_within(self.host, self.port, self.timeout or 0.0)
 
 
 class _DeadlineHTTPSConnection(http.client.HTTPSConnection, _DeadlineHTTPConnection):
-    """The same over TLS. Its handshake has what connecting has left of the time."""
+    """The same over TLS. The time left after connecting is the timeout of the handshake."""
 
 
 def _connect_within(host: str, port: int, seconds: float) -> socket.socket:
-    """Return a socket to the first address that answers; its timeout is the time that is left.
+    """Return a socket to the first address that answers. Its timeout is the rest of `seconds`.
 
-    No address may take more than its share, so that a dead one leaves time for the others.
+    Each address gets an equal share of the time left, so that a dead address leaves time for the others.
     """
     until, failed = time.monotonic() + seconds, OSError("the host has no address.")
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for tried, (*_, address) in enumerate(found):
-        share = (until - time.monotonic()) / (len(found) - tried)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    for tried, (*_, address) in enumerate(addresses):
+        share = (until - time.monotonic()) / (len(addresses) - tried)
         if share <= 0:
             raise TimeoutError
         try:
@@ -403,29 +401,29 @@ def _connect_within(host: str, port: int, seconds: float) -> socket.socket:
 
 @contextlib.contextmanager
 def _deadline(connection: http.client.HTTPConnection, seconds: float) -> Iterator[None]:
-    """Connect, and break off when the time for all of it is over, however busy it is with single bytes."""
-    over, held = threading.Event(), list[socket.socket]()
+    """Connect; shut the socket down after `seconds`, even if single bytes still arrive."""
+    over, sockets = threading.Event(), list[socket.socket]()
 
-    def break_off() -> None:
+    def shut_down() -> None:
         over.set()
-        for sock in held:
+        for sock in sockets:
             with contextlib.suppress(OSError):
-                # Not the verb of TLS, which takes the keys away from whoever is reading.
+                # Not SSLSocket.shutdown, which discards the TLS state while another thread reads.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
-    timer = threading.Timer(seconds, break_off)
+    timer = threading.Timer(seconds, shut_down)
     timer.daemon = True
     timer.start()
     try:
         connection.connect()
-        # Held here: the connection lets go of it as soon as the server says that it will close.
-        held.append(connection.sock)
+        # The connection drops its reference to the socket when the server announces that it will close.
+        sockets.append(connection.sock)
         if over.is_set():
-            # Nothing was there to be broken off when the time was over.
+            # The timer fired while the list was empty.
             raise TimeoutError
         yield
         if over.is_set():
-            # What was broken off may look like an answer that has ended.
+            # A connection that was shut down may look like an answer that has ended.
             raise TimeoutError
     finally:
         timer.cancel()
@@ -486,16 +484,15 @@ def _is_local(host: str) -> bool:
 
 
 def _upload_chunks(messages: Iterable[Sequence[ArchivedMessage]]) -> Iterator[tuple[MessageJson, ...]]:
-    """Yield messages in pieces that a request has room for."""
-    for chunk in messages:
-        piece, size = list[MessageJson](), 0
-        for one in chunk:
-            each = message_to_json(one)
-            room = len(msgspec.json.encode(each))
-            if piece and (size + room > limits.MEMORY_REQUEST_BYTES or len(piece) >= limits.MEMORY_CHUNK):
-                yield tuple(piece)
-                piece, size = [], 0
-            piece.append(each)
-            size += room
-        if piece:
-            yield tuple(piece)
+    """Yield messages in chunks that fit into one request."""
+    for batch in messages:
+        chunk, size = list[MessageJson](), 0
+        for message in map(message_to_json, batch):
+            message_bytes = len(msgspec.json.encode(message))
+            if chunk and (size + message_bytes > limits.MEMORY_REQUEST_BYTES or len(chunk) >= limits.MEMORY_CHUNK):
+                yield tuple(chunk)
+                chunk, size = [], 0
+            chunk.append(message)
+            size += message_bytes
+        if chunk:
+            yield tuple(chunk)

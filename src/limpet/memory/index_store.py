@@ -1,12 +1,12 @@
 """The index store: tables of byte rows, ordered by key, for data derived from the log.
 
-The archive index, the built-in memory and the vectors are stored in it. Each backend provides one
-beside its store; `VolatileIndexStore` is the one in RAM. Keys of one owner share a prefix, so
-reading or deleting one owner's rows costs nothing for the others.
+The index store holds the archive index, the built-in memory and the vectors. Each backend provides an
+index store beside its event store; `VolatileIndexStore` is the one in RAM. Keys of one owner share a
+prefix, so reading or deleting the rows of one owner does not touch the rows of others.
 
 `PairedIndexStore` pairs an index store with the event store. Both store the same identity, which
-changes with every erasure. An index store with another identity may hold erased data or lack recent
-data: it is cleared and rebuilt from the log. `IngestTracker` detects whether the built-in memory has
+changes with every erasure. An index store with another identity may contain erased data or lack recent
+data, so it is cleared and rebuilt from the log. `IngestTracker` detects whether the built-in memory has
 lost histories that the log marks as ingested.
 """
 
@@ -16,7 +16,7 @@ import bisect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
@@ -33,6 +33,7 @@ NO_EXPECTATION: Final[ExpectedRows] = MappingProxyType({})
 
 RowT = TypeVar("RowT")
 _ResultT = TypeVar("_ResultT")
+_ParametersT = ParamSpec("_ParametersT")
 
 
 class PutRow(msgspec.Struct, frozen=True):
@@ -55,7 +56,7 @@ class IndexStore(Protocol):
     """Tables of rows. Threads and processes may share one index store."""
 
     def get(self, table: str, keys: Sequence[bytes], /) -> Mapping[bytes, bytes]:
-        """Return the values of the rows that exist, by key, as they are at one moment."""
+        """Return the values of the rows that exist, by key, all of one moment."""
         ...
 
     def scan(
@@ -65,7 +66,7 @@ class IndexStore(Protocol):
         ...
 
     def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
-        """Return the value of the last row of each range, first <= key < last, at one moment; None for an empty range."""
+        """Return the value of the last row in each range first <= key < last, all of one moment; None for an empty range."""
         ...
 
     def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
@@ -76,11 +77,11 @@ class IndexStore(Protocol):
         ...
 
     def scrub(self) -> None:
-        """Remove the remains of deleted and replaced rows from every file."""
+        """Overwrite or delete what files still contain of deleted and replaced rows."""
         ...
 
     def clear(self) -> None:
-        """Delete all rows, also of a damaged index store. They can be rebuilt from the log."""
+        """Delete all rows, even if the index store is damaged. They can be rebuilt from the log."""
         ...
 
     def size(self) -> int:
@@ -93,7 +94,7 @@ class IndexStore(Protocol):
 
 
 def encode_key(*parts: str | int) -> bytes:
-    """Return a key. Keys sort as their parts do, and no key is a prefix of a key of other parts."""
+    """Return a key. Keys sort like their parts, and no key is a prefix of another key with as many parts."""
     return b"".join(map(_encode_part, parts))
 
 
@@ -104,7 +105,7 @@ def _encode_part(part: str | int) -> bytes:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """Return the first key behind all keys that begin with a prefix made by `encode_key`."""
+    """Return a key that sorts after every key with this prefix, which `encode_key` has made."""
     return prefix + b"\xff"
 
 
@@ -117,19 +118,19 @@ def decode_row(row: bytes, kind: type[RowT]) -> RowT:
 
 
 def encode_number(number: int) -> bytes:
-    """Return a whole number as the value of a row."""
+    """Encode a whole number as the value of a row."""
     return number.to_bytes(8, "big")
 
 
 def decode_number(row: bytes | None) -> int:
-    """Return the whole number of a row; 0 if there is no row."""
+    """Decode a whole number from the value of a row; 0 if there is no row."""
     return int.from_bytes(row, "big") if row else 0
 
 
 def scan_all(
     store: IndexStore, table: str, first: bytes, last: bytes, *, page: int = limits.MEMORY_ROWS
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield all rows of a range by key. It reads them page by page, so concurrent changes may show."""
+    """Yield all rows of a range by key. Rows are read page by page, so later pages may show concurrent changes."""
     while rows := store.scan(table, first, last, limit=page):
         yield from rows
         first = rows[-1][0] + b"\0"
@@ -141,9 +142,9 @@ def drop_row(table: str, key: bytes) -> DropRows:
 
 
 def retry_write(step: Callable[[], _ResultT | None], tries: int = limits.RETRIES_MAX) -> _ResultT:
-    """Call `step`, which reads, decides and writes, until it returns a result instead of None.
+    """Call `step`, which reads, decides and writes, until it returns a result.
 
-    None says that another writer was faster. Raises Unavailable after so many tries.
+    It returns None if another writer was faster. Raises Unavailable after `tries` calls.
     """
     for _ in range(tries):
         result = step()
@@ -223,11 +224,11 @@ class VolatileIndexStore:
 PAIRING_TABLE: Final = "bond"
 PAIRING_NOTE: Final = "shelf"
 WHOLE_STORE: Final = ""
-"""The note of the pairing belongs to the whole store: no tenant has this name."""
+"""The tenant name for notes of the whole store. No tenant can have it."""
 PAIRING_KEY: Final = encode_key(WHOLE_STORE)
 
 _PROPOSED_MAX: Final = 8
-"""Proposed identities that the note keeps: of processes that pair at the same time, or died while pairing."""
+"""Proposed identities that the note keeps, of processes that pair at the same time or died while pairing."""
 
 
 class IndexIdentity(msgspec.Struct, frozen=True, array_like=True):
@@ -238,13 +239,13 @@ class IndexIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PairedIndexStore:
-    """An index store whose identity the event store knows."""
+    """An index store whose identity the event store has noted."""
 
     def __init__(self, store: port.Store, index: IndexStore, random: Callable[[int], bytes]) -> None:
         self._store = store
         self._index = index
         self._random = random
-        # The methods that need no pairing are those of the index store itself.
+        # Methods that need no pairing are used directly, so that no call goes through a wrapper.
         self.get = index.get
         self.scan = index.scan
         self.last_values = index.last_values
@@ -259,12 +260,12 @@ class PairedIndexStore:
         Does nothing while an erasure is pending, because the erasure clears it or pairs it anew.
         """
         try:
-            # Look twice. Another process may pair them between the read of the note and the read of
-            # the row, and then note and row differ although both are right.
+            # Compare twice. Another process may pair the stores between the read of the note and the read
+            # of the row, and then note and row differ although both are right.
             if self._differs() and self._differs():
                 self.clear()
         except errors.Corrupt:
-            # The first reader of the damaged rows rebuilds them.
+            # The next reader of the damaged rows rebuilds them.
             return
 
     def _differs(self) -> bool:
@@ -280,7 +281,7 @@ class PairedIndexStore:
         return note is None or _decode_identity(row) not in _accepted_identities(note)
 
     def pair(self) -> None:
-        """Give both sides a new identity: no older copy of either side fits the other one any more.
+        """Write a new identity to both stores, so that no older copy of either store matches the other.
 
         Raises Unavailable after too many concurrent pairings.
         """
@@ -288,8 +289,8 @@ class PairedIndexStore:
             note, row = self._store.note(WHOLE_STORE, PAIRING_NOTE), self._identity_row()
             version, proposed = (note.version, _accepted_identities(note)[1:]) if note else (0, [])
             identity = IndexIdentity(_decode_identity(row).created or self._random(16).hex(), self._random(16).hex())
-            # Note, row, note: the note accepts the old and the new identity before the row changes, so
-            # a reader in between, or after a crash in between, finds one that the note accepts.
+            # The order is note, row, note. The note accepts the old and the new identity before the row
+            # changes, so a reader in between, or after a crash in between, finds an accepted identity.
             accepted = [_decode_identity(row), *proposed[-_PROPOSED_MAX:], identity]
             if not self._write_note(accepted, version):
                 continue
@@ -305,18 +306,18 @@ class PairedIndexStore:
         return self._store.put_note(WHOLE_STORE, PAIRING_NOTE, msgspec.msgpack.encode(flat), expected=version)
 
     def note_erasure(self) -> None:
-        """Change the identity after an erasure, so that no copy from before it is accepted."""
+        """Change the identity after an erasure, so that no older copy of the index store is accepted."""
         if self._index.size():
             self.pair()
 
     def clear(self) -> None:
-        """Delete all rows and their remains in files, and pair the empty index store."""
+        """Delete all rows, remove their remains from files, and pair the empty index store."""
         self._index.clear()
         self._index.scrub()
         self.pair()
 
     def created_id(self) -> str:
-        """Return the identity since the index store was last empty; pair it if it has none."""
+        """Return the part of the identity that changes when the index store is cleared; pair it if it has none."""
         row = self._identity_row()
         if row is None:
             self.pair()
@@ -328,7 +329,7 @@ class PairedIndexStore:
 
 
 def unpair(store: port.Store) -> None:
-    """Remove the identity from an event store: an index store that lies beside it is cleared at the next check."""
+    """Remove the identity from an event store, so that the next check clears the index store beside it."""
     note = store.note(WHOLE_STORE, PAIRING_NOTE)
     if note is not None:
         store.put_note(WHOLE_STORE, PAIRING_NOTE, None, expected=note.version)
@@ -339,51 +340,47 @@ def _decode_identity(row: bytes | None) -> IndexIdentity:
 
 
 def _accepted_identities(note: port.Note) -> list[IndexIdentity]:
-    """Return the identities that an index store may have: the last one, and those that are being written."""
+    """Return the identities that the note accepts: the current one, and those that are being written."""
     flat = decode_row(note.value, list[str])
     return [IndexIdentity(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
 
 
 class RecoveringIndexStore:
-    """A paired index store for callers that can rebuild its rows: it is cleared when a row is damaged."""
+    """A paired index store whose rows the caller can rebuild. A call that finds a damaged row clears it and runs again."""
 
     def __init__(self, paired: PairedIndexStore) -> None:
-        self._paired = paired
+        self.get = _clearing_if_corrupt(paired.get, paired.clear)
+        self.scan = _clearing_if_corrupt(paired.scan, paired.clear)
+        self.last_values = _clearing_if_corrupt(paired.last_values, paired.clear)
+        self._write = _clearing_if_corrupt(paired.write, paired.clear)
+        self.scrub = _clearing_if_corrupt(paired.scrub, paired.clear)
         self.clear = paired.clear
         self.size = paired.size
         self.close = paired.close
 
-    def get(self, table: str, keys: Sequence[bytes], /) -> dict[bytes, bytes]:
-        return self._clear_if_corrupt(lambda: dict(self._paired.get(table, keys)))
-
-    def scan(
-        self, table: str, first: bytes, last: bytes, /, *, limit: int, newest: bool = False
-    ) -> list[tuple[bytes, bytes]]:
-        return self._clear_if_corrupt(lambda: self._paired.scan(table, first, last, limit=limit, newest=newest))
-
-    def last_values(self, table: str, ranges: Sequence[tuple[bytes, bytes]], /) -> list[bytes | None]:
-        return self._clear_if_corrupt(lambda: self._paired.last_values(table, ranges))
-
     def write(self, changes: Iterable[PutRow | DropRows], *, expected: ExpectedRows = NO_EXPECTATION) -> bool:
-        listed = list(changes)
-        return self._clear_if_corrupt(lambda: self._paired.write(listed, expected=expected))
+        # A list, because the second call needs the changes again.
+        return self._write(list(changes), expected=expected)
 
-    def scrub(self) -> None:
-        self._clear_if_corrupt(self._paired.scrub)
 
-    def _clear_if_corrupt(self, step: Callable[[], _ResultT]) -> _ResultT:
+def _clearing_if_corrupt(
+    step: Callable[_ParametersT, _ResultT], clear: Callable[[], None]
+) -> Callable[_ParametersT, _ResultT]:
+    def repeated(*args: _ParametersT.args, **kwargs: _ParametersT.kwargs) -> _ResultT:
         try:
-            return step()
+            return step(*args, **kwargs)
         except errors.Corrupt:
-            self._paired.clear()
-            return step()
+            clear()
+            return step(*args, **kwargs)
+
+    return repeated
 
 
 _: tuple[type[IndexStore], ...] = (VolatileIndexStore, PairedIndexStore, RecoveringIndexStore)
 
 
 class IngestCount(msgspec.Struct, frozen=True, array_like=True):
-    """How many histories of a tenant the built-in memory has ingested since its index store was empty."""
+    """The number of a tenant's histories that the built-in memory has ingested since its index store was created."""
 
     created: str = ""
     histories: int = 0
@@ -392,36 +389,34 @@ class IngestCount(msgspec.Struct, frozen=True, array_like=True):
 class IngestTracker:
     """Detects whether the built-in memory still has the histories that the log marks as ingested.
 
-    Index store and event store count ingested histories. The index store has lost some if it was
-    created anew, or if its count is behind.
+    Index store and event store both count ingested histories. The index store has lost some if it was
+    created anew, or if its count is lower.
     """
 
     def __init__(self, store: port.Store, paired: PairedIndexStore, memory: BuiltInMemory) -> None:
         self._store = store
         self._paired = paired
         self._index = RecoveringIndexStore(paired)
-        # What the memory knows of one history needs no pairing.
+        # Questions about one history need no pairing.
         self.has_ingested = memory.has_ingested
         self.used_fallback = memory.used_fallback
 
     def lost(self, tenant: str) -> bool:
-        """Whether the index store is another one than the noted one, or an older copy of it."""
+        """Whether the index store differs from the noted one, or is an older copy of it."""
         noted, now = self._noted_count(tenant)[0], self._actual_count(tenant)
         return noted.created != now.created or noted.histories > now.histories
 
     def begin(self, tenant: str) -> None:
-        """Note which index store takes the histories of a tenant from now on."""
+        """Note the index store that ingests the histories of a tenant from now on."""
         self._paired.created_id()
         self._note(tenant)
 
     def count_ingested(self, tenant: str) -> None:
-        """Count one more ingested history; raise Unavailable after too many concurrent changes.
-
-        The index store counts first. The note may then lag behind it but never be ahead, and a
-        count that is ahead of the note has lost nothing.
-        """
+        """Count one more ingested history; raise Unavailable after too many concurrent changes."""
+        # The index store counts first, so a crash in between leaves its count ahead of the note, which is
+        # no loss. The other order would report a loss.
         retry_write(lambda: self._increment(tenant) or None)
-        # An index store that was cleared meanwhile must be found lost: more than this history is gone.
+        # If the index store was cleared meanwhile, other histories are gone too, so the note must not change.
         if self._noted_count(tenant)[0].created == self._actual_count(tenant).created:
             self._note(tenant)
 
@@ -433,7 +428,7 @@ class IngestTracker:
 
     def _note(self, tenant: str) -> None:
         now, version = self._actual_count(tenant), self._noted_count(tenant)[1]
-        # If another process has written the note meanwhile, it has read the same index store.
+        # A failed write is no error: the other process has noted the count of the same index store.
         self._store.put_note(tenant, PAIRING_NOTE, msgspec.msgpack.encode(now), expected=version)
 
     def _noted_count(self, tenant: str) -> tuple[IngestCount, int]:
@@ -443,6 +438,6 @@ class IngestTracker:
     def _actual_count(self, tenant: str) -> IngestCount:
         key = encode_key(tenant)
         rows = self._index.get(PAIRING_TABLE, [key, PAIRING_KEY])
-        # Never equal to the identity of a note, so an index store without one is found lost.
+        # An index store without an identity counts as lost: no note has this one.
         created = decode_row(rows[PAIRING_KEY], IndexIdentity).created if PAIRING_KEY in rows else "nobody's"
         return IngestCount(created, decode_row(rows[key], int) if key in rows else 0)

@@ -1,10 +1,10 @@
 """The rows of the archive index: layout, adding batches of the log, and deleting messages.
 
-An owner's messages are numbered in order. The newest are stored as they come, with their terms.
-Every 32 of them become a segment of posting lists, and eight segments are merged into one of the
-next size, so a message is moved four times at most. Which segments exist follows from the number of
-messages. Every deletion changes the cursor, so that a batch read before it cannot be written after
-it.
+Each message of an owner is a document with a number, in order. The newest documents are pending: they
+are stored with their terms. Every 32 documents become a segment of posting lists, and eight segments
+are merged into one of the next size, so a document is moved four times at most. The number of documents
+determines which segments exist. Every deletion changes the cursor, so that a batch read before the
+deletion cannot be written after it.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ ROW_FORMAT: Final = 2 if sys.byteorder == "little" else 3
 """The format of the rows. An index of another format is rebuilt."""
 
 SEGMENT_SIZES: Final = (32, 256, 2_048, 16_384)
-"""How many documents a segment has. None reaches over a multiple of 65,536."""
+"""The numbers of documents that a segment may have. No segment spans a multiple of 65,536."""
 
 OWNER_COUNTER_KEY: Final = encode_key("")
-"""In the table of cursors, where no tenant has this name: the number of the next owner."""
+"""The key, in the table of cursors, of the number of the next owner. No tenant has this name."""
 
 _SCAN_LIMIT: Final = 100_000
 
 
 class IndexCursor(msgspec.Struct, frozen=True, array_like=True):
-    """How far a tenant's log is in the index: the position, and the link of the event there.
+    """How far a tenant's log is indexed: the position of the last event, and its link.
 
-    `revision` changes with every deletion: a batch that was read before it can't be written after it.
+    `revision` changes with every deletion, so that a batch read before the deletion can't be written after it.
     """
 
     format: int = ROW_FORMAT
@@ -77,7 +77,7 @@ class IndexCursor(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OwnerHead(msgspec.Struct, frozen=True, array_like=True):
-    """How many documents an owner has been given, how many are there, their length in all, and a number of changes."""
+    """Counts of one owner: the next document number, visible documents, their total length, and changes."""
 
     following: int = 0
     documents: int = 0
@@ -86,7 +86,7 @@ class OwnerHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PendingDocuments(msgspec.Struct, array_like=True):
-    """Documents that are in no segment yet: a row of `Documents`, and the terms of each, joined."""
+    """Documents that are in no segment yet: an encoded block, and the joined terms of each document."""
 
     documents: bytes
     once: list[bytes]
@@ -94,7 +94,7 @@ class PendingDocuments(msgspec.Struct, array_like=True):
 
 
 Segment = tuple[int, int]
-"""Its size, and the number of its first document."""
+"""The size of a segment, and the number of its first document."""
 
 encode_row: Final = msgspec.msgpack.encode
 
@@ -106,40 +106,39 @@ def owner_key_range(owner: int, *parts: int | str) -> tuple[bytes, bytes]:
 
 
 class ArchiveIndex:
-    """The rows of the archive."""
+    """Reads the rows of the archive."""
 
     def __init__(self, index: IndexStore) -> None:
         self.store = index
 
     def cursor(self, tenant: str) -> tuple[IndexCursor, bytes | None]:
-        """Return how far a tenant's log is in the index, and the row that says so, if there is one."""
+        """Return how far a tenant's log is indexed, and the row with that cursor, if it exists."""
         row = self.store.get(CURSORS, [encode_key(tenant)]).get(encode_key(tenant))
         if row is None:
             return IndexCursor(), None
         return decode_row(row, IndexCursor), row
 
     def owner(self, user: TenantUser) -> int | None:
-        """Return the number of a user; None if nothing of theirs is in the index."""
+        """Return the owner number of a user; None if the index has nothing of this user."""
         named = encode_key(user.tenant, user.user_id)
         row = self.store.get(OWNERS, [named]).get(named)
         return None if row is None else int.from_bytes(row, "big")
 
     def head(self, owner: int) -> OwnerHead:
-        """Return an owner's head."""
         row = self.store.get(HEADS, [encode_key(owner)]).get(encode_key(owner))
         return OwnerHead() if row is None else decode_row(row, OwnerHead)
 
     def pending(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
-        """Return the rows of an owner's documents that are in no segment yet, by key."""
+        """Return the rows of an owner's pending documents, with their keys."""
         rows = self.store.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
         return [(named, decode_row(row, PendingDocuments)) for named, row in rows]
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
-        """Return rows of documents in segments, with the number each begins at; `first` and `last` are such."""
+        """Return blocks of documents in segments, each with its first number. first <= first number of block < last."""
         return [(at, postings.decode_block(row)) for at, row in self._documents(owner, first, last)]
 
     def views(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlockView]]:
-        """Return the same for reading only."""
+        """Return the same blocks as read-only views."""
         return [(at, DocumentBlockView(row)) for at, row in self._documents(owner, first, last)]
 
     def _documents(self, owner: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
@@ -149,7 +148,7 @@ class ArchiveIndex:
             yield int.from_bytes(named[-8:], "big"), row
 
     def terms(self, owner: int, segment: Segment) -> dict[Term, bytes]:
-        """Return every list of a segment."""
+        """Return all posting lists of a segment."""
         rows = self.store.scan(TERMS, *owner_key_range(owner, *segment), limit=_SCAN_LIMIT)
         found: dict[Term, bytes] = {}
         for _, row in rows:
@@ -157,14 +156,14 @@ class ArchiveIndex:
         return found
 
     def rows(self, owner: int, wanted: Sequence[tuple[Segment, Term]]) -> list[bytes | None]:
-        """Return the rows of segments that have the lists of terms, if the segments have them, in one look."""
+        """Return, for each segment and term, the row that has the posting list if the segment has one. One read."""
         firsts = {segment: encode_key(owner, *segment) for segment, _ in wanted}
         spans = [(firsts[segment], firsts[segment] + term + b"\0") for segment, term in wanted]
         return self.store.last_values(TERMS, spans)
 
 
 def segments(following: int) -> Iterator[Segment]:
-    """Yield the segments of an owner who was given this many documents, in order; what follows them waits."""
+    """Yield the segments of an owner with `following` documents, in order. The documents behind them are pending."""
     start = 0
     for size in reversed(SEGMENT_SIZES):
         while start + size <= following:
@@ -173,14 +172,13 @@ def segments(following: int) -> Iterator[Segment]:
 
 
 def segment_rows(owner: int, segment: Segment, lists: dict[Term, bytes]) -> Iterator[PutRow]:
-    """Yield the rows of a segment."""
     first = encode_key(owner, *segment)
     for term, row in postings.pack_rows(lists):
         yield PutRow(TERMS, first + term, row)
 
 
 def document_rows(owner: int, first: int, block: DocumentBlock) -> Iterator[PutRow]:
-    """Yield the rows of documents from a number on: as many in each as in a segment of the second size, at most."""
+    """Yield the rows of a block that begins at the number `first`. A row has at most SEGMENT_SIZES[1] documents."""
     for start in range(0, len(block), SEGMENT_SIZES[1]):
         yield PutRow(
             DOCUMENTS, encode_key(owner, first + start), block.section(start, start + SEGMENT_SIZES[1]).encode()
@@ -188,14 +186,14 @@ def document_rows(owner: int, first: int, block: DocumentBlock) -> Iterator[PutR
 
 
 def drop_owner(owner: int) -> list[DropRows]:
-    """Return what leaves nothing of an owner."""
-    return [DropRows(book, *owner_key_range(owner)) for book in OWNER_TABLES]
+    """Return the changes that delete all rows of an owner."""
+    return [DropRows(table, *owner_key_range(owner)) for table in OWNER_TABLES]
 
 
 class IndexedSession(msgspec.Struct, frozen=True, array_like=True):
-    """What the index knows of a session: whose it is, its generation, and the last that was said in it.
+    """What the index knows of a session: its owner, its generation, and its last documents by role.
 
-    The last three are the numbers of the last documents of a user, of an assistant with words, and of one with calls.
+    `last_assistant` is the last assistant message with words, `last_call` the last one with tool calls.
     """
 
     owner: int
@@ -207,7 +205,7 @@ class IndexedSession(msgspec.Struct, frozen=True, array_like=True):
 
 
 class IndexBatch:
-    """What the next events of a tenant's log bring."""
+    """Collects the changes of the next events of a tenant's log, and writes them at once."""
 
     def __init__(self, rows: ArchiveIndex, tenant: str) -> None:
         self._index = rows
@@ -223,23 +221,23 @@ class IndexBatch:
         self._hidden: defaultdict[int, set[str]] = defaultdict(set)
 
     def load_sessions(self, session_ids: Collection[str]) -> None:
-        """Fetch what is known of sessions, in one look."""
+        """Read what is known of these sessions, in one read."""
         keys = {encode_key(self._tenant, name): name for name in session_ids if name not in self._known}
         for found, row in self._index.store.get(SESSIONS, list(keys)).items():
             self._known[keys[found]] = decode_row(row, IndexedSession)
 
     def session(self, session_id: str) -> IndexedSession | None:
-        """Return what is known of a session that was looked for."""
+        """Return what is known of a session that `load_sessions` has read; None if it is not in the index."""
         return self._known.get(session_id)
 
     def add_session(self, session_id: str, user_id: str | None, generation: int, began: int) -> None:
-        """Know whose a session is from here on, and the generation that it is in."""
+        """Add a session with its owner and its generation."""
         owner = self._owner(user_id or "")
         self._known[session_id] = IndexedSession(owner, generation, began)
         self._members.add((owner, session_id))
 
     def start_generation(self, session_id: str, generation: int, began: int) -> None:
-        """Know that a session began its next generation."""
+        """Record that a session has begun its next generation."""
         owner = self._known[session_id].owner
         self._known[session_id] = IndexedSession(owner, generation, began)
 
@@ -258,7 +256,7 @@ class IndexBatch:
         return self._next_owner - 1
 
     def hide(self, session_id: str) -> None:
-        """Let nothing be found of what was said in a session so far. Not in one batch with messages."""
+        """Hide all messages of a session so far. A batch with messages must be written first."""
         assert not self._new, "messages are written first: they may be the session's"
         if known := self._known.get(session_id):
             self._hidden[known.owner].add(session_id)
@@ -274,7 +272,7 @@ class IndexBatch:
         has_words: bool,
         calls: bool,
     ) -> None:
-        """Take a message of a session that is known."""
+        """Add a message of a known session."""
         known = self._known[session_id]
         new = self._new[known.owner]
         number = self._head(known.owner).following + len(new)
@@ -299,7 +297,7 @@ class IndexBatch:
         return self._heads[owner]
 
     def write(self, position: int, link: bytes) -> bool:
-        """Write it all, and that the index has the log up to a position; False if another writer was first."""
+        """Write all changes and the new cursor at once; return False if another writer was faster."""
         at = (CURSORS, encode_key(self._tenant))
         following = msgspec.structs.replace(self.cursor, format=ROW_FORMAT, position=position, link=link)
         expected: dict[tuple[str, bytes], bytes | None] = {at: self._cursor_row}
@@ -325,7 +323,7 @@ class IndexBatch:
 
 
 def _answered_document(known: IndexedSession, role: str, has_words: bool) -> int | None:
-    """Return the document that a message answers: a user an assistant, an assistant a user, a tool its call."""
+    """Return the document that a message answers: users answer assistants, assistants users, tools their call."""
     if role == "tool":
         return known.last_call
     if role == "user":
@@ -334,14 +332,14 @@ def _answered_document(known: IndexedSession, role: str, has_words: bool) -> int
 
 
 class _OwnerUpdate:
-    """One owner's rows, as a batch changes them."""
+    """Builds the changes of one owner's rows for a batch."""
 
     def __init__(self, rows: ArchiveIndex, owner: int, head: OwnerHead) -> None:
         self._index = rows
         self._owner = owner
         self._head = head
-        self._made: dict[Segment, dict[Term, bytes]] = {}
-        self._held: dict[int, DocumentBlock] = {}
+        self._new_lists: dict[Segment, dict[Term, bytes]] = {}
+        self._new_blocks: dict[int, DocumentBlock] = {}
         self._changes: list[PutRow | DropRows] = []
 
     def add_documents(self, entries: list[NewDocument]) -> list[PutRow | DropRows]:
@@ -378,21 +376,21 @@ class _OwnerUpdate:
         self._build_segments(start, block, before + once, before_often + often)
 
     def _build_segments(self, start: int, block: DocumentBlock, once: list[bytes], often: list[bytes]) -> None:
-        """Make segments of what waits, the largest that are whole, and let the rest wait."""
+        """Make the largest full segments of the pending documents; leave the rest pending."""
         begin, following = start, start + len(block)
         self._changes.append(DropRows(PENDING, *owner_key_range(self._owner)))
         while (size := _largest_segment(start, following)) is not None:
             low, high = start - begin, start - begin + size
-            self._made[size, start] = postings.invert(
+            self._new_lists[size, start] = postings.invert(
                 (number & 0xFFFF, one.split(b"\n") if one else (), many.split(b"\n") if many else ())
                 for number, one, many in zip(range(start, start + size), once[low:high], often[low:high], strict=True)
             )
-            self._held[start] = block.section(low, high)
+            self._new_blocks[start] = block.section(low, high)
             start += size
             self._merge(size, start)
-        for segment, lists in self._made.items():
+        for segment, lists in self._new_lists.items():
             self._changes += segment_rows(self._owner, segment, lists)
-        for first, part in self._held.items():
+        for first, part in self._new_blocks.items():
             self._changes += document_rows(self._owner, first, part)
         if start < following:
             rest = slice(start - begin, None)
@@ -400,21 +398,21 @@ class _OwnerUpdate:
             self._changes.append(PutRow(PENDING, encode_key(self._owner, start), encode_row(row)))
 
     def _merge(self, size: int, end: int) -> None:
-        """Make one segment of those that have become as many as the next size needs."""
+        """Merge segments into one of the next size, as often as there are enough of them."""
         for larger in SEGMENT_SIZES[SEGMENT_SIZES.index(size) + 1 :]:
             if end % larger:
                 return
             first = end - larger
             parts = [(size, start) for start in range(first, end, size)]
-            self._made[larger, first] = postings.merge([self._lists(part) for part in parts])
+            self._new_lists[larger, first] = postings.merge([self._lists(part) for part in parts])
             if larger == SEGMENT_SIZES[1]:
                 self._merge_document_rows(first, end)
             size = larger
 
     def _lists(self, segment: Segment) -> dict[Term, bytes]:
-        made = self._made.pop(segment, None)
-        if made is not None:
-            return made
+        new = self._new_lists.pop(segment, None)
+        if new is not None:
+            return new
         self._changes.append(DropRows(TERMS, *owner_key_range(self._owner, *segment)))
         return self._index.terms(self._owner, segment)
 
@@ -425,36 +423,32 @@ class _OwnerUpdate:
         for _, part in rows:
             whole.extend(part)
         for start in range(first, end, SEGMENT_SIZES[0]):
-            if part := self._held.pop(start, None):
+            if part := self._new_blocks.pop(start, None):
                 whole.extend(part)
-        self._held[first] = whole
+        self._new_blocks[first] = whole
 
     def _hide(self, sessions: Collection[str]) -> int:
-        marked = 0
+        hidden = 0
         for first, block in self._index.documents(self._owner, 0, self._head.following):
-            if found := _hide_sessions(block, sessions):
-                marked += found
-                row = PutRow(DOCUMENTS, encode_key(self._owner, first), block.encode())
-                self._changes.append(row)
+            if count := _hide_sessions(block, sessions):
+                hidden += count
+                self._changes.append(PutRow(DOCUMENTS, encode_key(self._owner, first), block.encode()))
         for named, row in self._index.pending(self._owner):
             block = postings.decode_block(row.documents)
-            if found := _hide_sessions(block, sessions):
-                marked += found
+            if count := _hide_sessions(block, sessions):
+                hidden += count
                 row.documents = block.encode()
                 self._changes.append(PutRow(PENDING, named, encode_row(row)))
-        return marked
+        return hidden
 
 
 def _hide_sessions(block: DocumentBlock, sessions: Collection[str]) -> int:
-    named = {at for at, place in enumerate(block.generations) if place.session_id in sessions}
-    if not named:
-        return 0
-    marked = 0
-    for at, place in enumerate(block.generation_numbers):
-        if place in named and block.kinds[at] < HIDDEN:
-            block.kinds[at] = HIDDEN
-            marked += 1
-    return marked
+    """Mark the documents of some sessions as hidden; return how many were visible."""
+    numbers = {number for number, place in enumerate(block.generations) if place.session_id in sessions}
+    found = [at for at, n in enumerate(block.generation_numbers) if n in numbers and block.kinds[at] < HIDDEN]
+    for at in found:
+        block.kinds[at] = HIDDEN
+    return len(found)
 
 
 def _largest_segment(start: int, following: int) -> int | None:
@@ -467,21 +461,21 @@ def _largest_segment(start: int, following: int) -> int | None:
 _TRIES: Final = 64
 
 DocumentFilter = Callable[[DocumentBlock, int], bool]
-"""Whether a document, of some by its place among them, is to be forgotten."""
+"""Whether the document at an index of a block is to be deleted."""
 
 
 def forget(rows: ArchiveIndex, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:
-    """Drop everything of a user, of one session of theirs, or one message; return how many messages it was.
+    """Delete a user, a session or a message from the index; return how many messages were deleted.
 
-    When this returns, nothing of it is left in any file.
+    When this returns, no file of the index store contains any of them.
     """
-    forgotten = _write_with_retry(rows, user.tenant, lambda: _removal(rows, user, session_id, position))
+    deleted = _write_with_retry(rows, user.tenant, lambda: _removal(rows, user, session_id, position))
     rows.store.scrub()
-    return forgotten
+    return deleted
 
 
 def reset_tenant(rows: ArchiveIndex, tenant: str) -> None:
-    """Drop everything of a tenant, so that its log is taken in from its beginning."""
+    """Delete all rows of a tenant, so that its log is indexed again from the beginning."""
 
     def changes() -> tuple[int, list[PutRow | DropRows]]:
         span = encode_key(tenant), prefix_end(encode_key(tenant))
@@ -545,7 +539,7 @@ def _user_removal(rows: ArchiveIndex, user: TenantUser, owner: int) -> tuple[int
 
 
 class _DocumentRemoval:
-    """One owner's rows, without some documents and their terms."""
+    """Builds the changes that delete some documents of one owner and their terms."""
 
     def __init__(self, rows: ArchiveIndex, owner: int, chosen: DocumentFilter) -> None:
         self._index = rows
@@ -580,11 +574,11 @@ class _DocumentRemoval:
         return gone
 
     def _blank(self, block: DocumentBlock) -> list[int]:
-        """Forget the chosen ones among documents; return their places."""
+        """Blank the chosen documents of a block; return their indexes."""
         found = [at for at, kind in enumerate(block.kinds) if kind != FORGOTTEN and self._chosen(block, at)]
-        shown = [block.kinds[at] for at in found if block.kinds[at] < HIDDEN]
-        self._count += len(shown)
-        self._length += sum(map(length_of_kind, shown))
+        visible = [block.kinds[at] for at in found if block.kinds[at] < HIDDEN]
+        self._count += len(visible)
+        self._length += sum(map(length_of_kind, visible))
         block.blank(found)
         return found
 

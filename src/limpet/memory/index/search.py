@@ -26,15 +26,15 @@ from limpet.memory.index.terms import Term, fold, is_prefix, occurrences
 
 
 class OwnerDocuments:
-    """The documents that an owner had at one moment. It is never changed."""
+    """The documents of an owner at one moment. Immutable."""
 
     def __init__(self, following: int, views: Sequence[tuple[int, DocumentBlockView]]) -> None:
         self.views = sorted(views, key=lambda each: each[0])
         self._firsts = [first for first, _ in self.views]
         self.kinds = bytearray((FORGOTTEN,)) * following
-        """By number."""
+        """The kind of each document, by its number."""
         self.replies: dict[int, list[int]] = {}
-        """By number: which documents that can be found answer it."""
+        """The visible documents that answer a document, by the number of that document."""
         for first, view in self.views:
             self.kinds[first : first + len(view)] = view.kinds
             for number, far in enumerate(view.answers, first):
@@ -45,61 +45,60 @@ class OwnerDocuments:
         return len(self.kinds)
 
     def at(self, number: int) -> tuple[DocumentBlockView, int]:
-        """Return the row that has a document, and its place there."""
-        place = bisect.bisect_right(self._firsts, number) - 1
-        first, view = self.views[place]
+        """Return the block that contains a document, and the index of the document in the block."""
+        first, view = self.views[bisect.bisect_right(self._firsts, number) - 1]
         return view, number - first
 
 
 class SearchCache:
-    """What was read for the last owners that searched, up to limits.ARCHIVE_CACHED_DOCUMENTS documents. Safe for threads."""
+    """Thread-safe LRU cache of owners' documents, limited to limits.ARCHIVE_CACHED_DOCUMENTS documents in all."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[int, tuple[OwnerHead, OwnerDocuments]] = {}
+        self._entries: dict[int, tuple[OwnerHead, OwnerDocuments]] = {}
 
     def get(self, owner: int, head: OwnerHead) -> OwnerDocuments | None:
-        """Return what an owner had at the moment of a head, if it is known."""
+        """Return the cached documents of an owner; None if none are cached, or if the head has changed."""
         with self._lock:
-            found = self._held.pop(owner, None)
-            if found is None or found[0] != head:
+            entry = self._entries.pop(owner, None)
+            if entry is None or entry[0] != head:
                 return None
-            self._held[owner] = found
-            return found[1]
+            self._entries[owner] = entry
+            return entry[1]
 
-    def put(self, owner: int, head: OwnerHead, held: OwnerDocuments) -> None:
-        """Keep what an owner had, in the place of whoever has not searched for longest."""
+    def put(self, owner: int, head: OwnerHead, documents: OwnerDocuments) -> None:
+        """Cache the documents of an owner; drop those of the owners that searched longest ago."""
         with self._lock:
-            self._held.pop(owner, None)
-            self._held[owner] = head, held
-            while sum(len(one) for _, one in self._held.values()) > limits.ARCHIVE_CACHED_DOCUMENTS:
-                del self._held[next(iter(self._held))]
+            self._entries.pop(owner, None)
+            self._entries[owner] = head, documents
+            while sum(len(cached) for _, cached in self._entries.values()) > limits.ARCHIVE_CACHED_DOCUMENTS:
+                del self._entries[next(iter(self._entries))]
 
 
 _K1: Final = 1.2
 _B: Final = 0.6
 _REPEATED_COUNT: Final = 2.5
-"""How often a term is taken to occur that occurs more than once."""
+"""The assumed count of a term that occurs more than once in a document. The index does not store the real count."""
 _ANSWER_WEIGHT: Final = 0.4
-"""What a term weighs for the answer to the message that has it."""
+"""The part of a message's score that is added to the answer to that message."""
 _ROLE_WEIGHTS: Final[Mapping[str, float]] = {
     "user": 1.25, "assistant": 1.0, "system": 0.6, "tool": 0.7,
 }  # fmt: skip
 _PARTIAL_MATCH_FLOOR: Final = 0.5
-"""What is left of the score of a message that has none of the weight of what was asked."""
+"""The factor on the score of a message that has none of the query terms' weight. With all of it the factor is 1."""
 _COMMON_SHARE: Final = 8
 _ENOUGH_FACTOR: Final = 20
-"""A term that more than one message in 8 has finds none by itself where rarer ones have found 20 times what was asked."""
+"""A common term, in more than one of 8 messages, adds no candidates if rarer terms have found 20 times the limit."""
 _PREFIX_ROWS: Final = 16
 _TRIES: Final = 8
 
 
 _TermDocuments = tuple[list[int], list[int]]
-"""Documents that have a term once, and those that have it more often."""
+"""The numbers of the documents with a term once, and of those with the term more often."""
 
 
 class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """What must hold of a message that is searched for. `since_us` and `until_us` are inclusive."""
+    """The conditions on a result. An empty or None field is no condition. `since_us` and `until_us` are inclusive."""
 
     roles: frozenset[str] = frozenset()
     session_id: str | None = None
@@ -111,7 +110,7 @@ NO_FILTER: Final = MessageFilter()
 
 
 class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The terms of a search, the largest number of results, and what must hold of them."""
+    """The terms of a search, the largest number of results, and the conditions on them."""
 
     terms: Sequence[Term]
     limit: int
@@ -119,7 +118,7 @@ class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArchiveMatch(msgspec.Struct, frozen=True):
-    """A message that fits, and how well."""
+    """A message that matches a query, with its score."""
 
     position: int
     generation: SessionGeneration
@@ -129,7 +128,7 @@ class ArchiveMatch(msgspec.Struct, frozen=True):
 
 
 class ArchiveMatches(msgspec.Struct, frozen=True):
-    """What was found, the best first, and what each term weighs: the rarer, the more."""
+    """Matches, the best first, and the weight of each term, higher for rarer terms."""
 
     matches: Sequence[ArchiveMatch]
     weights: Mapping[Term, float]
@@ -138,14 +137,14 @@ class ArchiveMatches(msgspec.Struct, frozen=True):
 def find_messages(
     rows: ArchiveIndex, owner: int, sought: ArchiveQuery, cache: SearchCache | None = None
 ) -> ArchiveMatches:
-    """Return up to `limit` messages of an owner that have one of the terms or answer one that has."""
+    """Return up to `limit` messages of an owner that contain a term, or answer a message that does."""
     return _read_index(rows, owner, sought, cache).rank()
 
 
 def locate_messages(
     rows: ArchiveIndex, owner: int, positions: Collection[int], cache: SearchCache | None = None
 ) -> dict[int, ArchiveMatch]:
-    """Return an owner's messages at some positions; those that are gone are left out."""
+    """Return the messages of an owner at some positions; deleted ones are left out."""
     return _read_index(rows, owner, ArchiveQuery(terms=(), limit=0), cache).locate(positions)
 
 
@@ -153,14 +152,14 @@ def _read_index(rows: ArchiveIndex, owner: int, sought: ArchiveQuery, cache: Sea
     for _ in range(_TRIES):
         head = rows.head(owner)
         search = _IndexSearch(rows, owner, head, sought, cache)
-        # Rows that were moved meanwhile may have been read twice, or not at all.
+        # A changed head means that rows were moved meanwhile, and may have been read twice or not at all.
         if rows.head(owner) == head:
             return search
     raise errors.Unavailable("the archive changes too fast to be searched; try again.")
 
 
 class _IndexSearch:
-    """One search of what an owner had at one moment. Everything but cached rows is read when it is made."""
+    """One search of an owner's documents. The constructor reads all rows that are not cached."""
 
     def __init__(
         self, rows: ArchiveIndex, owner: int, head: OwnerHead, sought: ArchiveQuery, cache: SearchCache | None
@@ -185,7 +184,7 @@ class _IndexSearch:
 
     @property
     def _documents(self) -> OwnerDocuments:
-        """What the owner had. Only once it is known that nothing was moved while it was read."""
+        # Built and cached only after `_read_index` has checked that no rows were moved while they were read.
         if self._known is None:
             self._known = OwnerDocuments(self._head.following, self._views)
             self._cache.put(self._owner, self._head, self._known)
@@ -208,7 +207,7 @@ class _IndexSearch:
         }
 
     def _read_lists(self) -> dict[Term, _TermDocuments]:
-        """Return the documents of each term that any has, the rarest term first."""
+        """Return the documents of each term that occurs, the rarest term first."""
         found: dict[Term, _TermDocuments] = {term: ([], []) for term in self._sought.terms}
         self._read_pending(found)
         wanted = [(segment, term) for segment in inverted_index.segments(self._head.following) for term in found]
@@ -222,25 +221,20 @@ class _IndexSearch:
                 often.extend([base + n for n in second] if base else second)
         for term, (once, often) in found.items():
             if is_prefix(term):
-                # Its lists may name one document several times.
+                # The lists of several terms with this prefix may contain the same document.
                 found[term] = (sorted({*once, *often}), [])
-        there = [(term, both) for term, both in found.items() if both[0] or both[1]]
-        return dict(sorted(there, key=lambda one: len(one[1][0]) + len(one[1][1])))
+        occurring = [(term, lists) for term, lists in found.items() if any(lists)]
+        return dict(sorted(occurring, key=lambda item: sum(map(len, item[1]))))
 
     def _segment_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
+        """Return the posting lists of a term in a segment; those of every term with it as prefix, if it is one."""
         if not is_prefix(term):
             data = postings.find_list(row, term) if row is not None else None
             return () if data is None else (data,)
-        return self._prefix_lists(segment, term, row)
-
-    def _prefix_lists(self, segment: Segment, term: Term, row: bytes | None) -> Iterable[bytes]:
         first = inverted_index.owner_key_range(self._owner, *segment)[0] + term
         later = self._index.store.scan(inverted_index.TERMS, first + b"\0", first + b"\xff", limit=_PREFIX_ROWS)
-        for data in (row, *(value for _, value in later)):
-            if data is not None:
-                for name, held in postings.unpack_row(data).items():
-                    if name.startswith(term):
-                        yield held
+        rows = (data for data in (row, *(value for _, value in later)) if data is not None)
+        return [lists for data in rows for name, lists in postings.unpack_row(data).items() if name.startswith(term)]
 
     def _read_pending(self, found: Mapping[Term, _TermDocuments]) -> None:
         number = self._pending_from
@@ -261,7 +255,7 @@ class _IndexSearch:
         self._add_answer_scores(touched, scores, bits)
         if self._sought.wanted != NO_FILTER:
             touched = set(filter(self._passes, touched))
-        # What a score loses for what is missing leaves it above this part of itself.
+        # The factor for missing terms is at least the floor, so a score below this bound can't reach the best.
         best = heapq.nlargest(self._sought.limit, map(scores.__getitem__, touched))
         enough = min(best, default=0.0) * _PARTIAL_MATCH_FLOOR
         left = [(n, score) for n in touched if (score := scores[n]) >= enough and score]
@@ -276,7 +270,7 @@ class _IndexSearch:
     def _add_up(
         self, lists: Mapping[Term, _TermDocuments], weights: Mapping[Term, float], scores: list[float], bits: list[int]
     ) -> set[int]:
-        """Add to the scores of documents what their terms weigh, and note in bits which they have; return whose."""
+        """Add the terms' weights to `scores`, and set a bit in `bits` for each term; return the documents found."""
         kinds = self._documents.kinds
         norms = _term_factors(round(self._head.length / max(1, self._head.documents)))
         touched = set[int]()
@@ -294,9 +288,9 @@ class _IndexSearch:
         return touched
 
     def _add_answer_scores(self, touched: set[int], scores: list[float], bits: list[int]) -> None:
-        """Add to each document a part of the score that the one it answers has by itself."""
+        """Add to each document a part of the score of the document that it answers."""
         replies = self._documents.replies
-        # The last first: one that answers is done before what answers it in turn could count it twice.
+        # From the last to the first, so that a document passes on only its own score, not what it was given.
         for number in sorted(touched & replies.keys(), reverse=True):
             if score := scores[number]:
                 for reply in replies[number]:
@@ -324,7 +318,10 @@ class _IndexSearch:
 
 @functools.lru_cache(maxsize=64)
 def _term_factors(mean: int) -> tuple[list[float], list[float]]:
-    """Return by kind what one occurrence of a term weighs, and what several do: less in a long document."""
+    """Return the factors of a term that occurs once and of a term that occurs often, by document kind.
+
+    They are those of BM25: smaller in documents that are longer than the mean.
+    """
     once, often = [0.0] * (FORGOTTEN + 1), [0.0] * (FORGOTTEN + 1)
     for kind in range(HIDDEN):
         role = _ROLE_WEIGHTS[postings.role_of_kind(kind)]
@@ -346,7 +343,7 @@ _ELLIPSIS: Final = "…"
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """A passage; where in it terms of the query stand, as begin and end; and its share of what was asked, 0 to 1."""
+    """An excerpt, the begin and end of each query term in it, and its share of the query terms' weight, 0 to 1."""
 
     excerpt: str
     marks: tuple[tuple[int, int], ...]
@@ -354,7 +351,7 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 def best_passage(text: str, weights: Mapping[Term, float]) -> Passage:
-    """Return the passage of a text, of about limits.EXCERPT_CHARS, that has most of what was asked."""
+    """Return the passage of about limits.EXCERPT_CHARS characters with the most weight of query terms."""
     found = occurrences(text, weights)[: limits.EXCERPT_OCCURRENCES_MAX]
     first, last, weight = _densest_span(found, weights)
     start, stop = _excerpt_bounds(text, first, last)
@@ -376,20 +373,20 @@ def _merge_marks(marks: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...
 
 
 def contains_phrase(text: str, query: str) -> bool:
-    """Whether a text has the words of a query one after another, as they stand there."""
+    """Whether a text contains the words of a query one after another, in their order."""
     return " ".join(fold(query).split()) in " ".join(fold(text).split())
 
 
 def _densest_span(found: list[tuple[int, int, Term]], weights: Mapping[Term, float]) -> tuple[int, int, float]:
-    """Return begin and end of the stretch with the most weight of different terms, and that weight."""
+    """Return begin and end of the span with the most weight of distinct terms, and that weight."""
     chosen = (0, 0, 0.0)
     for at, (start, end, term) in enumerate(found):
-        had, weight, last = {term}, weights[term], end
+        distinct, weight, last = {term}, weights[term], end
         for _, stop, other in found[at + 1 :]:
             if stop - start > limits.EXCERPT_CHARS:
                 break
-            if other not in had:
-                had.add(other)
+            if other not in distinct:
+                distinct.add(other)
                 weight += weights[other]
                 last = max(last, stop)
         if weight > chosen[2]:
@@ -398,7 +395,7 @@ def _densest_span(found: list[tuple[int, int, Term]], weights: Mapping[Term, flo
 
 
 def _excerpt_bounds(text: str, first: int, last: int) -> tuple[int, int]:
-    """Return where an excerpt around a stretch begins and ends: at spaces, where some are near."""
+    """Return begin and end of an excerpt around a span, moved to a space within 20 characters."""
     spare = max(0, limits.EXCERPT_CHARS - (last - first))
     start = max(0, first - spare // 3)
     stop = min(len(text), start + max(limits.EXCERPT_CHARS, last - start))
@@ -412,25 +409,25 @@ def _excerpt_bounds(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 CANDIDATES: Final = 50
-"""Hits of each kind of search that are merged: by words and by meaning alike."""
+"""The number of hits by words, and of hits by meaning, that are merged."""
 
 LoadTexts = Callable[[Sequence[int]], Mapping[int, str]]
 """Returns the texts of messages by position, without those that are erased or deleted."""
 
 _RANK_OFFSET: Final = 10
-"""A hit at rank n counts 1 / (offset + n): a larger offset makes the first ranks more equal."""
+"""A hit at rank n scores 1 / (offset + n). A larger offset makes the first ranks more equal."""
 _WORD_HIT_WEIGHT: Final = 1.5
 """The weight of a hit with all words of the query; with half of them it is a quarter of that."""
 _SAME_TOPIC_LIKENESS: Final = 0.2
-"""The least likeness of two of the first hits that are about one subject."""
+"""The least likeness at which two of the first hits count as about one subject."""
 _PROMOTION_LIKENESS: Final = 0.4
-"""The same for a hit from further behind. It displaces another hit, so it must be surer."""
+"""The same for a hit behind the first ones. It displaces another hit, so it needs a higher likeness."""
 _LIKENESS_FLOOR: Final = -0.5
 """The least likeness of vectors that counts, so that common words can outweigh it."""
 
 
 class Ranking(msgspec.Struct, frozen=True):
-    """The hits of one kind of search, the best first, each with a weight in `trust`; 1 if it is empty."""
+    """The positions of the hits of one kind of search, the best first. `trust` has their weights; empty: all weigh 1."""
 
     positions: Sequence[int]
     trust: Sequence[float] = ()
@@ -448,7 +445,7 @@ _patterns = functools.cache(_WordPatterns)
 
 
 def words(text: str) -> frozenset[str]:
-    """Return the words of a text; for Chinese and Japanese pairs of characters, and ideographs."""
+    """Return the words of a text. Chinese and Japanese runs become pairs of characters and single ideographs."""
     found: set[str] = set()
     for word in _patterns().word.findall(text.casefold()):
         for run in _patterns().run.findall(word):
@@ -467,22 +464,23 @@ def is_unspaced(text: str) -> bool:
 
 
 def word_hit_trust(query: str, texts: Sequence[str]) -> list[float]:
-    """Return the weights of hits by words: how much of the query their texts have.
+    """Return a weight for each hit by words: higher for texts with more of the query's words.
 
-    Words weigh more the fewer hits have them; words that no hit has weigh most. In scripts without
-    spaces no text has all pairs of characters of a query, so every hit weighs the same.
+    A word weighs more the fewer hits contain it, and most if no hit does. In scripts without spaces no
+    text has all pairs of characters of a query, so all hits weigh the same.
     """
     if is_unspaced(query):
         return [1.0] * len(texts)
-    asked, said = words(query), [words(text) for text in texts]
-    having = Counter(word for one in said for word in one & asked)
-    weight = {word: math.log1p(len(texts) / (having[word] or 0.5)) for word in asked}
+    asked = words(query)
+    matched = [words(text) & asked for text in texts]
+    counts = Counter(word for found in matched for word in found)
+    weight = {word: math.log1p(len(texts) / (counts[word] or 0.5)) for word in asked}
     whole = sum(weight.values()) or 1.0
-    return [_WORD_HIT_WEIGHT * (sum(weight[word] for word in one & asked) / whole) ** 2 for one in said]
+    return [_WORD_HIT_WEIGHT * (sum(weight[word] for word in found) / whole) ** 2 for found in matched]
 
 
 def fuse(rankings: Sequence[Ranking]) -> list[int]:
-    """Return the hits of all rankings, each once. Hits that rank high in several come first, of equals the later one."""
+    """Merge rankings into one. Hits that rank high in several come first; of two equal scores the later message."""
     scores: dict[int, float] = {}
     for ranking in rankings:
         trust = ranking.trust or [1.0] * len(ranking.positions)
@@ -494,10 +492,10 @@ def fuse(rankings: Sequence[Ranking]) -> list[int]:
 def newest_first(
     positions: Sequence[int], limit: int, texts: Mapping[int, str], likeness: Mapping[tuple[int, int], float]
 ) -> list[int]:
-    """Return the positions with later messages ahead of earlier ones about the same subject.
+    """Return positions in a new order: later messages before earlier ones about the same subject.
 
-    The subject is compared by words, where `texts` has them, and by `likeness`, whose keys have the
-    earlier position first. A message behind the first `limit` moves ahead of one of them if it is very like it.
+    Messages are compared by `likeness`, whose keys have the earlier position first, and by the words in
+    `texts`. A message behind the first `limit` moves before one of them only at a higher likeness.
     """
     alike = _likeness_function(texts, likeness)
     moved = _promote_later(positions, limit, lambda old, new: alike(old, new) >= _PROMOTION_LIKENESS)
@@ -509,26 +507,26 @@ def newest_first(
 def _likeness_function(
     texts: Mapping[int, str], likeness: Mapping[tuple[int, int], float]
 ) -> Callable[[int, int], float]:
-    said = {position: words(text) for position, text in texts.items()}
-    having = Counter(word for one in said.values() for word in one)
+    words_of = {position: words(text) for position, text in texts.items()}
+    counts = Counter(word for found in words_of.values() for word in found)
     weight = {
-        word: math.log1p((len(said) - max(count, 2) + 1.5) / (max(count, 2) - 0.5)) for word, count in having.items()
+        word: math.log1p((len(texts) - max(count, 2) + 1.5) / (max(count, 2) - 0.5)) for word, count in counts.items()
     }
-    whole = {position: sum(weight[word] for word in one) for position, one in said.items()}
+    whole = {position: sum(weight[word] for word in found) for position, found in words_of.items()}
 
     def alike(old: int, new: int) -> float:
-        meant = max(likeness.get((old, new), _LIKENESS_FLOOR), _LIKENESS_FLOOR)
-        if old not in said or new not in said:
-            return meant
+        by_meaning = max(likeness.get((old, new), _LIKENESS_FLOOR), _LIKENESS_FLOOR)
+        if old not in words_of or new not in words_of:
+            return by_meaning
         least = min(whole[old], whole[new])
-        shared = sum(weight[word] for word in said[old] & said[new])
-        return meant + (shared / least if least else 0.0)
+        shared = sum(weight[word] for word in words_of[old] & words_of[new])
+        return by_meaning + (shared / least if least else 0.0)
 
     return alike
 
 
 def _promote_later(positions: Sequence[int], limit: int, same: Callable[[int, int], bool]) -> list[int]:
-    """Return positions with each later message about the same subject right ahead of one of the first `limit`."""
+    """Return positions; right before each of the first `limit` stand the later messages about the same subject."""
     rest, found = list(positions), list[int]()
     while rest and len(found) < limit:
         first = rest.pop(0)
