@@ -1,7 +1,7 @@
 """Renders messages as text for a model, each in a fence that its text cannot forge.
 
-Messages are whole and in order. Those that do not fit into one question continue in the next.
-Nothing is left out but the bytes of media, which are replaced by their size.
+Messages are whole and in order. A message that does not fit into one question continues in the next.
+Only the bytes of media are left out, and replaced by their size.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from limpet.core.values.messages import Message
 from limpet.core.values.validation import Json
 
 CountTokens = Callable[[str], int]
-"""How many tokens a text has."""
+"""Returns the number of tokens of a text."""
 
 _FENCE_LINE: Final = re.compile(r"\[/?(?:said|summary)-([0-9]{1,18})")
 _ENCODED_DATA: Final = re.compile(r"(?:data:[^,\s]{1,100},)?[A-Za-z0-9+/_=-]{256,}")
 _TEXT_FIELDS: Final = ("text", "refusal", "thinking")
 _WORD_CHARS: Final = 40
-"""How far back the beginning of a word is looked for."""
+"""The largest distance to the beginning of a word at which an overlap may begin."""
 
 _WIDEST_FENCE: Final = 999_999
-"""A number for fences that is as long as any that is needed."""
+"""A fence number with as many digits as any that occurs, to reserve room."""
 
 
 def count_bytes(text: str) -> int:
-    """Count a text's bytes. No tokenizer makes more tokens of it, so nothing counted so is ever too long."""
+    """Return the number of bytes of a text, which is an upper bound of its tokens with every tokenizer."""
     return len(text.encode())
 
 
 class TranscriptMessage(msgspec.Struct, frozen=True):
-    """A message for a model to read: its number among those that are shown, who said it, when, and what."""
+    """A message as a model reads it. `number` is its place among the messages shown, `part` says that it was cut."""
 
     number: int
     role: str
@@ -45,13 +45,13 @@ class TranscriptMessage(msgspec.Struct, frozen=True):
     part: bool = False
 
     def fenced_text(self, fence: int) -> str:
-        """Return it between its two lines."""
+        """Return the message inside a fence with this number."""
         part = ", part of it" if self.part else ""
         return fence_text("said", fence, self.text, f" {self.number} {self.role} {self.date}{part}")
 
 
 class TranscriptPosition(msgspec.Struct, frozen=True):
-    """How far messages have been shown: all before `index`, and of that one all before `offset`."""
+    """A position in a list of messages: a message's index, and an offset in its text."""
 
     index: int
     offset: int
@@ -61,12 +61,12 @@ START: Final = TranscriptPosition(0, 0)
 
 
 def fence_text(kind: str, fence: int, text: str, about: str = "") -> str:
-    """Return a text between two lines with a number that is not in it."""
+    """Return a text inside a fence: between two lines with the number of the fence."""
     return f"[{kind}-{fence}{about}]\n{text}\n[/{kind}-{fence}]"
 
 
 def unused_fence_number(*texts: str) -> int:
-    """Return the first number with which no line in any of the texts begins or ends a fence."""
+    """Return the first number that no fence line in any of the texts has."""
     taken = {int(found) for text in texts for found in _FENCE_LINE.findall(text)}
     number = 1
     while number in taken:
@@ -75,12 +75,12 @@ def unused_fence_number(*texts: str) -> int:
 
 
 def transcript_message(number: int, message: Message) -> TranscriptMessage:
-    """Return a message as a model is shown it."""
+    """Return a message as a model reads it."""
     return TranscriptMessage(number, message.role, message.timestamp[:10], transcript_text(message))
 
 
 def transcript_text(message: Message) -> str:
-    """Return all that a message says: content, calls with their arguments, results."""
+    """Return the text of a message: content, tool calls with their arguments, and results."""
     pieces = [_content_text(message.content)] if message.content is not None else []
     for call in message.tool_calls:
         pieces.append(f"→ {call.name}({call.arguments or _json_text(call.args)}) [{call.id}]")
@@ -113,7 +113,7 @@ def _json_text(value: Json) -> str:
 
 
 def _without_media(value: Json) -> Json:
-    """Return a value in which the bytes of media are named by their size."""
+    """Return a value with the bytes of media replaced by their size."""
     if isinstance(value, str):
         return f"[{len(value):,} characters of data]" if _ENCODED_DATA.fullmatch(value) else value
     if isinstance(value, Mapping):
@@ -124,36 +124,36 @@ def _without_media(value: Json) -> Json:
 
 
 def next_chunk(
-    said: Sequence[TranscriptMessage], at: TranscriptPosition, room: int, count: CountTokens
+    messages: Sequence[TranscriptMessage], at: TranscriptPosition, room: int, count: CountTokens
 ) -> tuple[list[TranscriptMessage], TranscriptPosition]:
-    """Return what comes next of some messages within so many tokens, and how far that goes.
+    """Return the messages from a position on that fit into `room` tokens, and the position behind them.
 
     Raises InvalidRequest if not even the beginning of a message fits.
     """
     parts: list[TranscriptMessage] = []
     index, offset = at.index, at.offset
-    while index < len(said):
-        one = said[index]
-        rest = msgspec.structs.replace(one, text="", part=True)
-        left = room - count(f"{rest.fenced_text(_WIDEST_FENCE)}\n")
-        end = _fitting_end(one.text, offset, left, count) if left > 0 else -1
-        if end < len(one.text) and parts:
-            break  # in the next question it may be whole
-        if end <= offset and end < len(one.text):
-            raise window_too_small()
-        if end < len(one.text):
-            end = _break_before(one.text, offset, end)
-            parts.append(msgspec.structs.replace(rest, text=one.text[offset:end]))
-            return parts, TranscriptPosition(index, _overlap_start(one.text, offset, end))
-        text = one.text[offset:]
-        parts.append(msgspec.structs.replace(rest, text=text, part=offset > 0))
+    while index < len(messages):
+        message = messages[index]
+        empty = msgspec.structs.replace(message, text="", part=True)
+        left = room - count(f"{empty.fenced_text(_WIDEST_FENCE)}\n")
+        end = _fitting_end(message.text, offset, left, count) if left > 0 else -1
+        if end < len(message.text):
+            if parts:
+                break  # The next question may have room for the whole message.
+            if end <= offset:
+                raise window_too_small()
+            end = _break_before(message.text, offset, end)
+            parts.append(msgspec.structs.replace(empty, text=message.text[offset:end]))
+            return parts, TranscriptPosition(index, _overlap_start(message.text, offset, end))
+        text = message.text[offset:]
+        parts.append(msgspec.structs.replace(empty, text=text, part=offset > 0))
         room = left - count(text)
         index, offset = index + 1, 0
     return parts, TranscriptPosition(index, offset)
 
 
 def window_too_small() -> errors.InvalidRequest:
-    """What is raised if a model's window has no room for messages."""
+    """Return the error for a model whose window has no room for messages."""
     return errors.InvalidRequest(
         "the model's window has no room for messages beside the words around them.",
         hint="Set `window` to what the model has, lower `tokens_max`, or give its counter as `count`.",
@@ -161,7 +161,10 @@ def window_too_small() -> errors.InvalidRequest:
 
 
 def _fitting_end(text: str, start: int, room: int, count: CountTokens) -> int:
-    """Return how far a text goes from a place within so many tokens. Never much more is counted than fits."""
+    """Return the end of the part of a text from `start` that fits into `room` tokens.
+
+    It doubles the part until it is too large, so it never counts much more text than fits.
+    """
     good, step = start, max(room, 1)
     while True:
         end = min(len(text), start + step)
@@ -181,7 +184,7 @@ def _fitting_end(text: str, start: int, room: int, count: CountTokens) -> int:
 
 
 def _break_before(text: str, start: int, end: int) -> int:
-    """Return where a piece ends well: after a line or a word, if one ends in its last quarter."""
+    """Return the end of the last line, or else word, in the last quarter of a part; `end` if there is none."""
     least = end - (end - start) // 4
     for mark in ("\n", " "):
         found = text.rfind(mark, least, end)
@@ -191,8 +194,8 @@ def _break_before(text: str, start: int, end: int) -> int:
 
 
 def _overlap_start(text: str, start: int, end: int) -> int:
-    """Return where the next piece begins: some way before the last one ended, so that little is cut in two."""
+    """Return where the next part begins: before `end`, so that a sentence cut at `end` is whole in one of the parts."""
     begin = end - min(limits.MODEL_OVERLAP_CHARS, (end - start) // 2)
     near = text[max(start + 1, begin - _WORD_CHARS) : begin]
-    # A word that is cut here is shown whole again.
+    # Begin at the start of a word.
     return begin - len(near.split(" ")[-1].split("\n")[-1]) if " " in near or "\n" in near else begin

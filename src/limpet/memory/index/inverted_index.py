@@ -120,8 +120,8 @@ class ArchiveIndex:
 
     def owner(self, user: TenantUser) -> int | None:
         """Return the owner number of a user; None if the index has nothing of this user."""
-        named = encode_key(user.tenant, user.user_id)
-        row = self.store.get(OWNERS, [named]).get(named)
+        key = encode_key(user.tenant, user.user_id)
+        row = self.store.get(OWNERS, [key]).get(key)
         return None if row is None else int.from_bytes(row, "big")
 
     def head(self, owner: int) -> OwnerHead:
@@ -131,7 +131,7 @@ class ArchiveIndex:
     def pending(self, owner: int) -> list[tuple[bytes, PendingDocuments]]:
         """Return the rows of an owner's pending documents, with their keys."""
         rows = self.store.scan(PENDING, *owner_key_range(owner), limit=SEGMENT_SIZES[0])
-        return [(named, decode_row(row, PendingDocuments)) for named, row in rows]
+        return [(key, decode_row(row, PendingDocuments)) for key, row in rows]
 
     def documents(self, owner: int, first: int, last: int) -> list[tuple[int, DocumentBlock]]:
         """Return blocks of documents in segments, each with its first number. first <= first number of block < last."""
@@ -142,10 +142,10 @@ class ArchiveIndex:
         return [(at, DocumentBlockView(row)) for at, row in self._documents(owner, first, last)]
 
     def _documents(self, owner: int, first: int, last: int) -> Iterator[tuple[int, bytes]]:
-        for named, row in self.store.scan(
+        for key, row in self.store.scan(
             DOCUMENTS, encode_key(owner, first), encode_key(owner, last), limit=_SCAN_LIMIT
         ):
-            yield int.from_bytes(named[-8:], "big"), row
+            yield int.from_bytes(key[-8:], "big"), row
 
     def terms(self, owner: int, segment: Segment) -> dict[Term, bytes]:
         """Return all posting lists of a segment."""
@@ -243,8 +243,8 @@ class IndexBatch:
 
     def _owner(self, user_id: str) -> int:
         if user_id not in self._owners:
-            named = encode_key(self._tenant, user_id)
-            row = self._index.store.get(OWNERS, [named]).get(named)
+            key = encode_key(self._tenant, user_id)
+            row = self._index.store.get(OWNERS, [key]).get(key)
             self._owners[user_id] = int.from_bytes(row, "big") if row else self._next_owner_number()
         return self._owners[user_id]
 
@@ -433,12 +433,12 @@ class _OwnerUpdate:
             if count := _hide_sessions(block, sessions):
                 hidden += count
                 self._changes.append(PutRow(DOCUMENTS, encode_key(self._owner, first), block.encode()))
-        for named, row in self._index.pending(self._owner):
+        for key, row in self._index.pending(self._owner):
             block = postings.decode_block(row.documents)
             if count := _hide_sessions(block, sessions):
                 hidden += count
                 row.documents = block.encode()
-                self._changes.append(PutRow(PENDING, named, encode_row(row)))
+                self._changes.append(PutRow(PENDING, key, encode_row(row)))
         return hidden
 
 
@@ -590,10 +590,10 @@ class _DocumentRemoval:
         self._made += segment_rows(self._owner, segment, kept)
 
     def _remove_pending(self) -> None:
-        for named, row in self._index.pending(self._owner):
+        for key, row in self._index.pending(self._owner):
             block = postings.decode_block(row.documents)
             if found := self._blank(block):
                 for at in found:
                     row.once[at] = row.often[at] = b""
                 row.documents = block.encode()
-                self._made.append(PutRow(PENDING, named, encode_row(row)))
+                self._made.append(PutRow(PENDING, key, encode_row(row)))

@@ -1,9 +1,10 @@
 """The encoded rows of the archive index: posting lists, and blocks of documents.
 
-A posting list says which documents have a term. It holds the low 16 bits of document numbers in two parts:
-documents with the term once, and documents with it more than once. A row never spans a multiple of 65,536
-documents. A block of documents holds their positions, times, roles and sessions, and the distance to the
-document that each answers. `DocumentBlock` is its mutable form, `DocumentBlockView` the read-only form for searches.
+A posting list has the numbers of the documents that contain a term, in two parts: documents with the term
+once, and documents with it more than once. It stores the low 16 bits of the numbers, because no segment spans
+a multiple of 65,536. A block has the positions, times, roles and sessions of consecutive documents, and the
+distance to the document that each one answers. `DocumentBlock` is its mutable form, `DocumentBlockView` the
+read-only form for searches.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from limpet.core.values.messages import ROLES
 from limpet.memory.index.terms import Term
 
 ROW_BYTES: Final = 4_900
-"""A row's value. With its key it fills one page of a file and the part of another that rows share."""
+"""The target size of a row's value. With its key it fills one page of a file and part of a shared one."""
 
 _ONCE_GAPS: Final = 1
 _OFTEN_GAPS: Final = 2
 
 PostingLists = tuple[Sequence[int], Sequence[int]]
-"""Numbers of documents, rising: those with a term once, those with it more often."""
+"""Ascending numbers of the documents with a term once, and of those with it more often."""
 
 
 def encode(once: Sequence[int], often: Sequence[int]) -> bytes:
-    """Return a list as bytes. A single document takes two."""
+    """Encode a posting list. A list of a single document takes two bytes."""
     if len(once) == 1 and not often:
         return once[0].to_bytes(2, "little")
     near_once, first = _encode_numbers(once)
@@ -44,7 +45,7 @@ def encode(once: Sequence[int], often: Sequence[int]) -> bytes:
 
 
 def _encode_numbers(numbers: Sequence[int]) -> tuple[bool, bytes]:
-    """Return numbers as bytes, and whether they are the first and the gaps after it."""
+    """Return whether numbers are encoded as the first number and one-byte gaps, and the bytes."""
     if len(numbers) > 1:
         gaps = list(map(sub, numbers[1:], numbers))
         if max(gaps) < 256:
@@ -53,7 +54,7 @@ def _encode_numbers(numbers: Sequence[int]) -> tuple[bool, bytes]:
 
 
 def decode(data: bytes) -> PostingLists:
-    """Return a list from its bytes."""
+    """Decode a posting list."""
     if len(data) == 2:
         return (data[0] | data[1] << 8,), ()
     flags, count = data[0], data[1] | data[2] << 8
@@ -71,7 +72,7 @@ def _decode_numbers(data: bytes, gaps: int) -> Sequence[int]:
 
 
 def concatenate(lists: Iterable[bytes]) -> bytes:
-    """Return one list from several, which follow one another."""
+    """Return one list of several lists, whose documents follow one another."""
     once, often = list[int](), list[int]()
     for data in lists:
         first, second = decode(data)
@@ -81,7 +82,7 @@ def concatenate(lists: Iterable[bytes]) -> bytes:
 
 
 def remove_numbers(data: bytes, gone: Collection[int]) -> bytes:
-    """Return a list without some numbers; empty if none is left."""
+    """Return a list without some numbers; empty bytes if none is left."""
     once, often = decode(data)
     left = [n for n in once if n not in gone], [n for n in often if n not in gone]
     if len(left[0]) == len(once) and len(left[1]) == len(often):
@@ -90,24 +91,23 @@ def remove_numbers(data: bytes, gone: Collection[int]) -> bytes:
 
 
 def invert(documents: Iterable[tuple[int, Iterable[Term], Iterable[Term]]]) -> dict[Term, bytes]:
-    """Return the lists of documents, which come by number with their terms: those once in it, and those more often."""
+    """Return the posting lists of documents. A document is its number, its terms that occur once, and its other terms."""
     once, often = dict[Term, list[int]](), dict[Term, list[int]]()
-    for number, singly, repeated in documents:
-        for terms, lists in ((singly, once), (repeated, often)):
+    for number, single_terms, repeated_terms in documents:
+        for terms, lists in ((single_terms, once), (repeated_terms, often)):
             for term in terms:
                 numbers = lists.get(term)
                 if numbers is None:
                     lists[term] = [number]
                 else:
                     numbers.append(number)
-    made = {term: encode(numbers, often.pop(term, ())) for term, numbers in once.items()}
-    for term, numbers in often.items():
-        made[term] = encode((), numbers)
-    return made
+    encoded = {term: encode(numbers, often.pop(term, ())) for term, numbers in once.items()}
+    encoded.update((term, encode((), numbers)) for term, numbers in often.items())
+    return encoded
 
 
 def merge(parts: Iterable[Mapping[Term, bytes]]) -> dict[Term, bytes]:
-    """Return the lists of several stretches of documents, which follow one another, as those of one."""
+    """Merge the posting lists of consecutive ranges of documents."""
     whole, shared = dict[Term, bytes](), dict[Term, list[bytes]]()
     for part in parts:
         for term in whole.keys() & part.keys():
@@ -119,7 +119,7 @@ def merge(parts: Iterable[Mapping[Term, bytes]]) -> dict[Term, bytes]:
 
 
 def pack_rows(lists: Mapping[Term, bytes]) -> Iterator[tuple[Term, bytes]]:
-    """Yield rows of terms with their lists, in order, each with its first term."""
+    """Yield rows of terms and their posting lists, in order of terms, each row with its first term."""
     terms = sorted(lists)
     ends = list(accumulate(len(term) + len(lists[term]) + 3 for term in terms))
     start = 0
@@ -137,7 +137,7 @@ def _pack_row(terms: Sequence[Term], lists: Sequence[bytes]) -> bytes:
 
 
 def find_list(row: bytes, term: Term) -> bytes | None:
-    """Return the list of a term from a row; None if it is not there."""
+    """Return the posting list of a term in a row; None if the row lacks the term."""
     end = 2 + (row[0] | row[1] << 8)
     at = row.find(b"\n%b\n" % term, 2, end)
     if at < 0:
@@ -149,7 +149,7 @@ def find_list(row: bytes, term: Term) -> bytes | None:
 
 
 def unpack_row(row: bytes) -> dict[Term, bytes]:
-    """Return every term of a row with its list."""
+    """Return all terms of a row with their posting lists."""
     end = 2 + (row[0] | row[1] << 8)
     terms = row[3 : end - 1].split(b"\n")
     sizes = _list_sizes(row, end, len(terms))
@@ -165,17 +165,17 @@ def _list_sizes(row: bytes, start: int, count: int) -> array[int]:
 
 
 HIDDEN: Final = 0xFE
-"""The kind of a document whose session was deleted: found no more, its terms still listed."""
+"""The kind of a document whose session was deleted. No search finds it, but posting lists still contain it."""
 
 FORGOTTEN: Final = 0xFF
-"""The kind of a document that was forgotten, with everything that was known of it."""
+"""The kind of a document that was forgotten. Nothing else of it is stored."""
 
 _LENGTH_CLASSES: Final = 62
 _ANSWER_DISTANCE_MAX: Final = 0xFFFF
 
 
 class SessionGeneration(msgspec.Struct, frozen=True, array_like=True):
-    """A session's generation, as it was when something was said in it; `began` is the ordinal before its first message."""
+    """A generation of a session. `began` is the ordinal before its first message."""
 
     session_id: str
     generation: int
@@ -183,7 +183,7 @@ class SessionGeneration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NewDocument(msgspec.Struct, frozen=True):
-    """A message to be found: its terms, those that occur once in it and those that do more often."""
+    """A message to index: `once` has the terms that occur once in it, `often` the others."""
 
     position: int
     time_us: int
@@ -206,13 +206,13 @@ class _DocumentRow(msgspec.Struct, array_like=True):
 
 
 class DocumentBlock:
-    """Consecutive documents of one owner, from a number on."""
+    """A mutable block of consecutive documents of one owner."""
 
     def __init__(self) -> None:
         self.positions = array("q")
         self.times = array("q")
         self.answers = array("H")
-        """How many numbers before its own the document has that it answers; 0: none."""
+        """The difference of a document's number to that of the document it answers; 0: it answers none."""
         self.generation_numbers = array("H")
         self.kinds = bytearray()
         self.generations: list[SessionGeneration] = []
@@ -222,7 +222,7 @@ class DocumentBlock:
         return len(self.kinds)
 
     def add(self, entry: NewDocument, number: int) -> None:
-        """Take a document as the one with a number."""
+        """Append a document, whose number is `number`."""
         distance = 0 if entry.answers is None else number - entry.answers
         length = len(entry.once) + 2 * len(entry.often)
         self.positions.append(entry.position)
@@ -231,20 +231,19 @@ class DocumentBlock:
         self.generation_numbers.append(self._generation_number(entry.generation))
         self.kinds.append(document_kind(entry.role, length))
 
-    def set_generations(self, places: list[SessionGeneration]) -> None:
-        """Have places by their numbers, in the stead of any before."""
-        self.generations = places
-        self._numbers = {place: at for at, place in enumerate(places)}
+    def set_generations(self, generations: list[SessionGeneration]) -> None:
+        """Replace the generations; the numbers of the documents' generations are their indexes."""
+        self.generations = generations
+        self._numbers = {generation: number for number, generation in enumerate(generations)}
 
-    def _generation_number(self, place: SessionGeneration) -> int:
-        known = self._numbers.get(place)
-        if known is None:
-            known = self._numbers[place] = len(self.generations)
-            self.generations.append(place)
-        return known
+    def _generation_number(self, generation: SessionGeneration) -> int:
+        number = self._numbers.setdefault(generation, len(self.generations))
+        if number == len(self.generations):
+            self.generations.append(generation)
+        return number
 
     def extend(self, other: DocumentBlock) -> None:
-        """Take the documents that follow."""
+        """Append the documents of the next block."""
         self._add_generation_numbers(other.generations, other.generation_numbers, other.kinds)
         self.positions += other.positions
         self.times += other.times
@@ -252,7 +251,7 @@ class DocumentBlock:
         self.kinds += other.kinds
 
     def section(self, start: int, stop: int) -> DocumentBlock:
-        """Return some of the documents."""
+        """Return the documents from `start` to `stop` as a block."""
         if start == 0 and stop >= len(self):
             return self
         made = DocumentBlock()
@@ -262,34 +261,35 @@ class DocumentBlock:
         return made
 
     def _add_generation_numbers(
-        self, named: Sequence[SessionGeneration], places: Sequence[int], kinds: bytearray
+        self, generations: Sequence[SessionGeneration], numbers: Sequence[int], kinds: bytearray
     ) -> None:
-        """Take documents' places, which have numbers elsewhere; those of forgotten documents name nothing."""
+        """Append the generations of another block's documents, which `numbers` index in `generations`."""
         self.generation_numbers.extend(
-            0 if of == FORGOTTEN else self._generation_number(named[at]) for at, of in zip(places, kinds, strict=True)
+            0 if kind == FORGOTTEN else self._generation_number(generations[number])
+            for number, kind in zip(numbers, kinds, strict=True)
         )
 
     def blank(self, indexes: Iterable[int]) -> None:
-        """Let nothing be known of some documents but that they were there."""
+        """Overwrite everything that is known of some documents."""
         for at in indexes:
             self.positions[at] = self.times[at] = self.answers[at] = self.generation_numbers[at] = 0
             self.kinds[at] = FORGOTTEN
         whole, self.generations, self._numbers = self.generations, [], {}
-        for at, of in enumerate(self.kinds):
-            if of != FORGOTTEN:
+        for at, kind in enumerate(self.kinds):
+            if kind != FORGOTTEN:
                 self.generation_numbers[at] = self._generation_number(whole[self.generation_numbers[at]])
 
     def encode(self) -> bytes:
-        """Return the row."""
-        known = [at for at, of in enumerate(self.kinds) if of != FORGOTTEN]
-        position = min((self.positions[at] for at in known), default=0)
+        """Encode the block as the value of a row."""
+        known = [at for at, kind in enumerate(self.kinds) if kind != FORGOTTEN]
+        first = min((self.positions[at] for at in known), default=0)
         time_us = min((self.times[at] for at in known), default=0)
         return msgspec.msgpack.encode(
             _DocumentRow(
-                position,
+                first,
                 time_us,
-                array("I", (max(0, one - position) for one in self.positions)).tobytes(),
-                array("Q", (max(0, one - time_us) for one in self.times)).tobytes(),
+                array("I", (max(0, position - first) for position in self.positions)).tobytes(),
+                array("Q", (max(0, time - time_us) for time in self.times)).tobytes(),
                 self.answers.tobytes(),
                 self.generation_numbers.tobytes(),
                 bytes(self.kinds),
@@ -302,7 +302,7 @@ _row_decoder: Final = msgspec.msgpack.Decoder(_DocumentRow)
 
 
 class DocumentBlockView:
-    """The documents of a row, for reading: what a search needs of all of them, the rest when it is asked for."""
+    """A read-only block. It decodes at once what a search needs of all documents, and the rest on request."""
 
     def __init__(self, row: bytes) -> None:
         self._stored = _decode_row(row)
@@ -314,19 +314,19 @@ class DocumentBlockView:
         return len(self.kinds)
 
     def position(self, at: int) -> int:
-        """Return where in the log a document stands."""
+        """Return the position of a document in the log."""
         return self._stored.position + self._offsets[at]
 
     def positions(self) -> list[int]:
-        """Return where in the log each stands."""
+        """Return the positions of all documents in the log."""
         return [self._stored.position + offset for offset in self._offsets]
 
     def time(self, at: int) -> int:
-        """Return when a document was said."""
+        """Return the time of a document."""
         return self._stored.time_us + memoryview(self._stored.times).cast("Q")[at]
 
     def generation(self, at: int) -> SessionGeneration:
-        """Return where a document was said."""
+        """Return the generation of a document."""
         return self._stored.named[memoryview(self._stored.places).cast("H")[at]]
 
 
@@ -338,33 +338,32 @@ def _decode_row(row: bytes) -> _DocumentRow:
 
 
 def decode_block(row: bytes) -> DocumentBlock:
-    """Return the documents of a row; raise Corrupt if it is none."""
+    """Decode the value of a row; raise Corrupt if it is damaged."""
     stored = _decode_row(row)
+    block = DocumentBlock()
     try:
-        made = DocumentBlock()
-        positions, times = array("I", stored.positions), array("Q", stored.times)
-        made.positions = array("q", [stored.position + offset for offset in positions])
-        made.times = array("q", [stored.time_us + offset for offset in times])
-        made.answers, made.generation_numbers = (array("H", stored.answers), array("H", stored.places))
+        block.positions = array("q", [stored.position + offset for offset in array("I", stored.positions)])
+        block.times = array("q", [stored.time_us + offset for offset in array("Q", stored.times)])
+        block.answers, block.generation_numbers = array("H", stored.answers), array("H", stored.places)
     except (ValueError, OverflowError) as error:
         raise errors.Corrupt("a row of the archive can't be read.") from error
-    made.kinds = bytearray(stored.kinds)
-    made.set_generations(stored.named)
-    return made
+    block.kinds = bytearray(stored.kinds)
+    block.set_generations(stored.named)
+    return block
 
 
 def document_kind(role: str, length: int) -> int:
-    """Return role and length of a document as one byte."""
+    """Return the role and the class of length of a document as one byte."""
     step = min(_LENGTH_CLASSES - 1, int(8 * math.log2(1 + length / 4)))
     return ROLES.index(role) << 6 | step
 
 
-def role_of_kind(of: int) -> str:
-    """Return the role that a kind stands for."""
-    return ROLES[of >> 6]
+def role_of_kind(kind: int) -> str:
+    """Return the role in a kind."""
+    return ROLES[kind >> 6]
 
 
 @functools.cache
-def length_of_kind(of: int) -> float:
-    """Return about how many terms a document of a kind has."""
-    return 4 * (2 ** (((of & 0x3F) + 0.5) / 8) - 1)
+def length_of_kind(kind: int) -> float:
+    """Return the approximate number of terms of a document, from its kind."""
+    return 4 * (2 ** (((kind & 0x3F) + 0.5) / 8) - 1)

@@ -1,8 +1,8 @@
 """Turns messages into text, and text into terms, for every script. Pure.
 
-Words are folded (width, case, accents) and stemmed in English. Identifiers are indexed whole and in
-parts. Scripts without spaces become overlapping pairs of characters, and the last character of a
-run is indexed alone too. Texts and queries use the same rules.
+Words are folded (width, case, accents), and English words are stemmed. Identifiers are indexed whole and
+in parts. Runs of scripts without spaces become overlapping pairs of characters and their last character.
+Texts and queries use the same rules.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from limpet.core.values.messages import Message
 from limpet.core.values.validation import Json
 
 Term = bytes
-"""A folded word, part or pair, as UTF-8. It has no white space."""
+"""A folded word, part of an identifier or pair of characters, as UTF-8 without white space."""
 
 _UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3100-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
-"""Thai, Lao, Burmese, Khmer, Han, kana, and Hangul, whose words take endings without a space."""
+"""Scripts without spaces: Thai, Lao, Burmese, Khmer, Han, kana; and Hangul, whose words take endings."""
 
 _FOLD_STABLE: Final = (
     "\u3041-\u3096\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0002f7ff\U00030000-\U0003ffff"
 )
-"""Of these, kana, Han and whole syllables of Hangul: none is folded, whatever stands beside it, if that is one of them."""
+"""Kana, Han and whole Hangul syllables. A run of these characters is not changed by folding."""
 
 _JOINERS: Final = b"-_.@:/"
 _BYTES: Final = bytes(range(256))
 _SPACES: Final = bytes(byte for byte in range(128) if not chr(byte).isalnum())
 _LOWER: Final = _BYTES.lower().translate(bytes.maketrans(_SPACES, b" " * len(_SPACES)))
-"""To lower case, with a space for whatever is not part of a word; what is not ASCII stays."""
+"""Translates ASCII letters to lower case, and ASCII characters that are not part of a word to spaces."""
 _JOINED: Final = bytes(
     byte if byte in _JOINERS else lower if byte < 128 else 32 for byte, lower in zip(_BYTES, _LOWER, strict=True)
 )
@@ -47,13 +47,13 @@ _CASE_CLASSES: Final = bytes(65 if 65 <= byte <= 90 else 97 if 97 <= byte <= 122
 _DOUBLED_CONSONANTS: Final = frozenset(b"bdfglmnprstz")
 _STEMS_MAX: Final = 100_000
 _LONG_CHARS: Final = 2_000
-"""Longer texts are remembered, a few: the same system prompt begins session after session."""
+"""The terms of a few longer texts are cached, because many sessions begin with the same system prompt."""
 _ENCODED_CHARS: Final = 200
-"""A run of letters and digits this long is no word: media, a key, a digest."""
+"""A run of letters and digits of this length is not a word but encoded data: media, a key, a digest."""
 
 
 class _TermPatterns:
-    """Made with the first text: compiling takes a while."""
+    """Compiled with the first text, because compiling is slow."""
 
     def __init__(self) -> None:
         self.compound = re.compile(rb"[0-9a-z]+(?:[-_.@:/][0-9a-z]+)+")
@@ -98,13 +98,13 @@ _count_terms_cached = functools.lru_cache(maxsize=16)(_count_terms)
 
 
 def query_terms(query: str) -> list[Term]:
-    """Return the distinct terms of a query, in order; the longest, if there are more than limits.ARCHIVE_QUERY_TERMS.
+    """Return the distinct terms of a query, in order; only the longest limits.ARCHIVE_QUERY_TERMS of them.
 
-    One character of a script without spaces stands for all that begins with it: see `is_prefix`.
+    A single character of a script without spaces matches all terms that begin with it, see `is_prefix`.
     """
     found = list(dict.fromkeys(_terms(query)))
     pairs = b"".join(term for term in found if not is_prefix(term))
-    # The last of a run is part of a pair already.
+    # The last character of a run is already part of a pair.
     found = [term for term in found if not (is_prefix(term) and term in pairs)]
     if len(found) > limits.ARCHIVE_QUERY_TERMS:
         longest = set(sorted(found, key=len, reverse=True)[: limits.ARCHIVE_QUERY_TERMS])
@@ -113,7 +113,7 @@ def query_terms(query: str) -> list[Term]:
 
 
 def is_prefix(term: Term) -> bool:
-    """Whether a term of a query is found by whatever begins with it."""
+    """Whether a query term matches all terms that begin with it: a single character of a script without spaces."""
     if term[0] < 0xE0 or len(term) > 4:
         return False
     text = term.decode()
@@ -121,8 +121,8 @@ def is_prefix(term: Term) -> bool:
 
 
 def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Term]]:
-    """Return where a text has some terms, in order: begin, end, term."""
-    # Dashes and quotation marks beyond ASCII part words as others do.
+    """Return the occurrences of some terms in a text as begin, end and term, in order."""
+    # Dashes and quotation marks beyond ASCII separate words like those of ASCII.
     plain = text.isascii() or not _patterns().foreign.search(text)
     found = list(_ascii_occurrences(text, wanted) if plain else _foreign_occurrences(text, wanted))
     lower = text.lower()
@@ -138,7 +138,7 @@ def occurrences(text: str, wanted: Collection[Term]) -> list[tuple[int, int, Ter
 
 def _ascii_occurrences(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
     lower, find = text.lower(), _patterns().plain
-    # Most words of a long text come again and again, and most are not wanted.
+    # Distinct words first: most words of a long text are repeated, and most are not wanted.
     stems = {word: stem for word in {*find.findall(lower)} if (stem := _word_stem(word)) in wanted}
     if stems:
         for match in find.finditer(lower):
@@ -154,7 +154,7 @@ def _word_stem(word: str) -> Term:
 def _foreign_occurrences(text: str, wanted: Collection[Term]) -> Iterator[tuple[int, int, Term]]:
     find, sought, texts = _patterns(), {*wanted}, {term.decode() for term in wanted}
 
-    # A few thousand pairs make up most of what is written.
+    # A few thousand pairs make up most of a text.
     @functools.lru_cache(maxsize=8_192)
     def terms_of(part: str) -> frozenset[Term]:
         return frozenset(_terms(part))
@@ -162,7 +162,6 @@ def _foreign_occurrences(text: str, wanted: Collection[Term]) -> Iterator[tuple[
     for match in find.span.finditer(text):
         word, start = match[0], match.start()
         if word.isascii():
-            # A run of letters and digits: one word.
             if (stem := _word_stem(word.lower())) in wanted:
                 yield start, match.end(), stem
             continue
@@ -177,26 +176,26 @@ def _foreign_occurrences(text: str, wanted: Collection[Term]) -> Iterator[tuple[
 
 
 def _candidate_pairs(word: str, wanted: Collection[str]) -> Iterator[tuple[int, str]]:
-    """Yield the pairs and the single characters of a word that may have a wanted term, each with its place.
+    """Yield the pairs and single characters of a word that may have a wanted term, with their indexes.
 
-    What is settled has the terms that it looks like, so that most of a long text is passed over.
+    Characters that folding does not change are compared directly, which excludes most of a long text.
     """
-    settled = bytearray(len(word) + 1)
+    stable = bytearray(len(word) + 1)
     for match in _patterns().fold_stable.finditer(word):
-        settled[match.start() : match.end()] = b"\1" * len(match[0])
+        stable[match.start() : match.end()] = b"\1" * len(match[0])
     for at in range(len(word)):
-        pair, one = word[at : at + 2], word[at]
-        if not (settled[at] and (settled[at + 1] or len(pair) == 1)) or pair in wanted:
+        pair, single = word[at : at + 2], word[at]
+        if not (stable[at] and (stable[at + 1] or len(pair) == 1)) or pair in wanted:
             yield at, pair
-        if not settled[at] or one in wanted:
-            yield at, one
+        if not stable[at] or single in wanted:
+            yield at, single
 
 
 def fold(text: str) -> str:
     """Return a text without differences of width, case and accents."""
     if text.isascii():
         return text.lower()
-    # Sorting a long run of marks takes the square of its length.
+    # Long runs of combining marks are cut, because normalizing them takes quadratic time.
     parted = unicodedata.normalize("NFKD", _patterns().mark_runs.sub(r"\1", text))
     bare = _patterns().accents.sub("", parted)
     return unicodedata.normalize("NFKC", bare).casefold()
@@ -238,16 +237,16 @@ def _add_pairs(found: list[Term], run: str) -> None:
 
 
 def _add_identifiers(found: list[Term], folded: bytes, text: str) -> None:
-    """Add identifiers as a whole, and the parts of those that are joined by capitals."""
+    """Add whole identifiers, and the parts of identifiers in camel case."""
     find = _patterns()
     for joined in folded.translate(_JOINED).split():
         if not joined.isalnum():
             for whole in find.compound.findall(joined):
                 if len(whole) <= limits.ARCHIVE_WORD_CHARS and find.identifier_mark.search(whole):
                     found.append(whole)
-    said = text.encode()
-    if b"aA" in said.translate(_CASE_CLASSES):
-        for name in find.camel_case.findall(said):
+    encoded = text.encode()
+    if b"aA" in encoded.translate(_CASE_CLASSES):
+        for name in find.camel_case.findall(encoded):
             found += [_cached_stem(part.lower()) for part in find.parts.findall(name)]
 
 
@@ -255,7 +254,7 @@ _stems: dict[bytes, bytes] = {}
 
 
 def _cached_stem(word: bytes) -> bytes:
-    """Return the stem of a word, remembered; no word is longer than limits.ARCHIVE_WORD_CHARS."""
+    """Compute and cache the stem of a word, cut to limits.ARCHIVE_WORD_CHARS."""
     if len(word) > limits.ARCHIVE_WORD_CHARS:
         return word[: limits.ARCHIVE_WORD_CHARS]
     stem = _stem(word) if len(word) > 3 and word.isalpha() else word
@@ -287,18 +286,18 @@ _MACHINE_FIELDS: Final = frozenset({
     "media_type", "mime_type", "url", "file_id", "detail", "cache_control", "image_url", "input_audio",
     "audio", "inline_data", "source", "format",
 })  # fmt: skip
-"""Fields of a part that say nothing to a reader: names for machines, and media."""
+"""Fields of a message part that are not text for a reader: identifiers, settings and media."""
 
 _PROFILE_FENCE: Final = re.compile(r"\s*\[memory-([0-9]{1,18})\]\n.*\n\[/memory-\1\]$", re.DOTALL)
-"""What a memory has put at the end of a system prompt."""
+"""The user profile that the memory has appended to a system prompt."""
 
 _encoder: Final = msgspec.json.Encoder()
 
 
 def archive_text(message: Message) -> str:
-    """Return what a message says, the beginning and the end of what is long.
+    """Return the text of a message to index: content, tool calls and results; of long ones begin and end.
 
-    What memory has put into a system prompt was said elsewhere, and is found there.
+    A profile in a system prompt is left out, because its facts are found where the user stated them.
     """
     content = message.content
     if MEMORY_METADATA_KEY in message.metadata and isinstance(content, str):
@@ -321,7 +320,7 @@ def _message_texts(message: Message) -> Iterator[str]:
 
 
 def has_words(message: Message) -> bool:
-    """Whether a message has words of its own, beside calls and results."""
+    """Whether a message has text beside tool calls and results."""
     return message.content is not None and any(map(str.strip, _content_texts(message.content)))
 
 
@@ -347,7 +346,7 @@ def _result_texts(result: Json) -> Iterator[str]:
 
 
 def _is_parts(result: Json) -> bool:
-    """Whether a tool gave parts, as providers have them, rather than data of its own."""
+    """Whether a tool result is a list of message parts, and not data of the tool's own."""
     if not isinstance(result, list):
         return False
     items = cast("list[Json]", result)
