@@ -22,7 +22,7 @@ from limpet.llm.port import Model
 from limpet.llm.transcript import START, CountTokens, TranscriptMessage
 
 _SHOWN_ROLES: Final = frozenset({"user", "assistant"})
-"""Whose words tell of a user. What a tool brings, anybody may have written."""
+"""The roles whose messages the model reads. Text from tools may come from anybody."""
 
 _SYSTEM_PROMPT: Final = (
     "You find what a conversation tells of its user, to be remembered in later conversations.\n"
@@ -57,11 +57,11 @@ class _ExtractionAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 
 class ModelExtractor:
-    """Finds facts with a model. Threads may share it. See Extract.
+    """Finds facts with a model. It is a FactExtractor. Threads may share it.
 
-    `count` says how many tokens a text has for the model; without it each byte counts as one. An answer has
-    up to `tokens_max` tokens. Messages of users and assistants are shown, in as many questions as that
-    takes, at most `calls_max`; what tools and prompts say is not known of a user.
+    `count` returns the number of tokens of a text for the model; by default each byte counts as a token. An
+    answer has up to `tokens_max` tokens. The model reads the messages of users and assistants, not those of
+    tools and prompts, in up to `calls_max` questions.
     """
 
     def __init__(
@@ -85,13 +85,13 @@ class ModelExtractor:
         """The model's name."""
         return self._model.name
 
-    def __call__(self, said: Sequence[ArchivedMessage]) -> list[Fact]:
-        """Return what the messages tell of their user, in the order of the messages.
+    def __call__(self, messages: Sequence[ArchivedMessage]) -> list[Fact]:
+        """Return the facts about the user that the messages state, in the order of the messages.
 
-        Raises Unavailable, or ModelRefused if the model's answer can't be read, twice.
+        Raises Unavailable, or ModelRefused if two answers of the model can't be read.
         """
-        told = [one for one in said if one.message.role in _SHOWN_ROLES]
-        shown = [transcript.transcript_message(number, one.message) for number, one in enumerate(told, 1)]
+        sources = [archived for archived in messages if archived.message.role in _SHOWN_ROLES]
+        shown = [transcript.transcript_message(number, source.message) for number, source in enumerate(sources, 1)]
         found: dict[str, Fact] = {}
         at, calls = START, 0
         while at.index < len(shown):
@@ -102,30 +102,29 @@ class ModelExtractor:
                 )
             parts, at = transcript.next_chunk(shown, at, self._room, self._count)
             calls += 1
-            for fact in self._facts(parts, told):
-                found[fact.id] = fact
+            found |= {fact.id: fact for fact in self._facts(parts, sources)}
         return sorted(found.values(), key=lambda fact: (fact.source.position, fact.text))
 
-    def _facts(self, parts: Sequence[TranscriptMessage], told: Sequence[ArchivedMessage]) -> Iterator[Fact]:
+    def _facts(self, parts: Sequence[TranscriptMessage], sources: Sequence[ArchivedMessage]) -> Iterator[Fact]:
         seen = {part.number for part in parts}
         for item in self._answer(parts).facts:
-            # A model that names a message which it was not shown has made the fact up.
+            # A fact from a message that the model was not shown is invented.
             text = " ".join(checked_text(item.text).split())
             if item.source in seen and text:
-                yield _fact_of_item(item, text, told[item.source - 1])
+                yield _fact_of_item(item, text, sources[item.source - 1])
 
     def _answer(self, parts: Sequence[TranscriptMessage]) -> _ExtractionAnswer:
         fence = transcript.unused_fence_number(*(part.text for part in parts))
-        said = "\n".join(part.fenced_text(fence) for part in parts)
-        ask = _REQUEST
+        messages = "\n".join(part.fenced_text(fence) for part in parts)
+        request = _REQUEST
         for _ in range(2):
-            reply = self._model.complete(_SYSTEM_PROMPT, f"{said}\n\n{ask}", tokens_max=self._tokens_max)
+            reply = self._model.complete(_SYSTEM_PROMPT, f"{messages}\n\n{request}", tokens_max=self._tokens_max)
             whole = _CODE_FENCE.fullmatch(reply.text)
             try:
                 return msgspec.json.decode(whole[1] if whole else reply.text, type=_ExtractionAnswer)
             except (msgspec.DecodeError, UnicodeError) as error:
                 why = "it broke off, it must be shorter" if reply.cut else _decode_problem(error)
-                ask = _CORRECTION.format(why=why)
+                request = _CORRECTION.format(why=why)
         raise errors.ModelRefused(
             "the model's answer is not the JSON that was asked for, twice.",
             hint="Take a model that can do that, or go on without one.",
@@ -133,19 +132,19 @@ class ModelExtractor:
 
 
 def _decode_problem(error: Exception) -> str:
-    """Return what is wrong with an answer, without any of it."""
+    """Return what is wrong with an answer, without quoting it."""
     where = _ERROR_PATH.search(str(error))
     return f"it is not in the form that was asked for at {where[1]}" if where else "it is not JSON"
 
 
-def _fact_of_item(item: _ExtractedFact, text: str, one: ArchivedMessage) -> Fact:
-    source = Source(one.session_id, one.message.id, one.position)
-    made = msgspec.json.encode([source.session_id, source.message_id, source.position, text])
+def _fact_of_item(item: _ExtractedFact, text: str, archived: ArchivedMessage) -> Fact:
+    source = Source(archived.session_id, archived.message.id, archived.position)
+    identity = msgspec.json.encode([source.session_id, source.message_id, source.position, text])
     return Fact(
-        id=f"fact_{hashlib.sha256(made).hexdigest()[:32]}",
+        id=f"fact_{hashlib.sha256(identity).hexdigest()[:32]}",
         kind=item.kind,
         text=text,
         source=source,
-        since_us=one.time_us,
+        since_us=archived.time_us,
         about=" ".join(item.about.casefold().split()),
     )

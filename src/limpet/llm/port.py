@@ -8,10 +8,7 @@ import msgspec
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a model answered, and what its provider charged, where it says so.
-
-    `cut`: it had more to say than `tokens_max` allowed, so the text ends somewhere.
-    """
+    """An answer of a model, with the tokens that its provider reports. `cut`: the text ends at `tokens_max`."""
 
     text: str
     model: str
@@ -21,21 +18,21 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Model(Protocol):
-    """A language model behind some endpoint. Threads may share it."""
+    """A language model. Threads may share it."""
 
     @property
     def name(self) -> str:
-        """Under which its texts are kept."""
+        """The model's name, which is stored with its texts."""
         ...
 
     @property
     def window(self) -> int:
-        """How many tokens question and answer may have together."""
+        """The number of tokens that question and answer may have together."""
         ...
 
     def complete(self, system: str, prompt: str, *, tokens_max: int) -> Reply:
         """Return the model's answer of at most `tokens_max` tokens.
 
-        Raises Unavailable after the retries that its settings allow, Refused if asking again is useless.
+        Raises Unavailable after the configured retries, and Refused if a retry is useless.
         """
         ...

@@ -1,8 +1,8 @@
 """Writes summaries with a model: `session.summarize(ModelSummarizer(model))`.
 
-The prompts are in three languages. The model reads every message whole, in as many questions as
-needed. Each question holds the summary so far and the messages that follow it. If a question fails,
-nothing is written.
+The prompts are in three languages. The model reads all messages without cuts, in as many questions as
+needed. Each question contains the summary so far and the messages that follow it. If a question fails,
+no summary is written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from limpet.llm.transcript import START, CountTokens, TranscriptMessage, Transcr
 
 
 class SummaryPrompt(msgspec.Struct, frozen=True):
-    """The words of one language. `length` is how many of its words or characters make a token, on the low side."""
+    """The prompt in one language. `words_per_token` is a low estimate; Chinese and Japanese count characters."""
 
     system: str
     earlier: str
@@ -31,21 +31,17 @@ class SummaryPrompt(msgspec.Struct, frozen=True):
     shorter: str
     words_per_token: float
 
-    def length_for(self, tokens_max: int) -> int:
-        """Return how long a summary may be, in words or characters, so that it stays within its tokens."""
-        return max(1, int(tokens_max * self.words_per_token))
-
     def question(
-        self, told: str, parts: Sequence[TranscriptMessage], count: int, *, tokens_max: int, cut: bool = False
+        self, summary: str, parts: Sequence[TranscriptMessage], count: int, *, tokens_max: int, cut: bool = False
     ) -> str:
-        """Return what a model is asked: the summary so far, what follows it, and what to write."""
-        fence = transcript.unused_fence_number(told, *(part.text for part in parts))
-        so_far = transcript.fence_text("summary", fence, told) if told else self.no_summary
-        where = self.messages.format(first=parts[0].number, last=parts[-1].number, count=count)
-        said = (part.fenced_text(fence) for part in parts)
-        long = self.length_for(tokens_max)
-        ask = self.shorter.format(long=long // 2) if cut else self.request.format(long=long)
-        return "\n".join([self.earlier, so_far, "", where, *said, "", ask])
+        """Return the question: the summary so far, the messages that follow it, and the request for a new summary."""
+        fence = transcript.unused_fence_number(summary, *(part.text for part in parts))
+        so_far = transcript.fence_text("summary", fence, summary) if summary else self.no_summary
+        heading = self.messages.format(first=parts[0].number, last=parts[-1].number, count=count)
+        messages = (part.fenced_text(fence) for part in parts)
+        long = max(1, int(tokens_max * self.words_per_token))
+        request = self.shorter.format(long=long // 2) if cut else self.request.format(long=long)
+        return "\n".join([self.earlier, so_far, "", heading, *messages, "", request])
 
 
 SUMMARY_PROMPTS: Final[Mapping[str, SummaryPrompt]] = {
@@ -112,14 +108,14 @@ SUMMARY_PROMPTS: Final[Mapping[str, SummaryPrompt]] = {
 
 
 _QUESTION_TRIES = 8
-"""How often a question is put together anew that came out longer than its parts."""
+"""How often a question that is too long is made again with fewer messages."""
 
 
 class ModelSummarizer:
     """Writes summaries with a model, in one language. Threads may share it.
 
-    `count` says how many tokens a text has for the model, for example `tokens.for_model("gpt-4o").text`;
-    without it each byte counts as one, which is safe and takes more questions. A summary has up to
+    `count` returns the number of tokens of a text for the model, for example `tokens.for_model("gpt-4o").text`.
+    By default each byte counts as a token, which is safe but takes more questions. A summary has up to
     `tokens_max` tokens, and takes up to `calls_max` questions.
     """
 
@@ -146,41 +142,38 @@ class ModelSummarizer:
 
     @property
     def name(self) -> str:
-        """Under which its summaries are kept: the model's name."""
+        """The model's name, which is stored with its summaries."""
         return self._model.name
 
     @property
     def language(self) -> str:
-        """The language in which it writes."""
+        """The language of the summaries."""
         return self._language
 
     def __call__(self, messages: Sequence[Message], before: str | None) -> str:
-        """Return one text that stands for the messages and for the summary before them.
-
-        Raises Unavailable or a kind of Refused; then nothing is lost but the questions that were asked.
-        """
+        """Return one summary of the messages and of the summary before them; raise Unavailable or a kind of Refused."""
         if not messages:
             raise errors.InvalidRequest("there are no messages to summarise.")
-        said = [transcript.transcript_message(number, message) for number, message in enumerate(messages, 1)]
-        told = before or ""
-        if self._count(told) * 2 > self._free_tokens:
-            # It was written for another model: this one reads it in pieces, like anything that was said.
-            said.insert(0, TranscriptMessage(0, "summary", "", told))
-            told = ""
-        calls, at = self._checked_length(said), START
-        while at.index < len(said):
+        shown = [transcript.transcript_message(number, message) for number, message in enumerate(messages, 1)]
+        summary = before or ""
+        if self._count(summary) * 2 > self._free_tokens:
+            # It was written for a model with a larger window, so this model reads it in parts, like a message.
+            shown.insert(0, TranscriptMessage(0, "summary", "", summary))
+            summary = ""
+        calls, at = self._checked_length(shown), START
+        while at.index < len(shown):
             if not calls:
                 raise self._too_long()
-            told, at, asked = self._summarize_chunk(said, at, told)
+            summary, at, asked = self._summarize_chunk(shown, at, summary)
             calls = max(0, calls - asked)
-        return told
+        return summary
 
     def _summarize_chunk(
-        self, said: Sequence[TranscriptMessage], at: TranscriptPosition, told: str
+        self, shown: Sequence[TranscriptMessage], at: TranscriptPosition, summary: str
     ) -> tuple[str, TranscriptPosition, int]:
-        """Return the summary with what comes next, how far that goes, and how many questions it took."""
+        """Return the new summary, the position behind the messages in it, and the number of questions it took."""
         for asked in (1, 2):
-            prompt, after = self._question(said, at, told, cut=asked > 1)
+            prompt, after = self._question(shown, at, summary, cut=asked > 1)
             reply = self._model.complete(self._prompt.system, prompt, tokens_max=self._tokens_max)
             if not reply.text.strip():
                 raise errors.ModelRefused("the model has written an empty summary.")
@@ -193,32 +186,34 @@ class ModelSummarizer:
         )
 
     def _question(
-        self, said: Sequence[TranscriptMessage], at: TranscriptPosition, told: str, *, cut: bool
+        self, shown: Sequence[TranscriptMessage], at: TranscriptPosition, summary: str, *, cut: bool
     ) -> tuple[str, TranscriptPosition]:
-        room = self._room(told)
+        room = self._room(summary)
         for _ in range(_QUESTION_TRIES):
-            parts, after = transcript.next_chunk(said, at, room, self._count)
-            prompt = self._prompt.question(told, parts, len(said), tokens_max=self._tokens_max, cut=cut)
+            parts, after = transcript.next_chunk(shown, at, room, self._count)
+            prompt = self._prompt.question(summary, parts, len(shown), tokens_max=self._tokens_max, cut=cut)
             over = self._count(prompt) - self._free_tokens
             if over <= 0:
                 return prompt, after
             room -= over
         raise transcript.window_too_small()
 
-    def _room(self, told: str) -> int:
+    def _room(self, summary: str) -> int:
+        """Return the tokens left for messages beside a summary and the text around them."""
         widest = TranscriptMessage(limits.BATCH_MESSAGES_MAX, "", "", "")
-        empty = self._prompt.question(told, [widest], limits.BATCH_MESSAGES_MAX, tokens_max=self._tokens_max, cut=True)
+        empty = self._prompt.question(
+            summary, [widest], limits.BATCH_MESSAGES_MAX, tokens_max=self._tokens_max, cut=True
+        )
         return self._free_tokens - self._count(empty)
 
-    def _checked_length(self, said: Sequence[TranscriptMessage]) -> int:
+    def _checked_length(self, shown: Sequence[TranscriptMessage]) -> int:
         """Return how many questions may be asked; raise before the first one if they are too few."""
-        room, at, calls = self._room(""), START, 0
-        while at.index < len(said):
-            if calls == self._calls_max:
-                raise self._too_long()
-            _, at = transcript.next_chunk(said, at, room, self._count)
-            calls += 1
-        return self._calls_max
+        room, at = self._room(""), START
+        for _ in range(self._calls_max):
+            _, at = transcript.next_chunk(shown, at, room, self._count)
+            if at.index >= len(shown):
+                return self._calls_max
+        raise self._too_long()
 
     def _too_long(self) -> errors.ModelRefused:
         return errors.ModelRefused(
