@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, TextIO, cast
@@ -122,8 +122,17 @@ class Output:
         """Print one TSV line: no header, no colour, nothing cut off."""
         print("\t".join(escape_line(_cell_text(cell)) for cell in cells))
 
+    def print_data(self, document: Json, rows: Iterable[Sequence[object]]) -> bool:
+        """Print the document with --json, or the rows as TSV in a pipe. Return False on a terminal, and print nothing."""
+        if self.mode is OutputMode.JSON:
+            self.print_json(document)
+        elif self.mode is OutputMode.PIPE:
+            for row in rows:
+                self.print_row(*row)
+        return self.mode is not OutputMode.TERMINAL
+
     def note(self, text: str) -> None:
-        """Say something beside the data."""
+        """Print a note on stderr, unless --quiet is given."""
         if not self.quiet:
             print(escape_line(text), file=sys.stderr)
 

@@ -101,26 +101,23 @@ def recording_document(row: RecordedWindow) -> dict[str, Json]:
     }  # fmt: skip
 
 
+_RECORDING_COLUMNS = ("event", "number", "messages", "budget", "tokens", "level", "hash", "message", "recorded_at")
+"""The columns of a TSV line, in order."""
+
+
 def print_recordings(surface: Output, session: Session, wanted: ContextOptions) -> None:
     """Print recorded windows, newest first, and how to get the next page."""
     limit = limits.RECORDED_PAGE if wanted.limit is None else wanted.limit
     rows = session.recorded_windows(limit, before=wanted.before)
     last = rows[-1].version if rows else 1
     more = last > 1 and bool(session.recorded_windows(1, before=last))
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({
-            "session": session.id, "windows": [recording_document(row) for row in rows],
-            "next_before": last if more else None,
-        })  # fmt: skip
-        return
-    if surface.mode is OutputMode.PIPE:
-        for row in rows:
-            surface.print_row(
-                row.version, row.number, row.messages, row.budget, row.tokens,
-                row.level.name.lower(), row.digest, row.message_id, row.recorded_at,
-            )  # fmt: skip
-    elif rows:
+    documents = [recording_document(row) for row in rows]
+    lines = ([document[name] for name in _RECORDING_COLUMNS] for document in documents)
+    document: Json = {"session": session.id, "windows": documents, "next_before": last if more else None}
+    if not surface.print_data(document, lines) and rows:
         _print_recordings_table(surface, rows)
+    if surface.mode is OutputMode.JSON:
+        return
     if not rows:
         surface.note("No window is recorded: add_message(reply, window=window) records one.")
     if more:

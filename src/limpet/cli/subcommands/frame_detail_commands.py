@@ -34,12 +34,8 @@ def show_frame(frame: Reference, /, *, common: CommonOptions = CommonOptions()) 
         found = target.find_frame(lp, frame)
         tree = lp.index.get_tree(found.frame_id)
     found = tree.frames.get(found.frame_id, found)
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(_frame_document(found, tree))
-    elif surface.mode is OutputMode.PIPE:
-        for name, value in output.flat_rows(_frame_document(found, tree), ("inputs", "payload", "target")):
-            surface.print_row(name, value)
-    else:
+    document = _frame_document(found, tree)
+    if not surface.print_data(document, output.flat_rows(document, ("inputs", "payload", "target"))):
         facts = _frame_facts(found, tree, surface)
         surface.print_facts([(name, output.escape_line(value)) for name, value in facts if value])
 
@@ -242,15 +238,12 @@ def show_pending_work(actor: str, /, *, session: str | None = None, common: Comm
     with target.open_store(common) as lp:
         stack, others = _stack_and_other_frames(lp, Scope(actor, target.session_id_or_reference(lp, session)))
     work = pending_work((*stack, *others))
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({
-            "actor": actor, "stack": [frame.frame_id for frame in stack],
-            "others": [frame.frame_id for frame in others], "pending": [_pending_document(one) for one in work],
-        })  # fmt: skip
-    elif surface.mode is OutputMode.PIPE:
-        for one in work:
-            surface.print_row(one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description)
-    elif work:
+    document: Json = {
+        "actor": actor, "stack": [frame.frame_id for frame in stack],
+        "others": [frame.frame_id for frame in others], "pending": [_pending_document(one) for one in work],
+    }  # fmt: skip
+    rows = ((one.frame_id, one.work_type, one.ref_id, _tool_state(one), one.description) for one in work)
+    if not surface.print_data(document, rows) and work:
         _print_pending(surface, work)
     if not work and surface.mode is not OutputMode.JSON:
         surface.note(f"Nothing of {actor} waits." if stack else f"{actor} has no open frame.")

@@ -255,12 +255,10 @@ def list_frames(wanted: FrameListOptions = FrameListOptions()) -> None:
     found = [frame for frame in rows if session in (None, frame.scope.session_id)]
     found.sort(key=lambda frame: (frame.created_us, frame.frame_id), reverse=True)
     shown = found[: wanted.limit]
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"frames": [frame_summary(frame) for frame in shown], "count": len(found)})
-        return
-    if surface.mode is OutputMode.PIPE:
-        for frame in shown:
-            _print_frame_row(surface, frame)
+    document: Json = {"frames": [frame_summary(frame) for frame in shown], "count": len(found)}
+    if surface.print_data(document, map(_frame_row, shown)):
+        if surface.mode is OutputMode.JSON:
+            return
     elif shown:
         _print_frames(surface, shown)
     else:
@@ -299,9 +297,9 @@ def _budget_document(frame: Frame) -> dict[str, Json]:
     return {name: told[name] for name in told if "descendants" not in name}
 
 
-def _print_frame_row(surface: Output, frame: Frame) -> None:
+def _frame_row(frame: Frame) -> tuple[object, ...]:
     of, scope = frame_account(frame), frame.scope
-    surface.print_row(
+    return (
         frame.frame_id, scope.actor_id, scope.session_id, frame.status, frame.depth, of.total, of.used,
         of.reserved, of.lent, of.free, frame.created_at, frame.goal,
     )  # fmt: skip

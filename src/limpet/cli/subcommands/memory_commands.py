@@ -69,16 +69,8 @@ def search_archive(query: str, /, *, wanted: SearchOptions) -> None:
         stranger = not found and not session and not lp.sessions.list_sessions(1, user_id=wanted.user or None)
         earlier = _positions_before_reset(lp, found) if surface.mode is OutputMode.TERMINAL else frozenset[int]()
         beside = {hit.position: lp.archive.open(hit, around=wanted.around) if wanted.around else () for hit in found}
-    if surface.mode is OutputMode.JSON:
-        hits = [_hit_document(hit, beside[hit.position]) for hit in found]
-        surface.print_json({"hits": hits, "behind": found.behind})
-    elif surface.mode is OutputMode.PIPE:
-        for hit in found:
-            surface.print_row(
-                hit.session_id, hit.number, hit.role, ids.iso(hit.time_us), f"{hit.score:.3f}",
-                hit.message_id, hit.excerpt,
-            )  # fmt: skip
-    else:
+    document: Json = {"hits": [_hit_document(hit, beside[hit.position]) for hit in found], "behind": found.behind}
+    if not surface.print_data(document, map(_hit_row, found)):
         for hit in found:
             _print_hit(surface, hit, beside[hit.position], earlier=hit.position in earlier)
     if not found and surface.mode is not OutputMode.JSON:
@@ -121,6 +113,11 @@ def _hit_document(hit: Hit, beside: Sequence[ArchivedMessage]) -> dict[str, Json
         "excerpt": hit.excerpt,
     }
     return {**data, "around": [message_document(one) for one in beside]} if beside else data
+
+
+def _hit_row(hit: Hit) -> tuple[object, ...]:
+    time = ids.iso(hit.time_us)
+    return (hit.session_id, hit.number, hit.role, time, f"{hit.score:.3f}", hit.message_id, hit.excerpt)
 
 
 def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
@@ -212,16 +209,11 @@ def list_facts(
     with target.open_store(common) as lp:
         known = lp.memory.facts(user)
     found = [fact for fact in known if all or fact.until_us is None]
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"user": user, "facts": [_fact_document(fact) for fact in found]})
-    elif surface.mode is OutputMode.PIPE:
-        for fact in found:
-            until = ids.iso(fact.until_us) if fact.until_us is not None else None
-            surface.print_row(
-                fact.id, fact.kind, fact.about, ids.iso(fact.since_us), until,
-                fact.source.session_id, fact.source.message_id, fact.text,
-            )  # fmt: skip
-    elif found:
+    documents = [_fact_document(fact) for fact in found]
+    rows = ([document[name] for name in _FACT_COLUMNS] for document in documents)
+    if surface.print_data({"user": user, "facts": documents}, rows):
+        return
+    if found:
         _print_facts(surface, found)
         command = hints.command_line("memory why", _short_fact_id(found[0]), named=user, on=common.store_options)
         surface.note(f"Who said so: {command}")
@@ -230,6 +222,10 @@ def list_facts(
         surface.note(f"Nothing holds any more. What held once: {command}")
     else:
         _note_nothing_known(surface, user, common)
+
+
+_FACT_COLUMNS = ("id", "kind", "about", "since", "until", "session", "message", "text")
+"""The columns of a TSV line, in order."""
 
 
 def _print_facts(surface: Output, found: list[Fact]) -> None:
@@ -265,19 +261,17 @@ def explain_fact(user: str, fact: str, /, *, around: NonNegative = 2, common: Co
         found = _find_fact(lp, user, fact)
         source = found.source
         beside = lp.archive.open((source.session_id, source.message_id), around=around)
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"fact": _fact_document(found), "around": [message_document(one) for one in beside]})
-    elif surface.mode is OutputMode.PIPE:
-        for one in beside:
-            surface.print_row(
-                one.session_id, one.number, one.message.role, ids.iso(one.time_us), one.message.id,
-                one.message.content if isinstance(one.message.content, str) else "",
-            )  # fmt: skip
-    else:
+    document: Json = {"fact": _fact_document(found), "around": [message_document(one) for one in beside]}
+    if not surface.print_data(document, map(_message_row, beside)):
         surface.print_line(f"{found.text}  ({found.kind}, said {output.relative_time(ids.iso(found.since_us))})")
         surface.print_line(source.session_id)
         for one in beside:
             print_message(surface, one, here=one.position == source.position)
+
+
+def _message_row(one: ArchivedMessage) -> tuple[object, ...]:
+    text = one.message.content if isinstance(one.message.content, str) else ""
+    return (one.session_id, one.number, one.message.role, ids.iso(one.time_us), one.message.id, text)
 
 
 def _find_fact(lp: Limpet, user: str, reference: str) -> Fact:
@@ -313,16 +307,12 @@ def search_memory(user: str, query: str, /, *, limit: Limit = 10, common: Common
     surface = Output(common)
     with target.open_store(common) as lp:
         found = list(lp.memory.search(user, query, limit))
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"user": user, "found": [_recalled_document(one) for one in found]})
-    elif surface.mode is OutputMode.PIPE:
-        for one in found:
-            source = one.source
-            surface.print_row(
-                one.kind or "message", f"{one.score:.4f}", ids.iso(one.time_us),
-                source.session_id if source else "", source.message_id if source else "", one.text,
-            )  # fmt: skip
-    else:
+    documents = [_recalled_document(one) for one in found]
+    rows = (
+        (one["kind"], f"{one['score']:.4f}", one["time"], one["session"], one["message"], one["text"])
+        for one in documents
+    )
+    if not surface.print_data({"user": user, "found": documents}, rows):
         for one in found:
             _print_recalled(surface, one)
     if not found and surface.mode is not OutputMode.JSON:
@@ -523,12 +513,7 @@ def _find_message(session: Session, reference: str) -> tuple[str, list[str]]:
 
 def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -> None:
     data = receipt.to_dict()
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(data)
-    elif surface.mode is OutputMode.PIPE:
-        for name, value in data.items():
-            surface.print_row(name, value)
-    else:
+    if not surface.print_data(data, data.items()):
         told = [
             output.quantity(getattr(receipt, name), noun)
             for name, noun in (("sessions", "session"), ("events", "event"), ("frames", "frame"), ("blobs", "blob"))

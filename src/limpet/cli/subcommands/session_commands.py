@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SESSION_COLUMNS = (
     "id", "user_id", "status", "message_count", "total_tokens", "pending_calls", "last_active", "title",
 )  # fmt: skip
-"""What a line of TSV holds, in order."""
+"""The columns of a TSV line, in order."""
 
 _WIDE_TERMINAL = 100
 
@@ -63,15 +63,10 @@ def list_sessions(wanted: SessionListOptions = SessionListOptions()) -> None:
             wanted.limit, cursor=wanted.cursor, user_id=wanted.user, status=wanted.status, metadata=metadata,
             active_after=since, active_before=until,
         )  # fmt: skip
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"sessions": list(page), "next_cursor": page.next_cursor})
-        return
-    if surface.mode is OutputMode.PIPE:
-        for row in page:
-            surface.print_row(*(row[name] for name in SESSION_COLUMNS))
-    else:
+    rows = ([row[name] for name in SESSION_COLUMNS] for row in page)
+    if not surface.print_data({"sessions": list(page), "next_cursor": page.next_cursor}, rows):
         _print_sessions(surface, page)
-    if page.next_cursor is not None:
+    if page.next_cursor is not None and surface.mode is not OutputMode.JSON:
         surface.note(f"There are more: {_next_page_command(wanted, page.next_cursor)}")
 
 

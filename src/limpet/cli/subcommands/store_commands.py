@@ -65,12 +65,7 @@ def show_status(store: StoreArgument = None, /, *, common: CommonOptions = Commo
     surface = Output(common)
     with target.open_store(common, store) as lp:
         facts = read_status(lp, common.tenant)
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(facts)
-    elif surface.mode is OutputMode.PIPE:
-        for name, value in output.flat_rows(facts):
-            surface.print_row(name, value)
-    else:
+    if not surface.print_data(facts, output.flat_rows(facts)):
         surface.print_facts(status_lines(facts, surface.symbols))
         for note in facts.get("notes", ()):
             surface.console.print(f"{surface.symbols.warn} {note}", style="yellow")
@@ -220,20 +215,14 @@ def verify_store(store: StoreArgument = None, /, *, common: CommonOptions = Comm
     started = time.monotonic()
     report = _verification_report(url, surface, common.tenant)
     seconds = time.monotonic() - started
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({
-            "store": urls.without_password(url), "ok": report.ok, "events": report.events, "tenants": report.tenants,
-            "faults": list(report.faults), "notes": list(report.notes), "seconds": round(seconds, 3),
-        })  # fmt: skip
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(
-            "ok" if report.ok else "damage", report.events, len(report.faults), urls.without_password(url)
-        )
-        for fault in report.faults:
-            surface.print_row("fault", fault)
-        for note in report.notes:
-            surface.print_row("note", note)
-    else:
+    shown = urls.without_password(url)
+    document: Json = {
+        "store": shown, "ok": report.ok, "events": report.events, "tenants": report.tenants,
+        "faults": list(report.faults), "notes": list(report.notes), "seconds": round(seconds, 3),
+    }  # fmt: skip
+    head = ("ok" if report.ok else "damage", report.events, len(report.faults), shown)
+    rows = [head, *(("fault", fault) for fault in report.faults), *(("note", note) for note in report.notes)]
+    if not surface.print_data(document, rows):
         _print_verification(surface, report, url, seconds)
     if not report.ok:
         _print_repair_hints(surface, url)
@@ -328,11 +317,8 @@ def rebuild_store(store: StoreArgument = None, /, *, wanted: RebuildOptions = Re
     with target.open_store(wanted, store, opener=opener) as lp, surface.progress("going through events") as bar:
         made = lp.admin.rebuild(bar)
     seconds = time.monotonic() - started
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)})
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(made.events, made.projections, made.claims, url)
-    else:
+    document: Json = {"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)}
+    if not surface.print_data(document, [(made.events, made.projections, made.claims, url)]):
         rows, claims = output.quantity(made.projections, "row"), output.quantity(made.claims, "claim")
         told = f"{rows} and {claims} from {output.quantity(made.events, 'event')} ({seconds:.1f} s)"
         surface.print_outcome(f"{surface.symbols.good} made again", told)
@@ -568,28 +554,30 @@ def _run_until_interrupted(worker: Worker, begun: Callable[[], None]) -> None:
 
 
 def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOptions) -> int:
-    if surface.mode is OutputMode.JSON:
-        tasks = [_task_document(one) for one in worker.status()]
-        surface.print_json({"steps": done.steps, "failures": done.failures, "held": done.held, "tasks": tasks})
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(done.steps, done.failures)
-    elif done.failures:
-        counts = f"{output.quantity(done.failures, 'failure')}, {output.quantity(done.steps, 'step')}"
-        surface.print_line(f"{surface.symbols.bad} {counts}. Tried again by the next worker, later.")
-    elif not done.held:
-        surface.print_line(f"{surface.symbols.good} nothing is left to do now ({output.quantity(done.steps, 'step')}).")
+    tasks = worker.status()
+    document: Json = {
+        "steps": done.steps, "failures": done.failures, "held": done.held,
+        "tasks": [_task_document(one) for one in tasks],
+    }  # fmt: skip
+    if not surface.print_data(document, [(done.steps, done.failures)]):
+        steps = output.quantity(done.steps, "step")
+        if done.failures:
+            failures = output.quantity(done.failures, "failure")
+            surface.print_line(f"{surface.symbols.bad} {failures}, {steps}. A worker tries again later.")
+        elif not done.held:
+            surface.print_line(f"{surface.symbols.good} nothing is left to do now ({steps}).")
     if done.held:
-        surface.note(_held_text(worker, done))
-    late = sum(int(one.told.get(name, 0)) for one in worker.status() for name in _UNDONE_COUNTS)
+        surface.note(_held_text(tasks, done))
+    late = sum(int(one.told.get(name, 0)) for one in tasks for name in _UNDONE_COUNTS)
     if late:
         command = hints.command_line("worker", "--status", on=common.store_options)
         surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
     return exit_codes.FAILED if done.failures else exit_codes.DONE
 
 
-def _held_text(worker: Worker, done: Done) -> str:
-    """Say which workers hold the work that was left."""
-    others = {one.holder: one.until_us for one in worker.status() if one.holder}
+def _held_text(tasks: Sequence[TaskStatus], done: Done) -> str:
+    """Return which workers hold the tasks that this one could not take."""
+    others = {one.holder: one.until_us for one in tasks if one.holder}
     by = ", ".join(f"{who} until {ids.iso(until or 0)}" for who, until in sorted(others.items()))
     told = output.quantity(done.held, "task")
     return f"{told} left ({output.quantity(done.steps, 'step')} done): held by {by or 'another worker'}."
@@ -609,12 +597,8 @@ def _task_document(one: TaskStatus) -> dict[str, Json]:
 
 
 def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"tasks": [_task_document(one) for one in found]})
-        return
-    if surface.mode is OutputMode.PIPE:
-        for one in found:
-            surface.print_row(one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one))
+    data = ((one.tenant, one.task, one.holder, one.failures, one.error, _task_counters(one)) for one in found)
+    if surface.print_data({"tasks": [_task_document(one) for one in found]}, data):
         return
     rows: list[list[Cell]] = [
         [

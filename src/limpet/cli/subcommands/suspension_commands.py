@@ -76,13 +76,11 @@ def list_suspensions(
         scope = Scope(actor) if actor else None
         found = lp.index.list_suspensions(scope, waiting=not all, limit=limit + 1)
     shown = found[:limit]
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"suspensions": [suspension_document(one) for one in shown], "more": len(found) > limit})
-        return
-    if surface.mode is OutputMode.PIPE:
-        for one in shown:
-            told = suspension_document(one)
-            surface.print_row(*(told[name] for name in SUSPENSION_COLUMNS))
+    documents = [suspension_document(one) for one in shown]
+    rows = ([document[name] for name in SUSPENSION_COLUMNS] for document in documents)
+    if surface.print_data({"suspensions": documents, "more": len(found) > limit}, rows):
+        if surface.mode is OutputMode.JSON:
+            return
     elif shown:
         _print_suspensions(surface, shown)
     else:
@@ -94,7 +92,7 @@ def list_suspensions(
 
 
 SUSPENSION_COLUMNS = ("id", "status", "frame", "actor", "session", "purpose", "suspended_at", "expires_at", "reason")
-"""What a line of TSV holds, in order."""
+"""The columns of a TSV line, in order."""
 
 
 def _print_suspensions(surface: Output, shown: list[Suspension]) -> None:
@@ -127,12 +125,8 @@ def show_suspension(suspension: Reference, /, *, common: CommonOptions = CommonO
         frame = lp.index.get_frame(found.frame_id)
         user = _session_user(lp, found)
     told = suspension_document(found, frame) | {"goal": frame.goal, "user": user}
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(told)
-    elif surface.mode is OutputMode.PIPE:
-        for name, value in told.items():
-            surface.print_row(name, output.compact_json(value) if name == "payload" else value)
-    else:
+    rows = ((name, output.compact_json(value) if name == "payload" else value) for name, value in told.items())
+    if not surface.print_data(told, rows):
         _print_suspension(surface, told, found, frame)
         if told["status"] == "waiting":
             command = partial(hints.command_line, named=found.suspension_id, on=common.store_options)
@@ -302,16 +296,11 @@ def _already_decided(found: Suspension, common: CommonOptions) -> exit_codes.Com
 
 def _print_decision(surface: Output, frame: Frame, found: Suspension, done: tuple[str, str, int]) -> None:
     past, by, event = done
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {
-                "suspension": found.suspension_id, "decision": past, "by": by, "event": event,
-                "frame": frame.frame_id, "frame_status": str(frame.status),
-            }
-        )  # fmt: skip
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(past, found.suspension_id, by, event, frame.frame_id, frame.status)
-    else:
+    document: Json = {
+        "suspension": found.suspension_id, "decision": past, "by": by, "event": event,
+        "frame": frame.frame_id, "frame_status": str(frame.status),
+    }  # fmt: skip
+    if not surface.print_data(document, [(past, found.suspension_id, by, event, frame.frame_id, frame.status)]):
         after = "stays suspended" if past == "revoked" else f"is {frame.status} again"
         surface.print_line(f"{past} {found.suspension_id} as {by} (event {event:,}). {frame.frame_id} {after}.")
 
@@ -348,13 +337,10 @@ def resolve_tool(
         lp.index.resolve_tool(found.frame_id, run.tool_id, how, output=value, is_error=failed)
         event = _first_event_position(lp, before, lambda fact: _concerns_tool(fact, run.tool_id))
     past = {"retry": "runs again", "result": "has its result", "abandon": "is abandoned"}[how]
-    if surface.mode is OutputMode.JSON:
-        surface.print_json(
-            {"frame": found.frame_id, "tool": run.tool_id, "name": run.name, "key": run.key, "how": how, "event": event}
-        )  # fmt: skip
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(how, found.frame_id, run.tool_id, run.name, event)
-    else:
+    document: Json = {
+        "frame": found.frame_id, "tool": run.tool_id, "name": run.name, "key": run.key, "how": how, "event": event,
+    }  # fmt: skip
+    if not surface.print_data(document, [(how, found.frame_id, run.tool_id, run.name, event)]):
         surface.print_line(f"{run.name} ({run.tool_id}) of {found.frame_id} {past}{_event_suffix(event)}.")
 
 
@@ -399,12 +385,8 @@ def cancel_frame(
         lp.index.pop_frame(found.frame_id, FrameStatus.CANCELLED, reason=reason, cascade=cascade)
         event = _first_event_position(lp, before, lambda fact: _pops_frame(fact, found.frame_id))
     cancelled = [*(one.frame_id for one in below), found.frame_id]
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"frame": found.frame_id, "cancelled": cancelled, "reason": reason, "event": event})
-    elif surface.mode is OutputMode.PIPE:
-        for one in cancelled:
-            surface.print_row("cancelled", one)
-    else:
+    document: Json = {"frame": found.frame_id, "cancelled": cancelled, "reason": reason, "event": event}
+    if not surface.print_data(document, (("cancelled", one) for one in cancelled)):
         surface.print_line(f"cancelled {found.frame_id}{more}{_event_suffix(event)}.")
 
 

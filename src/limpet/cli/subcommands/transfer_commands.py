@@ -80,14 +80,11 @@ def export_sessions(session: str | None = None, /, *, wanted: ExportOptions) -> 
 
 
 def _print_export(surface: Output, file: str | None, made: Exported, seconds: float) -> None:
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({
-            "file": file, "sessions": made.sessions, "events": made.events, "messages": made.messages,
-            "bytes": made.bytes, "sha256": made.sha256 or None, "seconds": round(seconds, 3),
-        })  # fmt: skip
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(file, made.sessions, made.events, made.messages, made.bytes)
-    else:
+    document: Json = {
+        "file": file, "sessions": made.sessions, "events": made.events, "messages": made.messages,
+        "bytes": made.bytes, "sha256": made.sha256 or None, "seconds": round(seconds, 3),
+    }  # fmt: skip
+    if not surface.print_data(document, [(file, made.sessions, made.events, made.messages, made.bytes)]):
         told = f"{output.byte_size(made.bytes)}, {output.quantity(made.events, 'event')} in {seconds:.1f} s"
         surface.print_outcome(f"{surface.symbols.good} {file}", told)
 
@@ -351,11 +348,8 @@ def backup_store(copy: CopyTarget, /, *, common: CommonOptions = CommonOptions()
     with surface.hint_on_interrupt(), target.open_store(common) as lp, surface.progress("copying pages") as bar:
         made = lp.admin.backup(copy, bar)
     seconds, size = time.monotonic() - started, made.stat().st_size
-    if surface.mode is OutputMode.JSON:
-        surface.print_json({"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)})
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(copy, size)
-    else:
+    document: Json = {"store": url, "target": copy, "bytes": size, "seconds": round(seconds, 3)}
+    if not surface.print_data(document, [(copy, size)]):
         told = f"{output.byte_size(size)}, copied from {url} in {seconds:.1f} s"
         surface.print_outcome(f"{surface.symbols.good} {copy}", told)
     surface.note(f"Check it with: {hints.command_line('verify', named=copy)}")
@@ -465,12 +459,9 @@ def _checked_target(goal: str) -> str:
 
 def _print_copy_result(surface: Output, what: tuple[str, str, str], moved: Migrated, seconds: float) -> None:
     did, source, goal = (urls.without_password(each) for each in what)
-    if surface.mode is OutputMode.JSON:
-        document = {"source": source, "target": goal, **msgspec.to_builtins(moved)}
-        surface.print_json({**document, "seconds": round(seconds, 3)})
-    elif surface.mode is OutputMode.PIPE:
-        surface.print_row(goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
-    else:
+    document = {"source": source, "target": goal, **msgspec.to_builtins(moved), "seconds": round(seconds, 3)}
+    row = (goal, moved.tenants, moved.events, moved.copied, sum(moved.behind.values()))
+    if not surface.print_data(document, [row]):
         checked = "verified" if moved.verified else "not verified"
         counts = f"{output.quantity(moved.events, 'event')} of {output.quantity(moved.tenants, 'tenant')}"
         surface.print_outcome(f"{surface.symbols.good} {did}", f"{counts} to {goal}, {checked} ({seconds:.1f} s)")
