@@ -1,4 +1,4 @@
-"""The `limpet` command: runs a command line, and turns whatever ends it into an exit code.
+"""The `limpet` command: runs a command line and turns its result or its error into an exit code.
 
 `program` registers the commands, `subcommands` implements them, and `output` prints their results.
 cyclopts and rich are the extra `cli`. They are imported only where they are needed, because the command must start quickly.
@@ -47,7 +47,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
-    """Run the body; return its exit code, or that of the error it ended with."""
+    """Run the body. Return its exit code, or the exit code of the error that ended it."""
     _escape_unencodable_output()
     try:
         code = body() or exit_codes.DONE
@@ -57,7 +57,7 @@ def run_guarded(body: Callable[[], int | None], *, as_json: bool) -> int:
     except BrokenPipeError:
         _redirect_stdout_to_null()
         return exit_codes.PIPE_CLOSED
-    except Exception as error:  # noqa: BLE001 - the boundary: nobody above could tell the user
+    except Exception as error:  # noqa: BLE001 - the outermost handler reports every error
         if isinstance(error, OSError):
             _redirect_stdout_to_null()
         elif not isinstance(error, exit_codes.CommandFailure | errors.Error):
@@ -77,13 +77,13 @@ def _end_interrupted() -> int:
 
 
 def _caused_by_interrupt(error: BaseException) -> bool:
-    """Whether an error is what became of an interrupt: one can come amid the interpreter's own locks."""
+    """Whether a KeyboardInterrupt led to this error: inside the interpreter's own locks it surfaces as another error."""
     before = error.__context__
     return isinstance(before, KeyboardInterrupt) or (before is not None and _caused_by_interrupt(before))
 
 
 def _escape_unencodable_output() -> None:
-    """Let no character of a stored text stop the output where the terminal's encoding is poor."""
+    """Escape characters that the encoding of the terminal lacks: printing them would raise UnicodeEncodeError."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -91,7 +91,7 @@ def _escape_unencodable_output() -> None:
 
 
 def _redirect_stdout_to_null() -> None:
-    """Let the interpreter's last flush go nowhere: it would fail once more, and loudly."""
+    """Redirect stdout to the null device: the flush at the end of the process would fail again and print a traceback."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -25,13 +25,13 @@ EXIT_CODE_MEANINGS: Final[Mapping[int, str]] = {
     USAGE: "wrong usage, or a library that is needed is not installed",
     NOT_FOUND: "not found: no such store, session, message, fact, frame or suspension",
     4: "not authenticated or not allowed (a service; not used yet)",
-    CONFLICT: "conflict: someone else was first; read again, then repeat",
-    OVER_BUDGET: "over budget: what must be in a context does not fit",
-    DAMAGE: "damage found: stored data, or a file to import, is not what was written",
-    UNSAFE: "refused for safety: not a store, a newer one, a target that exists",
+    CONFLICT: "conflict: another writer was first; read again, then repeat",
+    OVER_BUDGET: "over budget: the messages that a context must have do not fit",
+    DAMAGE: "damage found: stored data, or a file to import, was changed or is incomplete",
+    UNSAFE: "refused for safety: not a store, a store of a newer version, or a target that exists",
     UNAVAILABLE: "the store is busy, full, read-only or away; repeating is safe",
     INTERRUPTED: "interrupted",
-    PIPE_CLOSED: "the reader of the pipe went away",
+    PIPE_CLOSED: "the reader of the pipe closed it",
 }
 
 
@@ -39,10 +39,10 @@ _VERIFY_COMMAND: Final = "`limpet verify`"
 
 
 class CommandProblem(NamedTuple):
-    """What an error says, and the exit code.
+    """The text of an error, and the exit code.
 
-    `command` is the command to type next: its words, then its options. `subject` is its argument, and
-    `store_options` name the same store.
+    `command` is the command to type next: its words, then its options. `subject` is its argument;
+    `store_options` name the store.
     """
 
     exit: int
@@ -56,7 +56,7 @@ class CommandProblem(NamedTuple):
     subject: str = ""
 
     def next_step(self) -> str:
-        """Return what to do next; a command in it can be typed as it is."""
+        """Return the next step. A command in it can be typed as it is printed."""
         told = self.next
         if self.store_options and _VERIFY_COMMAND in told:
             told = told.replace(_VERIFY_COMMAND, f"`{hints.command_line('verify', on=self.store_options)}`")
@@ -66,7 +66,7 @@ class CommandProblem(NamedTuple):
         return f"{told} {hints.command_line(words, *options, named=self.subject, on=self.store_options)}".lstrip()
 
     def text(self, indent: str = "       ") -> str:
-        """Return the three lines for people."""
+        """Return the error as three lines of plain text."""
         parts = (self.what, self._why_with_facts(), f"{self.next_step()}  (exit {self.exit})")
         return "error: " + f"\n{indent}".join(output.escape_line(part) for part in parts)
 
@@ -94,7 +94,7 @@ class CommandProblem(NamedTuple):
 
 
 class CommandFailure(Exception):
-    """A command cannot go on, for a reason that the command line has found itself."""
+    """The command line itself found a reason to end the command."""
 
     def __init__(self, problem: CommandProblem) -> None:
         super().__init__(problem.what)
@@ -119,7 +119,7 @@ def failure(
 
 
 def usage_failure(what: str, next_step: str, why: str = "Nothing was done.", code: str = "usage") -> CommandFailure:
-    """Return the exception for arguments that a command cannot take."""
+    """Return the exception for arguments that a command does not accept."""
     return failure(USAGE, code, what, why, next_step)
 
 
@@ -132,40 +132,44 @@ class _ErrorRule(NamedTuple):
 
 ERROR_RULES: Final[Mapping[type[errors.Error], _ErrorRule]] = {
     errors.NotFound: _ErrorRule(
-        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("sessions list",)
+        NOT_FOUND, "Give a whole id, a unique prefix of an id, or @last.", "", ("sessions list",)
     ),
     errors.MessageNotFound: _ErrorRule(
         NOT_FOUND, "Messages are numbered within their session.", "", ("sessions list",)
     ),
     errors.FrameNotFound: _ErrorRule(
-        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("frames list", "--all")
+        NOT_FOUND, "Give a whole id, a unique prefix of an id, or @last.", "", ("frames list", "--all")
     ),
-    errors.ToolNotFound: _ErrorRule(NOT_FOUND, "A frame lists the tools that are not through.", "", ("frames list",)),
+    errors.ToolNotFound: _ErrorRule(NOT_FOUND, "A frame lists the tools that are in progress.", "", ("frames list",)),
     errors.SuspensionNotFound: _ErrorRule(
-        NOT_FOUND, "Give a whole id, any unique beginning of one, or @last.", "", ("suspensions list", "--all")
+        NOT_FOUND, "Give a whole id, a unique prefix of an id, or @last.", "", ("suspensions list", "--all")
     ),
-    errors.Conflict: _ErrorRule(CONFLICT, "Someone else was first; nothing was changed.", "Read again, then repeat."),
+    errors.Conflict: _ErrorRule(CONFLICT, "Another writer was first; nothing was changed.", "Read again, then repeat."),
     errors.InvalidRequest: _ErrorRule(USAGE, "Nothing was done.", "limpet --help"),
     errors.ContextOverflow: _ErrorRule(OVER_BUDGET, "No window was made.", "Raise --budget."),
     errors.UnknownScheme: _ErrorRule(USAGE, "Nothing was opened.", "limpet help environment"),
     errors.NotInstalled: _ErrorRule(USAGE, "Nothing was opened.", "Install what is missing."),
     errors.UnsafeStore: _ErrorRule(UNSAFE, "Refused, so that nothing can be lost.", "Choose another place."),
-    errors.NotAStore: _ErrorRule(UNSAFE, "It was left as it is.", "Choose another path."),
-    errors.NewerStore: _ErrorRule(UNSAFE, "It was left as it is.", "In an up-to-date clone of Limpet: pip install ."),
-    errors.DamagedFile: _ErrorRule(DAMAGE, "Nothing of it was written.", "Export again, or copy the file again."),
-    errors.Refused: _ErrorRule(FAILED, "The rules forbid it; nothing was changed.", "limpet --help"),
-    errors.Unavailable: _ErrorRule(UNAVAILABLE, "What was acknowledged before is safe.", "Repeat the command."),
+    errors.NotAStore: _ErrorRule(UNSAFE, "Nothing was changed.", "Choose another path."),
+    errors.NewerStore: _ErrorRule(UNSAFE, "Nothing was changed.", "In an up-to-date clone of Limpet: pip install ."),
+    errors.DamagedFile: _ErrorRule(
+        DAMAGE, "Nothing from the file was imported.", "Export again, or copy the file again."
+    ),
+    errors.Refused: _ErrorRule(FAILED, "The request breaks a rule; nothing was changed.", "limpet --help"),
+    errors.Unavailable: _ErrorRule(UNAVAILABLE, "Data that was acknowledged before is safe.", "Repeat the command."),
     errors.Corrupt: _ErrorRule(DAMAGE, "Stored data is not what was written.", "", ("verify",)),
     errors.EventsLost: _ErrorRule(
-        DAMAGE, "Nothing was changed; what is there now is whole.", "Bring a fuller copy back, or repeat the command."
+        DAMAGE,
+        "Nothing was changed; the events that are there are undamaged.",
+        "Restore a more recent copy, or repeat the command.",
     ),
-    errors.Error: _ErrorRule(FAILED, "Nothing more is known.", "limpet --help"),
+    errors.Error: _ErrorRule(FAILED, "No further detail is known.", "limpet --help"),
 }
-"""The nearest ancestor of an error's class decides."""
+"""The rule of the nearest ancestor of an error's class applies."""
 
 
 def problem_of(error: Exception) -> CommandProblem:
-    """Return how a command ends for an exception."""
+    """Return the text and the exit code for an exception."""
     if isinstance(error, CommandFailure):
         return error.problem
     if isinstance(error, errors.Error):
@@ -192,8 +196,8 @@ def _system_problem(error: OSError) -> CommandProblem:
         FAILED,
         "system",
         f"the system refused: {error.strerror or error}{about}.",
-        f"It is error {error.errno} of the operating system.",
-        "Free or mend what it names, then repeat the command.",
+        f"The operating system reported error {error.errno}.",
+        "Remove the cause, then repeat the command.",
     )
 
 
@@ -203,17 +207,17 @@ def _defect_problem(error: Exception) -> CommandProblem:
         FAILED,
         "defect",
         f"this should not happen: {type(error).__name__}: {error}",
-        f"It is a defect of Limpet, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
-        "LIMPET_DEBUG=1 shows the whole trace; please report it.",
+        f"This is a bug in Limpet, in {place.name} ({Path(place.filename).name}:{place.lineno}).",
+        "Set LIMPET_DEBUG=1 to print the traceback, and report it.",
     )
 
 
 def _partial_effect(error: errors.Error) -> str:
-    """Return what was done before an error, where it says so; its kind tells what is so of all of its kind."""
+    """Return what an erasure had done before it failed; empty if the error has no receipt."""
     receipt = error.facts.get("receipt")
     if isinstance(receipt, dict):
         told = cast("dict[str, object]", receipt)
-        return f"It is erased for every reader (receipt {told['id']}), but traces are left in files."
+        return f"The data is erased for every reader (receipt {told['id']}), but traces are left in files."
     return ""
 
 

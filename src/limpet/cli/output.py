@@ -1,7 +1,7 @@
-"""Where a command prints: tables on a terminal, TSV in a pipe, one document with --json.
+"""The output of a command: tables on a terminal, TSV in a pipe, one JSON document with --json.
 
 Data goes to stdout; notes and questions go to stderr. Control characters in stored text are escaped, because a
-terminal would obey them. Colour, width and symbols are decided here. Also formats counts, sizes and times.
+terminal would execute them. Colour, width and symbols are chosen here. Also formats counts, sizes and times.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _UNSAFE_IN_TEXT: Final = re.compile(rf"(?!\n)[{_UNSAFE_CHARACTERS}]")
 
 
 def escape_line(text: str) -> str:
-    """Return the text as one line: every control character a symbol, newline and tab included."""
+    """Return the text as one line, with control characters replaced by symbols, newline and tab included."""
     return _UNSAFE_IN_LINE.sub(_control_symbol, text)
 
 
 def escape_text(text: str) -> str:
-    """Return the text with its newlines kept and tabs as spaces, every other control a symbol."""
+    """Return the text with tabs as spaces and control characters other than newline replaced by symbols."""
     return _UNSAFE_IN_TEXT.sub(_control_symbol, text.replace("\r\n", "\n").expandtabs(4))
 
 
@@ -72,7 +72,7 @@ def _json_escape(found: re.Match[str]) -> str:
 
 
 class OutputMode(Enum):
-    """In which form a command prints."""
+    """The form in which a command prints."""
 
     TERMINAL = "terminal"
     PIPE = "pipe"
@@ -80,7 +80,7 @@ class OutputMode(Enum):
 
 
 class Symbols(NamedTuple):
-    """Symbols for a terminal that has them; `ASCII` for one that has not."""
+    """The symbols of the output."""
 
     good: str
     bad: str
@@ -96,7 +96,7 @@ ASCII_SYMBOLS = Symbols("ok", "FAILED", "!", "-", "->", "<-", "...")
 
 
 class Output:
-    """Where a command prints. Made once per command."""
+    """Prints the results and notes of one command."""
 
     def __init__(self, options: OutputOptions) -> None:
         self.quiet = options.quiet
@@ -108,18 +108,18 @@ class Output:
 
     @property
     def console(self) -> Console:
-        """The terminal, which obeys NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS."""
+        """The rich console, which follows NO_COLOR, FORCE_COLOR, TERM=dumb and COLUMNS."""
         if self._console is None:
             self._console = _new_console(sys.stdout)
         return self._console
 
     def print_json(self, data: Json) -> None:
-        """Print one JSON document, whole values."""
+        """Print one JSON document."""
         indent = 2 if sys.stdout.isatty() else None
         print(escape_json(json.dumps(data, ensure_ascii=self.ascii, indent=indent)))
 
     def print_row(self, *cells: object) -> None:
-        """Print one TSV line: no header, no colour, nothing cut off."""
+        """Print one TSV line, without truncation."""
         print("\t".join(escape_line(_cell_text(cell)) for cell in cells))
 
     def print_data(self, document: Json, rows: Iterable[Sequence[object]]) -> bool:
@@ -138,24 +138,24 @@ class Output:
 
     @contextlib.contextmanager
     def hint_on_interrupt(self) -> Iterator[None]:
-        """Say that what is interrupted in the body can be gone on with."""
+        """Print a hint if the body is interrupted: the same command continues the work."""
         try:
             yield
         except KeyboardInterrupt:
-            self.note("Repeat the same command: it goes on.")
+            self.note("Repeat the same command to continue.")
             raise
 
     def confirm(self, question: str, lines: Sequence[str] = (), *, yes: bool) -> None:
-        """Return if a person says yes, or `yes` is given; raise CommandFailure if nobody can be asked, or the answer is no."""
+        """Ask for confirmation unless `yes` is set. Raise CommandFailure without a terminal, or if the answer is not yes."""
         if yes:
             return
         from limpet.cli import exit_codes  # noqa: PLC0415 - it prints with this module
 
         if self.mode is OutputMode.JSON or not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise exit_codes.usage_failure(
-                f"this would ask: {question}",
-                "To do it without being asked, add --yes.",
-                "There is no terminal to ask on, or --json was given. Nothing was done.",
+                f"this command asks: {question}",
+                "To confirm in advance, add --yes.",
+                "There is no terminal for the question, or --json was given. Nothing was done.",
                 "would_ask",
             )
         for line in lines:
@@ -163,24 +163,26 @@ class Output:
         print(f"{escape_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise exit_codes.failure(
-                exit_codes.FAILED, "declined", "it was not confirmed.", "Nothing was done.", "To go on, answer y."
+                exit_codes.FAILED,
+                "declined",
+                "the question was not answered with y.",
+                "Nothing was done.",
+                "To continue, answer y.",
             )
 
     def print_line(self, text: str, style: str = "") -> None:
-        """Print a line on a terminal. The terminal wraps it, so that it can be copied whole."""
-        from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
-
-        self.console.print(Text(escape_line(text), style=style), soft_wrap=True)
+        """Print a line on a terminal."""
+        self.print_head((text, style))
 
     def print_head(self, *parts: Cell) -> None:
-        """Print parts in their styles as one line on a terminal."""
+        """Print styled parts as one line on a terminal. The terminal wraps the line, so that it can be copied whole."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
         cells = ((part, "") if isinstance(part, str) else part for part in parts)
         self.console.print(Text.assemble(*((escape_line(text), style) for text, style in cells)), soft_wrap=True)
 
     def print_block(self, text: str, style: str = "", indent: int = 0) -> None:
-        """Print a text, wrapped to the width of the terminal; its newlines are kept."""
+        """Print a text wrapped to the width of the terminal, with its newlines."""
         from rich.padding import Padding  # noqa: PLC0415 - only a terminal pays for rich
         from rich.text import Text  # noqa: PLC0415
 
@@ -196,7 +198,7 @@ class Output:
         self.console.print(shown, soft_wrap=True)
 
     def print_outcome(self, head: str, rest: str, style: str = "bold green") -> None:
-        """Print what came of a command: a mark with a few words, then the figures."""
+        """Print the result of a command: `head` in the style, then `rest`."""
         self.console.print(head, style=style, end="")
         self.console.print(f"   {rest}")
 
@@ -211,7 +213,7 @@ class Output:
         return made
 
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Print a table. What is copied stays whole; only the last column gives way."""
+        """Print a table. Only the last column is truncated, so that ids can be copied."""
         from rich.text import Text  # noqa: PLC0415 - only a terminal pays for rich
 
         cells = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
@@ -239,7 +241,7 @@ class Output:
 
     @contextlib.contextmanager
     def progress(self, doing: str) -> Iterator[Callable[[int, int], None]]:
-        """Show how far the body is, on stderr, if a person is watching; yield what it calls."""
+        """Show a progress bar on stderr if it is a terminal; yield the function that updates it with (done, total)."""
         if self.quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
             yield lambda _done, _total: None
             return
@@ -265,7 +267,7 @@ def _cell_text(value: object) -> str:
 def _new_console(stream: TextIO) -> Console:
     from rich.console import Console  # noqa: PLC0415 - only a terminal pays for rich
 
-    # Rich keeps bold and dim when there is to be no colour; whoever asks for none wants plain text.
+    # Without colour, rich would still print bold and dim; NO_COLOR asks for plain text.
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     return Console(file=stream, highlight=False, markup=False, emoji=False, color_system=None if plain else "auto")
 
@@ -284,7 +286,7 @@ def quantity(number: int, noun: str) -> str:
 
 
 def byte_size(number: float) -> str:
-    """Return bytes in the unit that fits."""
+    """Format a number of bytes, such as "1.2 MB"."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000:
             return f"{number:,.0f} {unit}" if unit == "bytes" else f"{number:,.1f} {unit}"
@@ -293,7 +295,7 @@ def byte_size(number: float) -> str:
 
 
 def relative_time(moment: str) -> str:
-    """Return how long ago an ISO 8601 moment was."""
+    """Format an ISO 8601 time relative to now, such as "5 min ago"."""
     from limpet.core.values import ids  # noqa: PLC0415 - an error message does not need it
 
     seconds = time.time() - ids.microseconds(moment) / 1_000_000
@@ -306,7 +308,7 @@ def relative_time(moment: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in the unit that fits, rounded down."""
+    """Format a duration in one unit, rounded down, such as "5 min"."""
     for bound, unit, name in ((60, 1, "s"), (3600, 60, "min"), (172_800, 3600, "h")):
         if seconds < bound:
             return f"{max(seconds, 0) // unit:.0f} {name}"
@@ -314,14 +316,14 @@ def duration(seconds: float) -> str:
 
 
 def local_time(time_us: int) -> str:
-    """Return the time of day here, with its zone; with the date if that is not today."""
+    """Format a time in the local time zone; the date is left out if it is today."""
     then = datetime.fromtimestamp(time_us / 1_000_000, UTC).astimezone()
     today = then.date() == datetime.now().astimezone().date()
     return f"{then:%H:%M %Z}" if today else f"{then:%Y-%m-%d %H:%M %Z}"
 
 
 def share_cells(sizes: Mapping[str, int], width: int) -> dict[str, int]:
-    """Share a bar among parts by largest remainder; each part that is there has a cell at least."""
+    """Distribute the cells of a bar by largest remainder; each part that is not empty gets at least one."""
     whole = sum(sizes.values())
     there = [name for name, size in sizes.items() if size]
     exact = {name: sizes[name] * (width - len(there)) / max(1, whole) for name in there}
@@ -333,14 +335,14 @@ def share_cells(sizes: Mapping[str, int], width: int) -> dict[str, int]:
 
 
 def text_width(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return the width of a text in terminal cells."""
     from rich.cells import cell_len  # noqa: PLC0415 - only a terminal pays for rich
 
     return cell_len(text)
 
 
 def fit_width(text: str, room: int, cut: str) -> str:
-    """Return a text in exactly so many cells of a terminal: filled with spaces, or cut with a mark."""
+    """Pad or truncate a text to `room` terminal cells; `cut` marks a truncated text."""
     from rich.cells import set_cell_size  # noqa: PLC0415 - only a terminal pays for rich
 
     if text_width(text) <= room:
@@ -349,12 +351,12 @@ def fit_width(text: str, room: int, cut: str) -> str:
 
 
 def compact_json(value: Json) -> str:
-    """Return a value as JSON on one line."""
+    """Format a value as one line of JSON."""
     return json.dumps(value, ensure_ascii=False)
 
 
 def flat_rows(facts: Mapping[str, Json], whole: Sequence[str] = (), above: str = "") -> Iterator[tuple[str, Json]]:
-    """Yield a document as names and values: nested names are joined by dots; those in `whole` stay one value."""
+    """Yield a document as (name, value) rows. Nested names are joined by dots, except below the names in `whole`."""
     for name, value in facts.items():
         if isinstance(value, dict) and name not in whole:
             yield from flat_rows(cast("dict[str, Json]", value), whole, f"{above}{name}.")

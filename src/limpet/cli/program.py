@@ -75,19 +75,19 @@ _ALIASES: Final[Mapping[str, str | Sequence[str]]] = {
 
 _GROUPS: Final[Mapping[str, str]] = {
     "sessions": "Show sessions.",
-    "frames": "Show units of work with their token accounts; settle tools, cancel frames.",
-    "suspensions": "Show and decide what waits for a person.",
-    "events": "Show the log.",
-    "memory": "Show what is known of a user: profile, facts, their sources; erase it.",
+    "frames": "Show frames (units of work) and their token accounts; resolve tools, cancel frames.",
+    "suspensions": "Show and decide requests that wait for a person.",
+    "events": "Show the event log.",
+    "memory": "Show the long-term memory of a user: profile, facts, their sources; erase it.",
 }
 
 
 _HANGING_INDENT: Final = "    "
-"""The further lines of an option's help are indented by so much more."""
+"""The extra indentation of the second and further lines of an option's help."""
 
 
 def unwrapped_paragraphs(text: str) -> list[str]:
-    """Return the paragraphs of a text, each in one line."""
+    """Return the paragraphs of a text, each joined to one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()) if part.strip()]
 
 
@@ -121,12 +121,12 @@ class FramedHelp(DefaultFormatter):
 
 
 def play_demo(*, keep: str | None = None, fast: Switch = False, printing: OutputOptions = OutputOptions()) -> int:
-    """Watch an agent being killed in the middle of a tool call, and resumed. Offline; needs no key.
+    """Watch an agent that is killed in the middle of a tool call and then resumed. Offline; needs no key.
 
     Example: limpet demo --keep night
 
     Args:
-        keep: A new folder for the store and the agent's files; without it they are removed at the end.
+        keep: A new folder for the store and the agent's files. Without it they are removed at the end.
         fast: Without pauses.
     """
     # The demo is the package `demo` of the folder `examples`. A wheel carries it as `limpet/_examples/demo`.
@@ -196,8 +196,8 @@ def dispatch(arguments: Sequence[str]) -> int:
         code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         if given[:1] == ["import"] and "-" in given:
-            told = "- is not a file on a disk, and an import reads more than once."
-            raise exit_codes.usage_failure(told, "Save the pipe to a file first, and name that.") from error
+            told = "- is not a file on a disk, and an import reads its file more than once."
+            raise exit_codes.usage_failure(told, "Save the pipe to a file and import that file.") from error
         raise _usage_failure(error, given) from error
     return code if isinstance(code, int) else exit_codes.DONE
 
@@ -214,8 +214,8 @@ def _usage_failure(error: CycloptsError, given: Sequence[str]) -> exit_codes.Com
 
 
 def _command_with_url(unused: Sequence[str], given: Sequence[str]) -> str:
-    """Return the command with its extra word as the store; nothing if that cannot be meant."""
-    # A word that comes twice may be the value of an option.
+    """Return the command with its extra word as --url; empty if the extra word can't be a store."""
+    # A word that occurs twice may be the value of an option.
     if len(unused) != 1 or given.count(unused[0]) != 1:
         return ""
     if any(word.partition("=")[0] == "--url" for word in given):
@@ -226,7 +226,7 @@ def _command_with_url(unused: Sequence[str], given: Sequence[str]) -> str:
 
 
 def _takes_store_argument(chain: Sequence[str]) -> bool:
-    """Whether a command takes its store as an argument, so that an extra word is no store."""
+    """Whether a command has its store as an argument."""
     found = app
     for word in chain:
         found = found[word]

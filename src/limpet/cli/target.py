@@ -1,4 +1,4 @@
-"""Which store, session, frame, suspension or tool the arguments of a command name.
+"""Resolves the store, session, frame, suspension or tool that the arguments of a command name.
 
 Opens the store; reading a store never creates one. An id may be shortened to a unique prefix, or
 replaced by @last or @last~2. An unknown or ambiguous reference raises CommandFailure.
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 DEFAULT_STORE = "state.db"
 NO_STORE_CODE = "no_store"
-"""The code of a problem: there is none where it was looked for."""
+"""The code of the problem that no store exists at a path or URL."""
 
 
 def resolve_store(given: str | None) -> str:
-    """Return the store's path or URL: as given, else LIMPET_URL, else ./state.db if it is there."""
+    """Return the path or URL of the store: the given one, else LIMPET_URL, else ./state.db if it exists."""
     if given is not None and not given:
         raise exit_codes.usage_failure(
-            "the store that was named has an empty name.",
-            "Name one: --url path/to/state.db",
-            "A variable may be unset where it is used. Nothing was opened.",
+            "the name of the store is empty.",
+            "Name a store: --url path/to/state.db",
+            "A shell variable in the command may be unset. Nothing was opened.",
             "no_target",
         )
     chosen = given or os.environ.get("LIMPET_URL")
@@ -49,14 +49,14 @@ def resolve_store(given: str | None) -> str:
         return DEFAULT_STORE
     raise exit_codes.usage_failure(
         "no store was named.",
-        f"Name one (--url path/to/state.db), or make one to look at: {_demo_command()}",
+        f"Name a store (--url path/to/state.db), or create an example: {_demo_command()}",
         f"LIMPET_URL is not set, and there is no {DEFAULT_STORE} in {Path.cwd()}.",
         "no_target",
     )
 
 
 def given_store(store: str | None, common: CommonOptions) -> str | None:
-    """Return the store that a command was given, before its options or among them; raise CommandFailure for two."""
+    """Return the store from the argument or from --url; raise CommandFailure if both are given and differ."""
     if store is not None and common.url is not None and store != common.url:
         for each in (store, common.url):
             urls.check_path(each)
@@ -68,7 +68,7 @@ def given_store(store: str | None, common: CommonOptions) -> str | None:
 
 
 def store_name(given: str | None) -> str:
-    """Return what people are told of the store that is chosen: never a password."""
+    """Return the name of the chosen store for output, without a password."""
     return urls.without_password(resolve_store(given))
 
 
@@ -81,10 +81,10 @@ def open_store(
     writes: bool = False,
     opener: Callable[[str], Limpet] | None = None,
 ) -> Iterator[Limpet]:
-    """Yield the store that a command names. An error in the body suggests commands that name the same store.
+    """Open the store of a command. The commands that an error in the body suggests name the same store.
 
-    `create`: the store is created if it was named and does not exist. `writes`: sessions may change, so their files
-    are written. `opener` replaces `connect`.
+    `create`: create the store if it is named and does not exist. `writes`: the command may change sessions, so their
+    files are written. `opener` replaces `connect`.
     """
     name = given_store(store, common)
     # The driver would log a lost connection, which the command reports itself.
@@ -104,18 +104,18 @@ def open_store(
 
 
 def _warn_of_unknown_tenant(lp: Limpet, common: CommonOptions, *, create: bool) -> None:
-    """Say on stderr that a tenant that was named is not there: a slip looks like an empty store otherwise."""
+    """Print a warning if the store has no such tenant: a typo would look like an empty store."""
     if common.tenant == "default" or common.quiet or create:
         return
     heads: Mapping[str, Json] = lp.admin.status().get("heads") or {}
     known = sorted(heads)
     if common.tenant not in known:
-        there = f"there are: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}" if known else "there is none yet"
-        print(output.escape_line(f"There is no tenant {common.tenant} in this store; {there}."), file=sys.stderr)
+        there = f"it has: {', '.join(known[:5])}{' …' if len(known) > 5 else ''}" if known else "it has none yet"
+        print(output.escape_line(f"The store has no tenant {common.tenant}; {there}."), file=sys.stderr)
 
 
 def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False) -> Limpet:
-    """Open the store, which must exist already unless it may be created. Files of sessions are left unless it `writes`."""
+    """Open a store. It must exist unless `create` is set; session files are written only if `writes` is set."""
     from limpet.wiring import store_opener  # noqa: PLC0415 - as below
 
     path = store_opener.files_folder(url) or store_file(url)
@@ -127,16 +127,16 @@ def connect(url: str, *, tenant: str, create: bool = False, writes: bool = False
 
 
 def require_store(url: str) -> None:
-    """Raise CommandFailure if there is no store where a path or a URL says. Looking makes none."""
+    """Raise CommandFailure if no store exists at a path or URL. Creates nothing."""
     urls.check_path(url)
     if urls.scheme_of(url) == "volatile":
         raise exit_codes.usage_failure(
-            "volatile: names a store in the memory of one process; there is nothing to look at.",
+            "volatile: is a store in the memory of one process; a command can't read it.",
             "Name a file: --url path/to/state.db",
-            "Another process can't reach it, and a new one would be empty.",
+            "Each process has its own volatile: store, and a new one is empty.",
             "no_target",
         )
-    from limpet.wiring import store_opener  # noqa: PLC0415 - only who opens a store pays for it
+    from limpet.wiring import store_opener  # noqa: PLC0415 - only commands that open a store need it
 
     path = store_opener.files_folder(url) or store_file(url)
     if path is None:
@@ -149,12 +149,12 @@ def require_store(url: str) -> None:
 
 
 def on_server(given: str | None) -> bool:
-    """Whether the store that is chosen is on a server, which may go and come back."""
+    """Whether the chosen store is on a server, which may be unavailable for a while."""
     return urls.scheme_of(resolve_store(given)) not in ("", "sqlite", "files", "volatile")
 
 
 def store_file(url: str) -> Path | None:
-    """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for a slip."""
+    """Return the file that a path or sqlite: URL names; None for other schemes. Raises InvalidRequest for an invalid URL."""
     scheme = urls.scheme_of(url)
     if scheme == "sqlite":
         from limpet.wiring import store_opener  # noqa: PLC0415 - as above
@@ -166,23 +166,23 @@ def store_file(url: str) -> Path | None:
 def _missing_store(path: Path) -> exit_codes.CommandFailure:
     folder = path.parent
     if path.is_dir():
-        why = f"It is a folder without a journal. Stores in it: {_stores_in_folder(path)}."
+        why = f"The path is a folder without a journal. Stores in it: {_stores_in_folder(path)}."
     elif path.is_file():
         why = "The file is empty (0 bytes). Nothing was written to it."
     elif Path(f"{path}-anchor").exists():
-        why = "Its anchor is still there: the store itself was moved or removed."
+        why = "Its anchor file still exists: the store was moved or removed."
     elif folder.is_dir():
-        why = f"There is no such file. Stores in {folder.resolve()}: {_stores_in_folder(folder)}."
+        why = f"The file does not exist. Stores in {folder.resolve()}: {_stores_in_folder(folder)}."
     elif files := [above for above in path.parents if above.is_file()]:
-        why = f"{files[0]} is a file, and no folder."
+        why = f"{files[0]} is a file, not a folder."
     else:
-        why = f"There is no folder {folder}."
+        why = f"The folder {folder} does not exist."
     return exit_codes.failure(
         exit_codes.NOT_FOUND,
         NO_STORE_CODE,
         f"there is no store at {path}.",
         why,
-        f"Check the path, or make a store to look at: {_demo_command()}",
+        f"Check the path, or create an example store: {_demo_command()}",
     )
 
 
@@ -191,8 +191,8 @@ def _missing_server_store(url: str) -> exit_codes.CommandFailure:
         exit_codes.NOT_FOUND,
         NO_STORE_CODE,
         f"there is no store at {urls.without_password(url)}.",
-        "The server answers, but has no store by that name. Nothing was made.",
-        "Check the database, and ?schema= or ?prefix= in the URL. One is made by a program that opens it, or by: "
+        "The server answers, but has no store of that name. Nothing was created.",
+        "Check the database, and ?schema= or ?prefix= in the URL. A program that opens the store creates it, and so does: "
         + hints.command_line("migrate", url, named=DEFAULT_STORE),
     )
 
@@ -202,7 +202,7 @@ def _demo_command() -> str:
 
 
 def free_path_beside(path: Path) -> Path:
-    """Return a name beside a path that nothing has yet; within it, if it is a folder."""
+    """Return an unused path beside a path; inside it if it is a folder."""
     path = path / "copy" if path.is_dir() else path
     number = 2
     while (free := path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
@@ -211,7 +211,7 @@ def free_path_beside(path: Path) -> Path:
 
 
 def _stores_in_folder(folder: Path) -> str:
-    """Name the stores of a folder, known by their anchors."""
+    """List the stores of a folder. Each has an anchor file."""
     try:
         found = sorted(path.name.removesuffix("-anchor") for path in folder.glob("*-anchor"))
     except OSError:
@@ -224,7 +224,7 @@ _CANDIDATES_SHOWN = 3
 
 
 def find_session(lp: Limpet, reference: str) -> Session:
-    """Return the session that the reference names; raise what tells a person how to name it better."""
+    """Return the session that a reference names; raise CommandFailure if it names none or several."""
     last = _LAST_REFERENCE.fullmatch(reference)
     if last:
         return _nth_last_session(lp, int(last[1] or 0), reference)
@@ -235,11 +235,11 @@ def find_session(lp: Limpet, reference: str) -> Session:
 
 
 def find_session_by_exact_id(lp: Limpet, session_id: str) -> Session:
-    """Return the session that has this very id: where nobody is asked, a beginning could be another's."""
+    """Return the session with exactly this id: without confirmation, a prefix could name another session."""
     try:
         return lp.sessions.get_session(session_id)
     except errors.SessionNotFound as error:
-        raise _unknown_session(session_id, "With --yes only a whole id names one.") from error
+        raise _unknown_session(session_id, "With --yes only a whole id is accepted.") from error
 
 
 def _nth_last_session(lp: Limpet, back: int, reference: str) -> Session:
@@ -251,7 +251,7 @@ def _nth_last_session(lp: Limpet, back: int, reference: str) -> Session:
         exit_codes.NOT_FOUND,
         errors.SessionNotFound.code,
         f"{reference} names no session.",
-        f"The store holds {sum(held.values()):,} sessions; @last is the newest of this tenant's.",
+        f"The store has {sum(held.values()):,} sessions; @last is the newest session of this tenant.",
         "",
         command=("sessions list",),
     )
@@ -270,12 +270,12 @@ def _session_id_by_prefix(lp: Limpet, beginning: str) -> str:
         return found[0]
     if not found:
         among = output.quantity(seen, "session")
-        raise _unknown_session(beginning, f"Of {among}, none has an id that begins like that.")
-    raise _ambiguous_id(f"{beginning!r} is the beginning of more than one id.", found, ("sessions list",))
+        raise _unknown_session(beginning, f"None of {among} has an id with that prefix.")
+    raise _ambiguous_id(f"{beginning!r} is a prefix of more than one id.", found, ("sessions list",))
 
 
 def session_rows(lp: Limpet, user_id: str | None = None) -> Iterator[dict[str, Json]]:
-    """Yield every session of the tenant as it is listed, page by page."""
+    """Yield the listing row of every session of the tenant, read page by page."""
     page = lp.sessions.list_sessions(limits.PAGE_SIZE_MAX, user_id=user_id)
     while True:
         yield from page
@@ -303,7 +303,7 @@ def head_position(lp: Limpet, tenant: str) -> int:
 
 
 ALL_ROWS = sys.maxsize
-"""As many as there are."""
+"""The limit that returns every row."""
 
 _SHORT_ID_CHARS = 12
 _ID_HEAD_CHARS = _ID_TAIL_CHARS = 4
@@ -311,7 +311,7 @@ _ELLIPSIS = re.compile(r"…|\.\.\.")
 
 
 def short_ids(ids: Iterable[str], cut: str) -> dict[str, str]:
-    """Return how ids are shown: short ones whole, of long ones the beginning and as much of the end as it takes."""
+    """Return the short form of each id: of a long id the head, and as much of the tail as makes it unique."""
     known = list(dict.fromkeys(ids))
     return {id_: output.escape_line(_short_id(id_, known, cut)) for id_ in known}
 
@@ -319,7 +319,7 @@ def short_ids(ids: Iterable[str], cut: str) -> dict[str, str]:
 def _short_id(id_: str, known: Sequence[str], cut: str) -> str:
     if len(id_) <= _SHORT_ID_CHARS:
         return id_
-    # A child's id is that of its root and a number, which says little alone.
+    # The id of a child frame is the id of its root and a number; the number alone identifies nothing.
     head, number = id_[:_ID_HEAD_CHARS], len(id_) - len(id_.partition(".")[0])
     for size in range(_ID_TAIL_CHARS + number, len(id_) - _ID_HEAD_CHARS):
         tail = id_[-size:]
@@ -354,7 +354,7 @@ def find_suspension(lp: Limpet, reference: str) -> Suspension:
 
 
 def find_tool(of: Frame, reference: str) -> ToolRun:
-    """Return the tool in progress that a reference names: by its id, or by its name if only one has it."""
+    """Return the tool in progress that a reference names: by its id, or by its name if that is unique in the frame."""
     by_name = [one for one in of.tools if one.name == reference]
     if len(by_name) == 1:
         return by_name[0]
@@ -363,7 +363,7 @@ def find_tool(of: Frame, reference: str) -> ToolRun:
 
 
 def session_id_or_reference(lp: Limpet, reference: str | None) -> str | None:
-    """Return the id of the session that a reference names; one that the store does not know stays as it is."""
+    """Return the id of the session that a reference names; the reference itself if the store has no such session."""
     if reference is None:
         return None
     try:
@@ -375,7 +375,7 @@ def session_id_or_reference(lp: Limpet, reference: str | None) -> str | None:
 
 
 def match_id(reference: str, ids: Sequence[str], noun: str, within: str = "") -> str:
-    """Return the one id that a reference names, among ids with the newest first; raise CommandFailure if it names none."""
+    """Return the id that a reference names; `ids` has the newest first. Raise CommandFailure unless exactly one matches."""
     last = _LAST_REFERENCE.fullmatch(reference)
     if last:
         back = int(last[1] or 0)
@@ -418,7 +418,7 @@ def _unknown_id(reference: str, seen: int, noun: str, within: str) -> exit_codes
         exit_codes.NOT_FOUND,
         kind.get(noun, errors.FrameNotFound).code,
         f"there is no {noun} {reference!r}{where}.",
-        f"Of {output.quantity(seen, noun)}, none has an id that it names.",
+        f"None of {output.quantity(seen, noun)} has a matching id.",
         "",
         facts={noun: reference},
         command=_LIST_COMMANDS.get(noun, ("frames show",)),

@@ -127,7 +127,7 @@ def test_what_help_says_of_the_list_is_so(tmp_path: Path, onto: str):
     with limpet.connect(tmp_path / onto.removeprefix("files:")) as lp:
         erased = lp.sessions.load_session("gone") is None
     assert erased == (onto == "state.db")
-    assert "Into a file: what the list of erasures beside it (TARGET-erased) names is erased again" in told
+    assert "the erasures that the file TARGET-erased lists are applied again" in told
     assert "A server and a folder have no such list" in told
 
 

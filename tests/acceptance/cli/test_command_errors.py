@@ -298,7 +298,7 @@ def test_what_was_interrupted_can_be_repeated(store: Path, words: str):
         process.send_signal(signal.SIGINT)
         out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
-    assert err == "Repeat the same command: it goes on.\ninterrupted.\n"
+    assert err == "Repeat the same command to continue.\ninterrupted.\n"
     assert run(*words.split(), cwd=store.parent).code == 0
 
 

@@ -346,5 +346,5 @@ def test_rebuild_says_what_it_made(folder: Path):
     assert piped.out == f"{told['events']}\t7\t{told['claims']}\tstate.db\n"
     assert piped.err == "Check it with: limpet verify --url state.db\n"
     shown = on_terminal("rebuild", cwd=folder, env={"NO_COLOR": "1"})
-    assert "✓ made again   7 rows" in shown.out
+    assert "✓ rebuilt   7 rows" in shown.out
     assert run("verify", cwd=folder).code == 0

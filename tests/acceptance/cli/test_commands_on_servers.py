@@ -42,7 +42,7 @@ def looked(url: str, folder: Path) -> None:
     for words in LOOKING:
         done = run(*words, "--url", url, cwd=folder)
         assert (done.code, done.out) == (3, ""), (words, done)
-        assert "there is no store at" in done.err and "Nothing was made" in done.err
+        assert "there is no store at" in done.err and "Nothing was created" in done.err
     for words in (("migrate", url, "new.db"), ("restore", url, "new.db")):
         assert run(*words, cwd=folder).code == 3
     assert not list(folder.iterdir())
@@ -158,7 +158,7 @@ def test_an_erasure_that_is_not_through_is_not_told_as_nothing(words: tuple[str,
     try:
         done = run(*words, "--yes", "--url", theirs, cwd=tmp_path)
         assert (done.code, done.out) == (9, "")
-        assert "It is erased for every reader (receipt erasure_" in done.err
+        assert "The data is erased for every reader (receipt erasure_" in done.err
         assert "Nothing was" not in done.err and "SCHEMA limpet TO bob" in done.err
         assert run("sessions", "show", "s", "--url", theirs, cwd=tmp_path).code == 3
     finally:

@@ -123,7 +123,7 @@ def test_following_goes_on_when_the_server_is_back(kind: str, tmp_path: Path):
         assert process.stdout is not None and process.stderr is not None
         assert "one" in process.stdout.readline()
         server.stop()
-        assert "Goes on after position 1 when it is back." in process.stderr.readline()
+        assert "Continues after position 1 when the server is back." in process.stderr.readline()
         server.start()
         with limpet.connect(url) as lp:
             lp.sessions.create_session("two")

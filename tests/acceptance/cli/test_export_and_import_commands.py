@@ -47,10 +47,10 @@ def test_one_session_by_its_beginning_to_a_pipe(folder: Path):
 def test_people_see_what_was_done(folder: Path):
     assert "✓ all.jsonl" in on_terminal("export", "-o", "all.jsonl", cwd=folder).out
     seen = on_terminal("import", "all.jsonl", "--dry-run", cwd=folder).out
-    assert "0 sessions with 0 messages would be imported, 3 already here (limpet)" in seen
+    assert "0 sessions with 0 messages would be imported, 3 already there (limpet)" in seen
     (folder / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\nno\n')
     seen = on_terminal("import", "chats.jsonl", cwd=folder).out
-    assert "1 session with 1 message imported, 1 left out (openai)" in seen
+    assert "1 session with 1 message imported, 1 skipped (openai)" in seen
     assert "chats.jsonl:2: it is not JSON" in seen
 
 
@@ -87,7 +87,7 @@ def test_of_a_user_without_sessions_no_file_is_made(folder: Path):
     for output in ("x.jsonl", "-"):
         told = run("export", "--user", "nobody", "-o", output, cwd=folder)
         assert (told.code, told.out) == (0, "")
-        assert "no session here is of 'nobody'" in told.err and "limpet sessions list" in told.err
+        assert "the store has no session of 'nobody'" in told.err and "limpet sessions list" in told.err
     told = run("export", "--user", "nobody", "-o", "x.jsonl", "--json", cwd=folder)
     document = json.loads(told.out)
     assert (told.code, document["file"], document["sessions"]) == (0, None, 0)
@@ -194,7 +194,7 @@ def test_a_file_that_can_not_be_imported_does_not_stop_the_others(folder: Path):
     for url in ("state.db", "new.db"):
         done = run("import", *bad, "good.jsonl", "--url", url, "--json", cwd=folder)
         left_out = 5 if url == "state.db" else 4
-        assert (done.code, done.err) == (1, f"{left_out} of 6 files left out.\n")
+        assert (done.code, done.err) == (1, f"{left_out} of 6 files skipped.\n")
         files = {one["file"]: one for one in json.loads(done.out)["files"]}
         assert files["good.jsonl"]["sessions"] == 1
         refused = {name for name in bad if files[name]["skipped"]}
@@ -204,4 +204,4 @@ def test_a_file_that_can_not_be_imported_does_not_stop_the_others(folder: Path):
     assert told.code == 1
     assert "skipped\ttaken.jsonl\tanother session here has the id 'trip'" in told.out
     seen = on_terminal("import", *bad, "good.jsonl", "--dry-run", cwd=folder)
-    assert seen.code == 1 and "left out" in seen.out and "1 already here" in seen.out
+    assert seen.code == 1 and "skipped" in seen.out and "1 already there" in seen.out

@@ -38,7 +38,7 @@ frm_8K  plan the trip       waiting    ######==+++++++.....  2,000  5,160  1,850
 # used  = reserved  + lent to children  ! overdrawn  . free
 8,000 = 2,450 used (450 by children) + 700 reserved + 3,000 lent + 1,850 free
 conserved ok
-! frm_8K has a failed child that nobody has dealt with: frm_8P
+! frm_8K has a failed child that was not handled: frm_8P
 ! frm_8M waits for approval (book_flight, destructive), expires in 41 min
 ! frm_8N does not know the outcome of send_mail (destructive): resolve it
 """

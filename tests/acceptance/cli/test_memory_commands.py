@@ -61,7 +61,7 @@ def test_search_has_three_faces(folder: Path):
     assert [one["number"] for one in hit["around"]] == [2, 3, 4]
     done = shown(folder, "search", "window seat", "--user", "ada")
     assert done.out.startswith("trip #3  user  just now\n  I prefer a window seat.")
-    assert done.err == ("To read around a hit: limpet search 'window seat' --user ada --around 2\n")
+    assert done.err == ("To show the messages around each hit: limpet search 'window seat' --user ada --around 2\n")
     near = shown(folder, "search", "window seat", "--user", "ada", "--around", "2")
     assert "  →     3 user      I prefer a window seat." in near.out.splitlines()[3]
     assert near.err == ""
@@ -83,7 +83,7 @@ def test_a_search_says_whose_nothing_is_there(folder: Path):
     assert shown(folder, "search", "zebra", "--user", "ada").err == "Nothing was found.\n"
     done = shown(folder, "search", "oslo", "--user", "eve", "--url", "state.db")
     assert (done.code, done.out) == (0, "")
-    assert "no session here is of 'eve'" in done.err
+    assert "the store has no session of 'eve'" in done.err
     assert "limpet sessions list --url state.db\n" in done.err
 
 
@@ -128,7 +128,7 @@ def test_profile_has_three_faces(folder: Path):
     done = shown(folder, "memory", "profile", "ada")
     assert done.out == told["text"] + "\n"
     assert f"{told['tokens']} of {limits.BOOTSTRAP_TOKENS} tokens" in done.err
-    assert done.err.endswith("Each with its source: limpet memory list ada\n")
+    assert done.err.endswith("To list the facts: limpet memory list ada\n")
     small = shown(folder, "memory", "profile", "ada", "--budget", "2")
     assert (small.code, small.out) == (0, "") and "fits into 2 tokens" in small.err
 
@@ -196,7 +196,7 @@ def test_recall_has_three_faces(folder: Path):
 def test_of_a_stranger_nothing_is_known(folder: Path, verb: str):
     done = shown(folder, "memory", verb, "eve", "--url", "state.db", "--tenant", "t2")
     assert (done.code, done.out) == (0, "")
-    assert "Nothing is known of 'eve'." in done.err
+    assert "Memory has no fact about 'eve'." in done.err
     assert done.err.endswith("limpet worker --once --url state.db\n")
 
 
@@ -214,14 +214,14 @@ def test_the_queue_has_three_faces_and_is_replayed(tmp_path: Path):
     assert (state, session, tries, retry) == ("dead", "trip", "1", "") and error
     done = shown(tmp_path, "memory", "queue")
     assert "given up" in done.out
-    assert done.err == "To try again what was given up: limpet memory queue --replay all\n"
+    assert done.err == "To retry the conversations that were given up: limpet memory queue --replay all\n"
     (one,) = document(tmp_path, "memory", "queue")["queue"]
     assert (one["key"], one["dead"], one["retry_at"]) == (key, True, None)
     assert document(tmp_path, "status")["behind"]["default"]["given_up"] == 1
     again = shown(tmp_path, "memory", "queue", "--replay", key)
-    assert again.err == "1 conversation will be tried again.\n" and "waiting" in again.out
+    assert again.err == "1 conversation will be retried.\n" and "waiting" in again.out
     assert run("worker", "--once", cwd=tmp_path).code == 0
-    assert shown(tmp_path, "memory", "queue").err.startswith("Nothing waits.")
+    assert shown(tmp_path, "memory", "queue").err.startswith("The queue is empty.")
     assert fact(tmp_path, SEAT)
 
 
@@ -237,7 +237,7 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
                  run("memory", "queue", "--url", "state.db", cwd=tmp_path)):  # fmt: skip
         assert (done.code, done.out, done.err) == (0, "", told)
     assert run("worker", "--once", cwd=tmp_path).code == 0
-    assert shown(tmp_path, "memory", "queue").err.startswith("Nothing waits.")
+    assert shown(tmp_path, "memory", "queue").err.startswith("The queue is empty.")
     assert document(tmp_path, "memory", "queue")["behind"] == 0
 
 
@@ -249,7 +249,7 @@ def test_the_queue_says_that_nobody_has_looked_yet(tmp_path: Path):
     [
         (("search", "oslo"), 2, "--user"),
         (("search", "", "--user", "ada"), 2, "has at least one word"),
-        (("search", "x", "--user", "ada", "--since", "soon"), 2, "not a moment"),
+        (("search", "x", "--user", "ada", "--since", "soon"), 2, "not a time"),
         (("search", "x", "--user", "ada", "--session", "nope"), 3, "no session 'nope'"),
         (("search", "x", "--user", "ada", "--around", "-1"), 2, "--around"),
         (("search", "x", "--user", "ada", "--limit", "1000000"), 2, "from 1 to"),
@@ -316,12 +316,12 @@ def test_forgetting_is_told_in_rows_and_in_json(folder: Path):
 
 def test_nothing_is_said_to_be_nothing_in_a_pipe(folder: Path):
     gone = run("memory", "forget", "eve", "--yes", cwd=folder)
-    assert (gone.code, gone.err) == (0, "There was nothing of 'eve'.\n")
+    assert (gone.code, gone.err) == (0, "The store has no data of 'eve'.\n")
     for words, told in (
         (("search", "zebra", "--user", "ada"), "Nothing was found."),
-        (("search", "zebra", "--user", "eve"), "no session here is of 'eve'"),
+        (("search", "zebra", "--user", "eve"), "the store has no session of 'eve'"),
         (("memory", "search", "eve", "zebra"), "Nothing was found."),
-        (("memory", "queue"), "Nothing waits."),
+        (("memory", "queue"), "The queue is empty."),
     ):
         done = run(*words, cwd=folder)
         assert (done.code, done.out) == (0, "") and told in done.err, words
@@ -352,13 +352,13 @@ def test_a_person_is_told_how_much_it_is_and_asked(folder: Path, answer: str, co
     ended, seen = asked(folder, answer, "memory", "forget", "ada")
     assert ended == code
     assert b"1 session with 4 messages" in seen and b"5 facts that memory has" in seen
-    assert b"forget ada in state.db, for good? [y/N]" in seen
+    assert b"permanently forget ada in state.db? [y/N]" in seen
     assert bool(found(folder, "seat")) is (answer != "y")
 
 
 def test_a_person_sees_the_message_that_would_go(folder: Path):
     ended, seen = asked(folder, "n", "erase", "trip", "--message", "2")
-    assert ended == 1 and b"erase message 2 of trip in state.db, for good? [y/N]" in seen
+    assert ended == 1 and b"permanently erase message 2 of trip in state.db? [y/N]" in seen
     assert "  assistant: Noted. ␛[2J".encode() in seen and b"\x1b[2J" not in seen
     assert len(rows(folder, "sessions", "show", "trip")) == 4
 
@@ -371,7 +371,7 @@ def test_without_a_question_only_a_whole_id_is_erased(folder: Path, named: str, 
     assert done.code == 3 and "only a whole id" in done.err and "sessions list" in done.err
     assert rows(folder, "sessions", "list") == before
     ended, seen = asked(folder, "n", "erase", named)
-    assert ended == 1 and f"erase {meant} in state.db, for good? [y/N]".encode() in seen
+    assert ended == 1 and f"permanently erase {meant} in state.db? [y/N]".encode() in seen
 
 
 def test_a_message_is_erased_by_its_number(folder: Path):

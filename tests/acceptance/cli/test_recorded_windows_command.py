@@ -82,7 +82,7 @@ def test_a_person_sees_that_it_is_the_same(scene: Scene):
     event = scene.events[30]
     shown = scene.shown("--at", event)
     assert f"recorded with event {event}, answer #63" in shown
-    assert f"its hash {scene.windows[event].digest[:12]}… is the recorded one  ✓" in shown
+    assert f"hash {scene.windows[event].digest[:12]}… equals the recorded hash  ✓" in shown
     assert "62 messages = " in shown
     assert "level none · cut at #" in shown
     assert f"limpet context trip --diff {scene.events[29]} {event}" in shown
@@ -199,7 +199,7 @@ def test_the_cause_is_told_where_it_follows(scene: Scene):
 
     assert cause(0, 0) == "nothing changed"
     assert cause(0, 1) == "new messages at the end"
-    assert cause(1, 0) == "B is older: what came later is not in it"
+    assert cause(1, 0) == "B is older and has fewer messages"
     cuts = {cause(number, number + 1) for number in range(14, 30)}
     assert cuts - {"new messages at the end"}
     assert all(c.startswith("cut: at ") for c in cuts - {"new messages at the end"})

@@ -35,7 +35,7 @@ def test_what_an_index_has_is_saved_from_a_journal_that_was_cut_off(url: str, tm
     segment.write_bytes(segment.read_bytes()[:-30])
     done = run("verify", url, cwd=tmp_path)
     assert done.code == 7
-    words = told(done.err, "saves what the index has: ")
+    words = told(done.err, "save the events of the index: ")
     assert words == ["backup", "saved.db", "--url", "state/.index/state.db"]
     assert run(*words, cwd=tmp_path).code == 0
     assert json.loads(run("verify", "saved.db", "--json", cwd=tmp_path).out)["events"] == 3
@@ -45,7 +45,7 @@ def test_a_damaged_file_is_put_back_from_an_earlier_backup(store: Path, tmp_path
     assert run("backup", "b.db", "--url", "a.db", cwd=tmp_path).code == 0
     store.write_bytes(store.read_bytes()[:20_000])
     done = run("verify", "a.db", cwd=tmp_path)
-    assert done.code == 7 and "move them away together" in done.err
+    assert done.code == 7 and "files away together" in done.err
     words = [word.replace("BACKUP", "b.db") for word in told(done.err, "in their place: ")]
     assert words == ["restore", "b.db", "a.db"]
     for part in tmp_path.glob("a.db*"):
@@ -69,7 +69,7 @@ def test_an_anchor_of_somebody_else_is_moved_away(store: Path, tmp_path: Path):
 
 
 def test_a_tenant_that_is_not_there_is_said_to_be_none(store: Path, tmp_path: Path):
-    said = "There is no tenant nosuch in this store; there are: default.\n"
+    said = "The store has no tenant nosuch; it has: default.\n"
     for words in (("status",), ("sessions", "list"), ("frames", "list")):
         done = run(*words, "--url", "a.db", "--tenant", "nosuch", cwd=tmp_path)
         assert (done.code, done.err) == (0, said)

@@ -91,7 +91,7 @@ def test_how_far_it_is_has_three_faces(folder: Path):
     lags = {one["task"]: one["told"].get("lag") for one in told}
     assert lags["archive"] == lags["offload"] == 8
     shown = on_terminal("worker", "--status", cwd=folder, env=PLAIN).out
-    assert "TENANT   TASK     WORKED ON BY  FAILED  HOW IT STANDS" in shown
+    assert "TENANT   TASK     HELD BY  FAILED  STATE" in shown
     assert shown.count("8 events behind") == 2
     assert run("worker", "--once", cwd=folder).code == 0
     rows = [line.split("\t") for line in run("worker", "--status", cwd=folder).out.splitlines()]
@@ -144,7 +144,7 @@ def test_it_works_until_it_is_told_to_stop(folder: Path, number: signal.Signals)
     finally:
         worker.kill()
     assert (worker.returncode, out) == (0, "")
-    assert err == "Stopped. What is left is taken up by the next one.\n"
+    assert err == "Stopped. The next worker continues the work.\n"
     tasks = document(folder, "worker", "--status")["tasks"]
     assert {one["holder"] for one in tasks} == {None}
     assert "vegetarian" in run("memory", "list", "ada", cwd=folder).out
@@ -167,10 +167,10 @@ def test_what_fails_is_told_with_what_it_is_about(folder: Path, face: tuple[str,
     ("words", "code", "told"),
     [
         (("--idle", "5"), 2, "--idle 30m, --idle 24h, or --idle 7d"),
-        (("--idle", "0h"), 2, "not a length of time"),
-        (("--idle", "soon", "--once"), 2, "'soon' is not a length of time"),
+        (("--idle", "0h"), 2, "not a duration"),
+        (("--idle", "soon", "--once"), 2, "'soon' is not a duration"),
         (("--once", "--url", "none.db"), 3, "no store at none.db"),
-        (("--once", "--url", "volatile:"), 2, "nothing to look at"),
+        (("--once", "--url", "volatile:"), 2, "volatile: is a store in the memory"),
         (("--status", "--url", "none.db"), 3, "no store at none.db"),
         (("--once", "--provider", "acme"), 2, "acme"),
         (("--once", "--model", "m"), 2, "OPENAI_API_KEY"),

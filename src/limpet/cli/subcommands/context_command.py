@@ -1,6 +1,6 @@
-"""`limpet context`: the window of a session, now or as recorded, with the reason for each message.
+"""`limpet context`: the present window of a session or a recorded one, with the reason for each message.
 
-Also compares two recorded windows, and finds the budget that a message needs.
+Also compares two recorded windows and finds the budget that a message needs.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 
 _HASH_CHARS = 12
 _DIFF_WIDTH_MAX = 78
-CAUSE_UNKNOWN = "both budget and conversation changed; which of them did it can't be told"
+CAUSE_UNKNOWN = "unknown: both the budget and the conversation changed"
 
 
 class RecordedWindowView(NamedTuple):
-    """A recorded window, made again."""
+    """A recorded window, rebuilt."""
 
     row: RecordedWindow
     window: Window
 
     def hash_statement(self, glyphs: Symbols) -> str:
-        """Say that it is the same."""
+        """Return the statement that the rebuilt window has the recorded hash."""
         short = self.row.digest[:_HASH_CHARS]
-        return f"rebuilt byte for byte: its hash {short}{glyphs.cut} is the recorded one  {glyphs.good}"
+        return f"rebuilt byte for byte: hash {short}{glyphs.cut} equals the recorded hash  {glyphs.good}"
 
 
 class WindowDiffRow(NamedTuple):
-    """Messages that follow on each other and are in one of two windows alone."""
+    """Consecutive messages that only one of two windows has."""
 
     sign: str
     first: int | None
@@ -60,14 +60,14 @@ class WindowDiffRow(NamedTuple):
 
 
 def rebuild_window(session: Session, version: int) -> RecordedWindowView:
-    """Return the window that was recorded with an event; raise what names the nearest ones."""
+    """Return the window recorded with an event; raise CommandFailure, which names the nearest recorded windows."""
     try:
         row = session.recorded_window(version)
     except errors.WindowNotFound as error:
         raise _no_recorded_window(error, version, session) from error
     window = session.window_of(row.message_id)
     if window.digest != row.digest:
-        raise errors.Corrupt("a recorded window can't be made again as it was.", facts={"event": row.version})
+        raise errors.Corrupt("the rebuilt window differs from the recorded window.", facts={"event": row.version})
     return RecordedWindowView(row, window)
 
 
@@ -92,7 +92,7 @@ def _no_recorded_window(error: errors.WindowNotFound, asked: int, session: Sessi
 
 
 def recording_document(row: RecordedWindow) -> dict[str, Json]:
-    """Return what is known of a recorded window, as JSON."""
+    """Return the record of a window as JSON."""
     return {
         "event": row.version, "answer_event": row.answer, "message": row.message_id,
         "number": row.number, "recorded_at": row.recorded_at, "session": row.session_id,
@@ -106,7 +106,7 @@ _RECORDING_COLUMNS = ("event", "number", "messages", "budget", "tokens", "level"
 
 
 def print_recordings(surface: Output, session: Session, wanted: ContextOptions) -> None:
-    """Print recorded windows, newest first, and how to get the next page."""
+    """Print a page of recorded windows, newest first."""
     limit = limits.RECORDED_PAGE if wanted.limit is None else wanted.limit
     rows = session.recorded_windows(limit, before=wanted.before)
     last = rows[-1].version if rows else 1
@@ -119,7 +119,7 @@ def print_recordings(surface: Output, session: Session, wanted: ContextOptions) 
     if surface.mode is OutputMode.JSON:
         return
     if not rows:
-        surface.note("No window is recorded: add_message(reply, window=window) records one.")
+        surface.note("No window is recorded. add_message(reply, window=window) records one.")
     if more:
         options = ("--recorded", "--limit", str(limit), "--before", str(last))
         then = hints.command_line("context", *options, named=session.id, on=wanted.store_options)
@@ -137,7 +137,7 @@ def _print_recordings_table(surface: Output, rows: Sequence[RecordedWindow]) -> 
 
 
 def print_difference(surface: Output, session: Session, first: int, second: int) -> None:
-    """Print how one recorded window became another."""
+    """Print the differences of two recorded windows."""
     a, b = rebuild_window(session, first), rebuild_window(session, second)
     difference = a.window.diff(b.window)
     changes = [*_diff_rows("-", a.window, difference.gone_at), *_diff_rows("+", b.window, difference.new_at)]
@@ -210,7 +210,7 @@ def _message_excerpt(message: Message) -> str:
 
 
 def _first_change_label(a: Window, b: Window, difference: WindowDifference) -> str | None:
-    """Name the first message at which the windows part; None if they never do."""
+    """Return the label of the first message that differs; None if the windows are equal."""
     at_ = difference.same
     for window in (b, a):
         if at_ < len(window):
@@ -220,18 +220,18 @@ def _first_change_label(a: Window, b: Window, difference: WindowDifference) -> s
 
 
 def difference_cause(a: Window, b: Window, difference: WindowDifference) -> str:
-    """Say why two windows differ, as far as that follows from what was recorded of them."""
+    """Return why two windows differ, as far as their records tell."""
     if difference.same == len(a) == len(b):
         return "nothing changed"
     if (a.session_id, a.began) != (b.session_id, b.began):
-        return "another conversation: the session was reset or continued in between"
+        return "different conversation: the session was reset or continued in between"
     if a.counter != b.counter:
-        return f"another counter: {a.counter}, then {b.counter}"
+        return f"different counter: {a.counter}, then {b.counter}"
     budgets = (a.budget, a.overhead) != (b.budget, b.overhead)
     if a.version != b.version:
         if difference.same in (len(a), len(b)):
             older = a.version < b.version
-            return "new messages at the end" if older else "B is older: what came later is not in it"
+            return "new messages at the end" if older else "B is older and has fewer messages"
         if budgets:
             return CAUSE_UNKNOWN
     if budgets:
@@ -242,7 +242,7 @@ def difference_cause(a: Window, b: Window, difference: WindowDifference) -> str:
     before, after = cut_number(a.ledger), cut_number(b.ledger)
     if before != after:
         reasons.append(f"cut: at {_cut_label(before)}, then at {_cut_label(after)}")
-    return "; ".join(reasons) or "the choice of messages"
+    return "; ".join(reasons) or "a different selection of messages"
 
 
 def _cut_label(cut: int | None) -> str:
@@ -305,9 +305,9 @@ StyledLine = tuple[str, str]
 
 
 class WindowCoverage(NamedTuple):
-    """How many messages there are, and where they went: each is counted once.
+    """The messages of a conversation, each counted once: in the window, under the summary, or left out.
 
-    `under` and `out` are None for a recorded window with a summary: which of the rest it stood for is not recorded.
+    `under` and `out` are None for a recorded window with a summary: which messages the summary covered is not recorded.
     """
 
     messages: int
@@ -319,7 +319,7 @@ class WindowCoverage(NamedTuple):
 
 
 def tokens_by_part(window: Window) -> dict[str, int]:
-    """Return the tokens of a window by what they are for; together they are its budget."""
+    """Return the tokens of each part of a window. Their sum is its budget."""
     found: dict[str, int] = dict.fromkeys(_WINDOW_PARTS, 0)
     for at, (message, size) in enumerate(zip(window.messages, window.sizes, strict=True)):
         found["summary" if at == window.summary_at else _PART_OF_CATEGORY[message.category]] += size
@@ -329,7 +329,7 @@ def tokens_by_part(window: Window) -> dict[str, int]:
 
 
 def window_coverage(window: Window) -> WindowCoverage:
-    """Count the messages of the conversation by where they are."""
+    """Count the messages that are in the window, under the summary, and left out."""
     ledger = window.ledger
     shortened, under = ledger.messages(Fate.SHORTENED), ledger.messages(Fate.SUMMARISED)
     inside, out = ledger.messages(Fate.KEPT) + shortened, ledger.messages(Fate.LEFT_OUT)
@@ -356,7 +356,7 @@ def cut_number(ledger: Ledger) -> int | None:
 
 
 def window_lines(window: Window, glyphs: Symbols, *, plain: bool, width: int) -> Iterator[StyledLine]:
-    """Yield the whole picture, for a terminal of this width; plain is ASCII alone."""
+    """Yield the lines that show a window on a terminal of this width. `plain` uses ASCII only."""
     yield from window_bar(window, plain=plain, width=width)
     yield "", ""
     yield from _account_lines(window, min(width, _WINDOW_WIDTH_MAX))
@@ -367,7 +367,7 @@ def window_lines(window: Window, glyphs: Symbols, *, plain: bool, width: int) ->
 
 
 def window_bar(window: Window, *, plain: bool, width: int) -> Iterator[StyledLine]:
-    """Yield the bar of the tokens, and what its parts are."""
+    """Yield the bar of the tokens and its legend."""
     glyphs, sizes = _ASCII_FILL if plain else _UNICODE_FILL, tokens_by_part(window)
     share = window.tokens * 100 // window.budget
     figures = f"{window.tokens:,} / {window.budget:,}  {share}%"
@@ -400,7 +400,7 @@ def _account_lines(window: Window, width: int) -> Iterator[StyledLine]:
         told = "1 summary"
         if counted.under:
             under = ledger.tokens(Fate.SUMMARISED)
-            told += f" stands for {output.quantity(counted.under, 'message')} ({under:,} tokens)"
+            told += f" covers {output.quantity(counted.under, 'message')} ({under:,} tokens)"
         yield from _item_lines("under", told, size, width)
     if counted.out is None:
         rest = f"{output.quantity(counted.not_in, 'message')}, under the summary or left out"
@@ -411,7 +411,7 @@ def _account_lines(window: Window, width: int) -> Iterator[StyledLine]:
 
 
 def _item_lines(name: str, text: str, tokens: int, width: int) -> Iterator[StyledLine]:
-    # What a recorded window left out has no size any more.
+    # The sizes of left-out messages are not recorded.
     figure = f"{tokens:,}" if tokens else ""
     room = max(width - 10 - len(figure) - 1, 16)
     first, *rest = textwrap.wrap(output.escape_line(text), room) or [""]
@@ -421,7 +421,7 @@ def _item_lines(name: str, text: str, tokens: int, width: int) -> Iterator[Style
 
 
 def coverage_statement(window: Window, glyphs: Symbols) -> str:
-    """Return the sum that shows that no message is forgotten."""
+    """Return the equation that shows that every message is counted."""
     counted = window_coverage(window)
     rest = f"{counted.not_in:,} not in"
     if counted.under is not None and counted.out is not None:
@@ -434,7 +434,7 @@ def coverage_statement(window: Window, glyphs: Symbols) -> str:
 
 def _level_text(window: Window, glyphs: Symbols) -> str:
     level, first = window.level.name.lower(), cut_number(window.ledger)
-    where = "nothing cut" if first is None else f"cut at #{first:,}: all from there on is in"
+    where = "nothing cut" if first is None else f"cut at #{first:,}: every message from there on is in"
     if first is not None and first > window.ledger.messages():
         where = "the newest message is not in"
     return f"level {level} {glyphs.dot} {where}"
@@ -445,38 +445,38 @@ DEFAULT_BUDGET = 8_000
 
 @dataclass(frozen=True, kw_only=True)
 class ContextOptions(CommonOptions):
-    """Which window, and what is asked about it."""
+    """Which window to show, and how."""
 
     budget: Positive | None = None
-    """Tokens that the window may have; else as the session's policy has it, or 8000."""
+    """The token budget. Default: that of the session's policy, or 8000."""
     model: str | None = None
-    """Count as this model does, for example gpt-4o."""
+    """Count tokens as this model does, for example gpt-4o."""
     counter: str | None = None
-    """Count with the counter of this name, for example estimate."""
+    """Count tokens with this counter, for example estimate."""
     why: Positive | None = None
-    """Why the message with this number is in or not, and the budget that it needs."""
+    """Explain why the message with this number is in the window or not, and which budget it needs."""
     what_if: Positive | None = None
-    """Compare with the window of another budget."""
+    """Compare with the window for this budget."""
     provider: ProviderFormat = None
     at: Positive | None = None
-    """The window recorded with this event: its own number, or that of the answer after it."""
+    """Show the window recorded with this event; the event of the answer after it works too."""
     diff: Annotated[tuple[Positive, Positive] | None, Parameter(negative_iterable="")] = None
     """Compare the windows recorded with two events."""
     recorded: Switch = False
     """List the recorded windows, newest first."""
     limit: Positive | None = None
-    """How many of them at most; 20 unless given."""
+    """The largest number of recorded windows. Default: 20."""
     before: Positive | None = None
-    """Only those before this event."""
+    """Only windows recorded before this event."""
 
     @property
     def counting_options(self) -> list[str]:
-        """The options that decide who counts, as they were given."""
+        """The given options that choose the counter."""
         return hints.given_options([("--model", self.model), ("--counter", self.counter)])
 
 
 class _WindowView:
-    """A window to show: made now, or recorded and made again."""
+    """The window to show: the present one, or a recorded one that is rebuilt."""
 
     def __init__(self, session: Session, wanted: ContextOptions) -> None:
         self.session, self.wanted = session, wanted
@@ -485,20 +485,20 @@ class _WindowView:
         self.window = self.recording.window if self.recording else self.window_now(budget)
 
     def window_now(self, budget: int | None) -> Window:
-        """Make the window of a budget; None: as the session's policy has it."""
+        """Return the present window for a budget; None is the budget of the session's policy."""
         return self.session.window(budget, model=self.wanted.model, counter=self.wanted.counter)
 
     def command_line(self, *options: str) -> str:
-        """Return the command that makes this window now, with something asked about it."""
+        """Return the command that shows this window with further options."""
         which = ("--budget", str(self.window.budget), *self.wanted.counting_options)
         return hints.command_line("context", *which, *options, named=self.session.id, on=self.wanted.store_options)
 
 
 def show_context(session: Reference, /, *, wanted: ContextOptions = ContextOptions()) -> None:
-    """Show what a model would see of a session within a token budget, what is left out, and why. Changes nothing.
+    """Show which messages of a session fit a token budget, which are left out, and why. Changes nothing.
 
-    Or show what a model has seen: windows that were recorded with answers, rebuilt byte for byte, named by their events.
-    Events are numbered from 1 in each session; a session's version is the number of its last event.
+    With --at, --diff and --recorded: show windows that were recorded with answers, rebuilt byte for byte. An event
+    number names each of them. Events are numbered from 1 in each session.
 
     Example: limpet context @last --budget 8000
     """
@@ -515,7 +515,7 @@ def show_context(session: Reference, /, *, wanted: ContextOptions = ContextOptio
 
 
 def _check_options(wanted: ContextOptions) -> None:
-    """Refuse options that mean nothing together."""
+    """Raise CommandFailure for options that exclude each other."""
     chosen = [
         ("--at", wanted.at), ("--diff", wanted.diff), ("--recorded", wanted.recorded or None),
     ]  # fmt: skip
@@ -531,11 +531,11 @@ def _check_options(wanted: ContextOptions) -> None:
     if past and now:
         raise _usage_failure([*past, *now], "A recorded window has its own budget and counter.")
     if len(past) > 1 or len(view) > 1:
-        raise _usage_failure(past if len(past) > 1 else view, "Each asks for something else.")
+        raise _usage_failure(past if len(past) > 1 else view, "Each of them chooses a different output.")
     if view and past and past != ["--at"]:
-        raise _usage_failure([*past, *view], "It is asked of one window.")
+        raise _usage_failure([*past, *view], "It needs a single window.")
     if paged and past != ["--recorded"]:
-        raise _usage_failure(paged, "It is for the list of recorded windows.", "Add --recorded.")
+        raise _usage_failure(paged, "It applies to the list of recorded windows.", "Add --recorded.")
 
 
 def _usage_failure(names: list[str], why: str, then: str = "Give one of them.") -> exit_codes.CommandFailure:
@@ -564,7 +564,7 @@ def _print_view(surface: Output, view: _WindowView) -> None:
 
 
 def provider_request(window: Window | ContextPack, provider: str) -> Json:
-    """Return the request that a provider takes."""
+    """Return the request body for a provider."""
     return {
         "openai": window.to_openai,
         "responses": window.to_openai_responses,
@@ -586,7 +586,7 @@ def _recording_fields(view: _WindowView) -> dict[str, Json]:
 
 
 def window_document(session: Session, window: Window) -> dict[str, Json]:
-    """Return all that there is to say of a window, as JSON."""
+    """Return a window with its ledger and messages as JSON."""
     counted = window_coverage(window)
     return {
         "session": session.id,
@@ -640,17 +640,16 @@ def _print_window(surface: Output, view: _WindowView) -> None:
     out = next((e for e in window.ledger if e.fate is Fate.LEFT_OUT), None)
     if out is not None:
         then = output.escape_line(view.command_line("--why", str(out.first)))
-        # Not wrapped: it is to be copied.
+        # Not wrapped, so that the command can be copied.
         say(f"  why is #{out.first:,} out?   {then}", style="dim", soft_wrap=True)
 
 
 def _print_previous_window_hint(surface: Output, view: _WindowView, past: RecordedWindowView) -> None:
-    """Name the recorded window before this one, to compare."""
     earlier = view.session.recorded_windows(1, before=past.row.version)
     if earlier:
         options = ("--diff", str(earlier[0].version), str(past.row.version))
         then = hints.command_line("context", *options, named=view.session.id, on=view.wanted.store_options)
-        told = f"  what changed since the one before?   {output.escape_line(then)}"
+        told = f"  what changed since the previous window?   {output.escape_line(then)}"
         surface.console.print(told, style="dim", soft_wrap=True)
 
 
@@ -671,11 +670,11 @@ def _print_explanation(surface: Output, view: _WindowView, number: int) -> None:
         told = told.replace("–", "-")
     print(output.escape_line(told))
     if needed is not None:
-        print(f"in with a budget of {needed:,}, or if it is pinned")
+        print(f"it is in with a budget of {needed:,} tokens, or if it is pinned")
 
 
 def _smallest_budget(view: _WindowView, number: int) -> int | None:
-    """Return the smallest budget with which a message is in, by halving; None if none is large enough."""
+    """Return the smallest budget that includes a message, by binary search; None if no budget does."""
 
     def inside(budget: int) -> bool:
         entry = view.window_now(budget).ledger.entry_of(number)
@@ -704,4 +703,4 @@ def _print_what_if(surface: Output, now: Window, then: Window) -> None:
         return
     print(f"{now.budget:,} tokens: {output.quantity(len(now), 'message')}, {now.tokens:,} tokens")
     print(f"{then.budget:,} tokens: {output.quantity(len(then), 'message')}, {then.tokens:,} tokens")
-    print(f"{len(difference.new):,} come in, {len(difference.gone):,} go")
+    print(f"{len(difference.new):,} added, {len(difference.gone):,} removed")

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def event_text(fact: LogEvent, dot: str, named: Callable[[str], str] = str) -> str:
-    """Return what happened, without its kind and whom it happened to."""
+    """Return the details of an event, without its kind and its session or frame."""
     return f" {dot} ".join(part for part in _event_parts(fact, named) if part)
 
 
@@ -47,7 +47,7 @@ def _event_parts(fact: LogEvent, named: Callable[[str], str]) -> Iterator[str]:
         case events.WindowCutEvent(cut=cut):
             yield f"windows begin at #{cut.first:,}"
         case events.SessionContinuedEvent(to=to):
-            yield f"goes on in {named(to)}"
+            yield f"continues in {named(to)}"
         case events.SessionForkedEvent(source=source, version=version):
             yield f"from {named(source)} at event {version:,}"
         case events.SessionRewoundEvent(to=to_version):
@@ -117,35 +117,35 @@ def _frame_update_parts(event: events.FrameUpdatedEvent, named: Callable[[str], 
     if event.suspension is not None:
         yield f"suspension {event.suspension}" + (f", {event.by}" if event.by else "")
     for child in event.handled:
-        yield f"{named(child)} dealt with"
+        yield f"{named(child)} handled"
     yield event.reason
 
 
 POLL_INTERVAL_S: Final = 0.2
-"""How often the log is looked at for more."""
+"""The interval at which --follow polls the log."""
 
 EVENTS_SHOWN: Final = 20
-"""How many of the last events are shown if nobody says from where on."""
+"""The number of events shown without --since and --limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TailOptions(CommonOptions):
-    """Which events: of a session, of a frame, after a position, how many; and whether to wait for more."""
+    """Which events to show, and whether to wait for more."""
 
     session: str | None = None
-    """Only events about this session, frames included: its id, the beginning of it, or @last."""
+    """Only events of this session and its frames: its id, a prefix of it, or @last."""
     frame: str | None = None
-    """Only events about this frame."""
+    """Only events of this frame."""
     since: NonNegative | None = None
-    """Only events after this position of the log; else the last ones."""
+    """Only events after this position of the log. Default: the last events."""
     limit: Positive | None = None
-    """How many at most; else 20, or with --since all."""
+    """The largest number of events. Default: 20, or all with --since."""
     follow: Annotated[bool, FLAG, Parameter(name=["--follow", "-f"])] = False
-    """Wait for more, until interrupted; then print where to continue."""
+    """Wait for more events until interrupted; then print the position to continue from."""
 
 
 class EventTail:
-    """Finds events of one tenant, and prints them."""
+    """Finds and prints the events of one tenant."""
 
     def __init__(self, lp: Limpet, wanted: TailOptions, surface: Output) -> None:
         self._lp = lp
@@ -157,7 +157,7 @@ class EventTail:
         self.position = self._head if wanted.since is None else wanted.since
 
     def last_events(self, count: int) -> list[LogEvent]:
-        """Return the last so many events that are wanted, oldest first; read from the end of the log."""
+        """Return the last `count` matching events, oldest first. Reads the log backwards."""
         found: list[LogEvent] = []
         until = self._head
         while until > 0 and len(found) < count:
@@ -168,7 +168,7 @@ class EventTail:
         return found[-count:]
 
     def new_events(self) -> Iterator[LogEvent]:
-        """Yield events after the last one seen that are wanted; all count as seen."""
+        """Yield the matching events after `position`, and advance `position` over all events."""
         for fact in self._lp.events.feed(self.position):
             if self._matches(fact):
                 yield fact
@@ -191,7 +191,6 @@ class EventTail:
         return self._frames[frame_id]
 
     def print_event(self, fact: LogEvent) -> None:
-        """Print one event."""
         surface = self._surface
         about = fact.event.frame_id if isinstance(fact, TreeEvent) else fact.session_id
         if surface.mode is OutputMode.JSON:
@@ -211,7 +210,7 @@ class EventTail:
         moment = datetime.fromtimestamp(fact.time_us / 1e6, UTC).astimezone()
         head = f"{fact.position:>7,}  {moment:%H:%M:%S}  {fact.kind:<15}  {short(about)}"
         goal = frame.goal if frame and not isinstance(fact.event, FramePushedEvent) else ""
-        # The event says more than the goal of its frame.
+        # The details of the event need more room than the goal of its frame.
         room = max((width - len(head)) // 3, 8)
         goal = goal if len(goal) <= room else f"{goal[: room - 1]}{glyphs.cut}"
         what = event_text(fact, glyphs.dot, short)
@@ -224,7 +223,7 @@ def _event_document(fact: LogEvent) -> dict[str, Json]:
     data: dict[str, Json] = msgspec.to_builtins(event)
     if isinstance(event, MessageAddedEvent):
         data["message"] = event.message.to_dict()
-    # What is kept of a token is for checking it, and for nobody's eyes.
+    # The hash of a token is only for checking the token and is never shown.
     data.pop("token_hash", None)
     where: dict[str, Json] = (
         {"frame": fact.event.frame_id, "tree": fact.root_id}
@@ -238,7 +237,7 @@ def _event_document(fact: LogEvent) -> dict[str, Json]:
 
 
 def tail_events(wanted: TailOptions = TailOptions()) -> int:
-    """Show the log, a line for each event of a session or a frame. With --json each line is one object.
+    """Show the event log, one line for each event. With --json each line is one object.
 
     Example: limpet events tail --session @last --follow
     """
@@ -298,7 +297,7 @@ def _follow_log(tail: EventTail, wanted: TailOptions, surface: Output) -> None:
             if not patient:
                 raise
             if not away:
-                surface.note(f"{error.message} Goes on after position {tail.position} when it is back.")
+                surface.note(f"{error.message} Continues after position {tail.position} when the server is back.")
             away = True
         sys.stdout.flush()
         time.sleep(POLL_INTERVAL_S)

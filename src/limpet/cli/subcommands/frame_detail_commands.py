@@ -1,4 +1,4 @@
-"""`limpet frames show`, `frames pack` and `frames pending`: one frame, a recorded pack, pending work."""
+"""`limpet frames show`, `frames pack` and `frames pending`: a frame, a recorded pack, pending work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def show_frame(frame: Reference, /, *, common: CommonOptions = CommonOptions()) -> None:
-    """Show a frame: goal, tokens, limits in force, handles, tools in progress, results, suspension.
+    """Show a frame: goal, tokens, effective limits, handles, tools in progress, results, suspension.
 
     Example: limpet frames show @last
     """
@@ -41,7 +41,7 @@ def show_frame(frame: Reference, /, *, common: CommonOptions = CommonOptions()) 
 
 
 def _limits_in_force(frame: Frame, tree: TreeState) -> dict[str, int | None]:
-    """Return the limits in force: the strictest among an open frame and those above it."""
+    """Return the effective limits: for an open frame the strictest of its own and its ancestors' limits."""
     if frame.frame_id in tree.frames:
         return {name: tree.strictest_limit(frame.frame_id, name) for name in LIMIT_FIELDS}
     return {name: getattr(frame.budget, name) for name in LIMIT_FIELDS}
@@ -59,7 +59,7 @@ def _used_below(frame: Frame, tree: TreeState) -> int:
 
 
 def _ordered_handles(frame: Frame) -> list[ContextHandle]:
-    """Return the handles, the most important first."""
+    """Return the handles: pinned first, then by priority."""
     return sorted(frame.context_handles, key=lambda handle: (not handle.pinned, -handle.priority))
 
 
@@ -105,7 +105,7 @@ def _handle_document(handle: ContextHandle) -> dict[str, Json]:
 
 
 def tool_document(tool: ToolRun) -> dict[str, Json]:
-    """Return the fields of a tool that every document has."""
+    """Return a tool as JSON."""
     return {
         "id": tool.tool_id,
         "name": tool.name,
@@ -134,9 +134,9 @@ def _frame_facts(frame: Frame, tree: TreeState, surface: Output) -> Iterator[tup
     bar = frame_tree_commands.account_bar(of, plain=surface.ascii)
     yield "budget", f"{bar}  {frame_tree_commands.account_equation(of)}"
     if of.with_descendants != of.own:
-        yield ("", f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with everything below it")
+        yield ("", f"{of.own:,} spent by itself {dot} {of.with_descendants:,} with all descendants")
     for purpose, amount in frame.reservations.items():
-        yield "reserved", f"{amount:,} for {purpose or 'nothing in particular'}"
+        yield "reserved", f"{amount:,} for {purpose or 'no named purpose'}"
     yield "limits", f" {dot} ".join(_limit_texts(_limits_in_force(frame, tree), frame))
     if frame.inputs is not None:
         yield "inputs", output.compact_json(thaw(frame.inputs))
@@ -183,7 +183,7 @@ def _end_text(frame: Frame, tree: TreeState) -> str:
 
 
 def _limit_texts(limits: Mapping[str, int | None], frame: Frame) -> Sequence[str]:
-    """Return the limits in words; what is not limited is left out."""
+    """Return the limits that are set, as texts."""
     context, calls, depth, timeout = (limits[name] for name in LIMIT_FIELDS)
     told = [
         f"{context:,} tokens of context" if context is not None else "",
@@ -202,12 +202,12 @@ def show_pack(
     provider: ProviderFormat = None,
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """Show what a model saw for a frame: the pack recorded last, or with an event, byte for byte.
+    """Show the context pack that a model saw for a frame: the last recorded one, or that of an event.
 
     Example: limpet frames pack @last --as openai
 
     Args:
-        at: The pack recorded with this event of the frame's tree, by its version.
+        at: Show the pack recorded with this event of the frame's tree, by its version.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -226,13 +226,13 @@ def show_pack(
 
 
 def show_pending_work(actor: str, /, *, session: str | None = None, common: CommonOptions = CommonOptions()) -> None:
-    """Show what an actor would find if it resumed now. Nothing is resumed or changed.
+    """Show the pending work that an actor would find if it resumed now. Resumes and changes nothing.
 
     Example: limpet frames pending planner
 
     Args:
         actor: The actor's id.
-        session: Only work about this session: its id, the beginning of it, or @last.
+        session: Only work of this session: its id, a prefix of it, or @last.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -246,11 +246,11 @@ def show_pending_work(actor: str, /, *, session: str | None = None, common: Comm
     if not surface.print_data(document, rows) and work:
         _print_pending(surface, work)
     if not work and surface.mode is not OutputMode.JSON:
-        surface.note(f"Nothing of {actor} waits." if stack else f"{actor} has no open frame.")
+        surface.note(f"{actor} has no pending work." if stack else f"{actor} has no open frame.")
 
 
 def _stack_and_other_frames(lp: Limpet, scope: Scope) -> tuple[list[Frame], list[Frame]]:
-    """Return the stack that an actor would come back to, root first, and its other open frames, oldest first."""
+    """Return the stack that an actor would resume, root first, and its other open frames, oldest first."""
     rows = lp.index.list_frames(scope, limit=target.ALL_ROWS)
     if not rows:
         return [], []

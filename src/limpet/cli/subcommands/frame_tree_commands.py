@@ -1,4 +1,4 @@
-"""`limpet frames list` and `limpet frames tree`: frames, their token accounts, and what waits.
+"""`limpet frames list` and `limpet frames tree`: frames, their token accounts, and their waiting work.
 
 Checks that the accounts of a tree add up, within each frame and between parents and children.
 """
@@ -33,9 +33,9 @@ _PART_LABELS: Mapping[str, str] = {"lent": "lent to children"}
 
 
 class FrameAccount(NamedTuple):
-    """Tokens of a frame. `own` is what it spent itself, `settled` what its closed children did.
+    """The tokens of a frame. `used` is the sum of `own`, spent by itself, and `settled`, spent by its closed children.
 
-    `used` is both; `below` is what frames below it that are open have spent.
+    `below` is spent by its open descendants.
     """
 
     total: int
@@ -49,16 +49,16 @@ class FrameAccount(NamedTuple):
 
     @property
     def own(self) -> int:
-        """What it spent itself."""
+        """The tokens that the frame spent itself."""
         return self.used - self.settled
 
     @property
     def with_descendants(self) -> int:
-        """What it and everything below it has spent."""
+        """The tokens that the frame and all its descendants spent."""
         return self.used + self.below
 
     def document(self) -> dict[str, Json]:
-        """Return every number by its name."""
+        """Return the account as JSON."""
         return {
             "total": self.total, "used": self.used, "own": self.own, "by_closed_children": self.settled,
             "by_open_descendants": self.below, "with_descendants": self.with_descendants, "reserved": self.reserved,
@@ -67,7 +67,7 @@ class FrameAccount(NamedTuple):
 
 
 def frame_account(frame: Frame, below: int = 0) -> FrameAccount:
-    """Return a frame's account; `below` is what its open descendants have used."""
+    """Return the account of a frame whose open descendants used `below` tokens."""
     budget = frame.budget
     return FrameAccount(
         budget.total, budget.used, frame.settled, below, budget.reserved, budget.subcall_allocation,
@@ -76,17 +76,17 @@ def frame_account(frame: Frame, below: int = 0) -> FrameAccount:
 
 
 def tree_accounts(frames: Sequence[Frame]) -> dict[str, FrameAccount]:
-    """Return the accounts of a tree's frames by their ids; parents come before children."""
+    """Return the account of each frame by id. In `frames`, parents come before children."""
     below = dict.fromkeys((frame.frame_id for frame in frames), 0)
     for frame in reversed(frames):
-        # What a closed child used is settled: its parent has it in its own account.
+        # The tokens of a closed child are settled in its parent's account.
         if frame.open and frame.parent_frame_id in below:
             below[frame.parent_frame_id] += frame.budget.used + below[frame.frame_id]
     return {frame.frame_id: frame_account(frame, below[frame.frame_id]) for frame in frames}
 
 
 def account_bar(of: FrameAccount, *, plain: bool) -> str:
-    """Return an account as a bar; what is spent or promised beyond the total has a part of its own."""
+    """Return an account as a bar. Overdrawn tokens are a part of their own."""
     glyphs = _ASCII_FILL if plain else _UNICODE_FILL
     parts = {"used": of.used, "reserved": of.reserved, "lent": of.lent}
     beyond = of.overdrawn
@@ -99,14 +99,14 @@ def account_bar(of: FrameAccount, *, plain: bool) -> str:
 
 
 def account_legend(*, plain: bool, overdrawn: bool) -> str:
-    """Return what the parts of a bar are."""
+    """Return the legend of the bars."""
     glyphs = _ASCII_FILL if plain else _UNICODE_FILL
     shown = [name for name in _ACCOUNT_PARTS if overdrawn or name != "overdrawn"]
     return "  ".join(f"{glyphs[name]} {_PART_LABELS.get(name, name)}" for name in shown)
 
 
 def account_equation(of: FrameAccount) -> str:
-    """Return what the total of an account is made of."""
+    """Return the total of an account as the sum of its parts."""
     closed = f" ({of.settled:,} by children)" if of.settled else ""
     beyond = f" - {of.overdrawn:,} overdrawn" if of.overdrawn else ""
     return (
@@ -116,16 +116,16 @@ def account_equation(of: FrameAccount) -> str:
 
 
 class AccountFault(NamedTuple):
-    """An account that does not add up: of which frame, and how."""
+    """A frame whose account does not add up, and the reason."""
 
     frame_id: str
     text: str
 
 
 def account_faults(frames: Sequence[Frame], *, closed: bool) -> list[AccountFault]:
-    """Return where the accounts of a tree disagree: each within itself, and with those of the children.
+    """Return the inconsistencies of the accounts of a tree, within each frame and between parents and children.
 
-    `closed`: the closed frames are among `frames`, so that what they spent can be compared.
+    `closed`: `frames` has the closed frames too, so that their tokens can be compared.
     """
     children: dict[str | None, list[Frame]] = {}
     for frame in frames:
@@ -141,7 +141,7 @@ def account_faults(frames: Sequence[Frame], *, closed: bool) -> list[AccountFaul
 def _faults_of_frame(frame: Frame, children: Sequence[Frame], *, closed: bool) -> Iterator[str]:
     of = frame_account(frame)
     if of.total + of.overdrawn != of.used + of.reserved + of.lent + of.free:
-        yield f"the parts of its account are not its total of {of.total:,}"
+        yield f"the parts of its account do not add up to its total of {of.total:,}"
     given = sum(child.budget.total for child in children if child.open)
     if of.lent != given:
         yield f"it lent {of.lent:,}, but its open children were given {given:,}"
@@ -156,7 +156,7 @@ def _faults_of_frame(frame: Frame, children: Sequence[Frame], *, closed: bool) -
 
 
 class WaitingItem(NamedTuple):
-    """One thing that waits: of which frame, of which kind, in words, and what names it."""
+    """A work item that waits: its frame, kind, description and reference."""
 
     frame_id: str
     kind: str
@@ -164,12 +164,12 @@ class WaitingItem(NamedTuple):
     ref: str = ""
 
     def document(self) -> dict[str, Json]:
-        """Return it as a document shows it."""
+        """Return the item as JSON."""
         return {"frame": self.frame_id, "kind": self.kind, "text": self.text, "ref": self.ref or None}
 
 
 def waiting_items(tree: TreeState, now_us: int) -> list[WaitingItem]:
-    """Return everything of a tree that waits, frame by frame."""
+    """Return the waiting work items of a tree, frame by frame."""
     return [found for frame in tree.frames.values() for found in _items_of_frame(tree, frame, now_us)]
 
 
@@ -185,7 +185,7 @@ def _items_of_frame(tree: TreeState, frame: Frame, now_us: int) -> Iterator[Wait
         what = f"is overdue since {output.duration((now_us - deadline) / 1e6)}"
         yield WaitingItem(frame.frame_id, "overdue", what)
     for child in frame.failures:
-        what = f"has a failed child that nobody has dealt with: {child}"
+        what = f"has a failed child that was not handled: {child}"
         yield WaitingItem(frame.frame_id, "failed_child", what, child)
 
 
@@ -195,19 +195,19 @@ def _suspension_item(frame: Frame, standing: Suspension, now_us: int) -> Waiting
     if status is SuspensionStatus.WAITING:
         text = f"waits for approval ({what}), {expiry_text(standing, now_us)}"
         return WaitingItem(frame.frame_id, "approval", text, ref)
-    text = f"stands still: its suspension ({what}) is {status}; suspend it anew"
+    text = f"can't continue: its suspension ({what}) is {status}; suspend it again"
     return WaitingItem(frame.frame_id, f"suspension_{status}", text, ref)
 
 
 def tool_of_suspension(frame: Frame, standing: Suspension) -> ToolRun | None:
-    """Return the tool that a suspension is about: the one that its purpose names, else the one that is meant to run."""
+    """Return the tool of a suspension: the one that its purpose names, else the first that has not started yet."""
     named = [tool for tool in frame.tools if standing.purpose in (tool.name, tool.tool_id)]
     meant = [tool for tool in frame.tools if tool.status is ToolStatus.INTENT]
     return next(iter(named or meant), None)
 
 
 def suspension_subject(frame: Frame | None, standing: Suspension) -> str:
-    """Return what a suspension is about, and what running that does."""
+    """Return the tool of a suspension with its effect; without a tool, the purpose or the reason."""
     tool = tool_of_suspension(frame, standing) if frame else None
     if tool is None:
         return standing.purpose or standing.reason
@@ -215,7 +215,7 @@ def suspension_subject(frame: Frame | None, standing: Suspension) -> str:
 
 
 def current_status(standing: Suspension, now_us: int) -> SuspensionStatus:
-    """Return where a suspension stands at a moment: one that was not decided in time has expired."""
+    """Return the status of a suspension at a time; a suspension that was not decided in time is expired."""
     over = standing.expires_us is not None and standing.expires_us <= now_us
     if over and standing.status is SuspensionStatus.WAITING:
         return SuspensionStatus.EXPIRED
@@ -223,7 +223,7 @@ def current_status(standing: Suspension, now_us: int) -> SuspensionStatus:
 
 
 def expiry_text(standing: Suspension, now_us: int) -> str:
-    """Return until when a suspension waits, in words."""
+    """Return when a suspension expires, as text."""
     if standing.expires_us is None:
         return "never expires"
     return f"expires in {output.duration((standing.expires_us - now_us) / 1e6)}"
@@ -231,14 +231,14 @@ def expiry_text(standing: Suspension, now_us: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameListOptions(CommonOptions):
-    """Which frames; every condition given must hold."""
+    """Which frames to list. Every given condition must hold."""
 
     actor: str | None = None
     """Only frames of this actor."""
     session: str | None = None
-    """Only frames about this session: its id, the beginning of it, or @last."""
+    """Only frames of this session: its id, a prefix of it, or @last."""
     all: Switch = False
-    """Closed frames as well."""
+    """Also closed frames."""
     limit: Limit = 50
 
 
@@ -267,11 +267,11 @@ def list_frames(wanted: FrameListOptions = FrameListOptions()) -> None:
         given = [("--actor", wanted.actor), ("--session", wanted.session), ("--limit", len(found))]
         words = [*hints.given_options(given), *["--all"][: wanted.all]]
         command = hints.command_line("frames list", *words, on=wanted.store_options)
-        surface.note(f"There are {len(found):,}: {command}")
+        surface.note(f"There are {len(found):,} frames. To list all: {command}")
 
 
 def frame_summary(frame: Frame) -> dict[str, Json]:
-    """Return the fields of a frame that every document has."""
+    """Return the fields of a frame that every JSON document has."""
     scope = frame.scope
     return {
         "id": frame.frame_id,
@@ -293,7 +293,7 @@ def frame_summary(frame: Frame) -> dict[str, Json]:
 
 def _budget_document(frame: Frame) -> dict[str, Json]:
     told = frame_account(frame).document()
-    # What is below a frame is known where its tree is shown.
+    # Only a tree has the numbers of the descendants.
     return {name: told[name] for name in told if "descendants" not in name}
 
 
@@ -329,16 +329,16 @@ def _free_text(of: FrameAccount, frame: Frame) -> str:
 
 
 STATUS_STYLES = {"active": "green", "waiting": "", "suspended": "yellow", "failed": "red"}
-"""How a status is shown; what is over is dim."""
+"""The style of each status; others are dim."""
 
 
 _NAME_WIDTH_MIN = 16
 _BARS_WIDTH_MIN = 72
-"""The width of a terminal that has room for bars."""
+"""The smallest width of a terminal that shows bars."""
 
 
 class FrameTreeView(NamedTuple):
-    """A tree to be shown: its frames, parents before children; whether closed ones are among them; what waits."""
+    """A tree to show: its frames, parents first; whether closed frames are included; its waiting work items."""
 
     frames: Sequence[Frame]
     complete: bool
@@ -346,7 +346,7 @@ class FrameTreeView(NamedTuple):
 
     @property
     def faults(self) -> list[AccountFault]:
-        """Where its accounts disagree."""
+        """The inconsistencies of its accounts."""
         return account_faults(self.frames, closed=self.complete)
 
 
@@ -357,15 +357,15 @@ def show_trees(
     all: Switch = False,  # noqa: A002 - the name of the option
     common: CommonOptions = CommonOptions(),
 ) -> int:
-    """Draw the trees of an actor's open frames, or of one frame: status, tokens, what waits for a person.
+    """Show the trees of an actor's open frames, or of one frame: status, tokens, and waiting approvals.
 
-    Checks that the tokens add up, between parents and children too; exit 7 if they do not.
+    Checks that the tokens add up, also between parents and children. Exit 7 if they do not.
 
     Example: limpet frames tree planner
 
     Args:
-        reference: An actor, or a frame: its id, the beginning of it, @last, or @last~2.
-        all: Closed frames as well.
+        reference: An actor, or a frame: its id, a prefix of it, @last, or @last~2.
+        all: Also closed frames.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -374,7 +374,7 @@ def show_trees(
 
 
 def print_trees(surface: Output, found: Sequence[FrameTreeView], reference: str, common: CommonOptions) -> int:
-    """Print trees; return 7 if the accounts of one do not add up."""
+    """Print trees. Return exit code 7 if the accounts of a tree do not add up."""
     if surface.mode is OutputMode.JSON:
         surface.print_json({"trees": [_tree_document(tree) for tree in found]})
     elif surface.mode is OutputMode.PIPE:
@@ -388,12 +388,12 @@ def print_trees(surface: Output, found: Sequence[FrameTreeView], reference: str,
     if not found:
         surface.note(f"{reference} has no open frame.")
     if any(one.kind == "approval" for tree in found for one in tree.waiting):
-        surface.note(f"to decide: {hints.command_line('suspensions list', on=common.store_options)}")
+        surface.note(f"to list the approvals: {hints.command_line('suspensions list', on=common.store_options)}")
     return exit_codes.DAMAGE if any(tree.faults for tree in found) else exit_codes.DONE
 
 
 def _find_trees(lp: Limpet, reference: str) -> list[TreeState]:
-    """Return the trees that a reference names: of a frame, or of an actor's open frames, newest first."""
+    """Return the tree of the frame, or the trees of the actor's open frames, that a reference names; newest first."""
     try:
         return [lp.index.get_tree(lp.index.get_frame(reference).frame_id)]
     except errors.FrameNotFound:
@@ -427,7 +427,7 @@ def _tree_view(lp: Limpet, tree: TreeState, *, closed: bool) -> FrameTreeView:
 
 
 def _in_drawing_order(frames: Iterable[Frame], root_id: str) -> Iterator[Frame]:
-    """Yield the frames of a tree as it is drawn: each before those below it, the older before the newer."""
+    """Yield the frames of a tree in depth-first order, older siblings first."""
     children: dict[str | None, list[Frame]] = {}
     for frame in sorted(frames, key=lambda one: (one.created_us, one.frame_id)):
         children.setdefault(frame.parent_frame_id, []).append(frame)
@@ -470,7 +470,7 @@ def _print_tree(surface: Output, tree: FrameTreeView) -> None:
 
 
 def tree_lines(tree: FrameTreeView, surface: Output) -> Iterator[tuple[str, str]]:
-    """Yield a tree as it is drawn on a terminal, each line with its style."""
+    """Yield the lines of a tree on a terminal, each with its style."""
     width, plain = surface.console.width, surface.ascii
     accounts, glyphs = tree_accounts(tree.frames), surface.symbols
     ids = target.short_ids((frame.frame_id for frame in tree.frames), glyphs.cut)
@@ -518,7 +518,7 @@ def _table_lines(
 
 
 def _number_columns(accounts: Sequence[FrameAccount], frames: Sequence[Frame], *, plain: bool) -> list[list[str]]:
-    """Return the columns of numbers; own and all that was spent where children have spent something."""
+    """Return the number columns: used, or own and sum if descendants have spent tokens; and free."""
     free = [_free_text(of, frame) for of, frame in zip(accounts, frames, strict=True)]
     if all(of.with_descendants == of.own for of in accounts):
         return [["used", *(f"{of.used:,}" for of in accounts)], ["free", *free]]
@@ -527,7 +527,7 @@ def _number_columns(accounts: Sequence[FrameAccount], frames: Sequence[Frame], *
 
 
 def _name_column(frames: Sequence[Frame], ids: Mapping[str, str], *, plain: bool) -> Iterator[str]:
-    """Yield the first column: lines that lead to a frame, its id and its goal."""
+    """Yield the first column: branches of the tree, the frame's id and goal."""
     last, between, along, blank = ("`- ", "|- ", "|  ", "   ") if plain else ("└─ ", "├─ ", "│  ", "   ")
     youngest = {frame.parent_frame_id: frame.frame_id for frame in frames}
     lead: dict[str | None, str] = {None: ""}

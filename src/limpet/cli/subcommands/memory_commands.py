@@ -1,4 +1,4 @@
-"""`limpet search`, `limpet memory` and `limpet erase`: the archive, the facts known of a user, and erasure."""
+"""`limpet search`, `limpet memory` and `limpet erase`: the message archive, the facts about a user, and erasure."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ _MESSAGE_CHARS = 400
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(CommonOptions):
-    """Whose messages, under which conditions, how many, and with how much around each."""
+    """Which messages to search, how many hits to show, and how many messages around each."""
 
     user: str
     """The user whose conversations are searched; "" for those without a user."""
     role: Literal["user", "assistant", "tool", "system"] | None = None
     """Only messages of this role."""
     since: str | None = None
-    """Only messages at or after this moment: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
+    """Only messages at or after this time: ISO 8601, or 30m, 2h, 3d, 1w before now."""
     until: str | None = None
-    """Only messages at or before this moment."""
+    """Only messages at or before this time."""
     session: str | None = None
-    """Only in this session: its id, the beginning of it, or @last."""
+    """Only in this session: its id, a prefix of it, or @last."""
     around: NonNegative = 0
-    """Show so many messages before and after each hit."""
+    """The number of messages to show before and after each hit."""
     limit: Limit = 10
 
 
 def search_archive(query: str, /, *, wanted: SearchOptions) -> None:
-    """Search every message of a user, summarised or not. The best match comes first.
+    """Search all messages of a user, including summarised ones. The best match comes first.
 
     Example: limpet search "booking reference" --user ada --since 30d
 
     Args:
-        query: Words, in any language; names and numbers as they were written.
+        query: Words in any language; names and numbers as in the messages.
     """
     surface = Output(wanted)
     since = None if wanted.since is None else options.parse_moment("--since", wanted.since)
@@ -75,17 +75,17 @@ def search_archive(query: str, /, *, wanted: SearchOptions) -> None:
             _print_hit(surface, hit, beside[hit.position], earlier=hit.position in earlier)
     if not found and surface.mode is not OutputMode.JSON:
         known = hints.command_line("sessions list", on=wanted.store_options)
-        whose = f"Nothing was found: no session here is of {wanted.user!r}. Whose there are: {known}"
+        whose = f"Nothing was found: the store has no session of {wanted.user!r}. To list all users' sessions: {known}"
         surface.note(whose if stranger else "Nothing was found.")
     if found.behind:
         events = output.quantity(found.behind, "event")
-        surface.note(f"{events} not searched yet. A worker takes them in: {_worker_command(wanted)}")
+        surface.note(f"{events} not searched yet. A worker indexes them: {_worker_command(wanted)}")
     if found and not wanted.around:
-        surface.note(f"To read around a hit: {_search_around_command(query, wanted)}")
+        surface.note(f"To show the messages around each hit: {_search_around_command(query, wanted)}")
 
 
 def _worker_command(common: CommonOptions) -> str:
-    """Return the command that works for all tenants of the store."""
+    """Return the command that runs the background work of all tenants."""
     return hints.command_line("worker", "--once", on=hints.store_options(common.url, "default"))
 
 
@@ -121,7 +121,7 @@ def _hit_row(hit: Hit) -> tuple[object, ...]:
 
 
 def _positions_before_reset(lp: Limpet, found: Sequence[Hit]) -> frozenset[int]:
-    """Return the positions of hits from before a reset of their session: their numbers are not those of today."""
+    """Return the positions of hits from an earlier generation of their session, whose message numbers differ."""
     now: dict[str, int] = {}
     for hit in found:
         if hit.session_id not in now:
@@ -141,7 +141,7 @@ def _print_hit(surface: Output, hit: Hit, beside: Sequence[ArchivedMessage], *, 
 
 
 def print_message(surface: Output, one: ArchivedMessage, *, here: bool) -> None:
-    """Print one of several messages; the one that was asked for is marked."""
+    """Print a message, with a mark if it is the one that was asked for (`here`)."""
     text = output.escape_line(summary.message_text(one.message))
     shown = text if len(text) <= _MESSAGE_CHARS else f"{text[:_MESSAGE_CHARS]}{surface.symbols.cut}"
     mark, style = (surface.symbols.to, "bold") if here else (" ", "dim")
@@ -163,13 +163,13 @@ _SHORT_FACT_ID_CHARS = len(_FACT_ID_PREFIX) + 8
 def show_profile(
     user: str, /, *, budget: Positive = limits.BOOTSTRAP_TOKENS, common: CommonOptions = CommonOptions()
 ) -> None:
-    """Show what a new session is told of a user, and the facts that it is made from.
+    """Show the profile that a new session gets of a user.
 
     Example: limpet memory profile ada
 
     Args:
         user: The user's id.
-        budget: Tokens that the profile may have.
+        budget: The largest number of tokens of the profile.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -182,10 +182,10 @@ def show_profile(
         print(output.escape_text(found.text))
         surface.note(
             f"{found.tokens:,} of {budget:,} tokens, {output.quantity(len(found.facts), 'fact')}."
-            f" Each with its source: {hints.command_line('memory list', named=user, on=common.store_options)}"
+            f" To list the facts: {hints.command_line('memory list', named=user, on=common.store_options)}"
         )
     elif known:
-        surface.note(f"Nothing of what is known of {user!r} fits into {budget:,} tokens. Raise --budget.")
+        surface.note(f"No fact about {user!r} fits into {budget:,} tokens. Raise --budget.")
     else:
         _note_nothing_known(surface, user, common)
 
@@ -197,7 +197,7 @@ def list_facts(
     all: Switch = False,  # noqa: A002 - the name of the option
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """List the facts known of a user, the newest first.
+    """List the facts about a user, newest first.
 
     Example: limpet memory list ada --all
 
@@ -216,10 +216,10 @@ def list_facts(
     if found:
         _print_facts(surface, found)
         command = hints.command_line("memory why", _short_fact_id(found[0]), named=user, on=common.store_options)
-        surface.note(f"Who said so: {command}")
+        surface.note(f"To show the source of a fact: {command}")
     elif known:
         command = hints.command_line("memory list", "--all", named=user, on=common.store_options)
-        surface.note(f"Nothing holds any more. What held once: {command}")
+        surface.note(f"No fact about the user holds any more. To list earlier facts: {command}")
     else:
         _note_nothing_known(surface, user, common)
 
@@ -253,8 +253,8 @@ def explain_fact(user: str, fact: str, /, *, around: NonNegative = 2, common: Co
 
     Args:
         user: The user's id.
-        fact: The fact's id, or any unique beginning of it.
-        around: How many messages before and after.
+        fact: The fact's id, or a unique prefix of it.
+        around: The number of messages to show before and after it.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -280,8 +280,8 @@ def _find_fact(lp: Limpet, user: str, reference: str) -> Fact:
     found = [fact for fact in known if fact.id.startswith(wanted)]
     if len(found) == 1:
         return found[0]
-    several = "is the beginning of more than one fact's id" if found else "names no fact"
-    why = f"Memory has {output.quantity(len(known), 'fact')} of this user, what held once included."
+    several = "is a prefix of more than one fact's id" if found else "names no fact"
+    why = f"Memory has {output.quantity(len(known), 'fact')} about this user, including facts that no longer hold."
     if found:
         why = f"It could be {', '.join(map(_short_fact_id, found[:3]))}{' and more' if len(found) > 3 else ''}."
     raise exit_codes.failure(
@@ -302,7 +302,7 @@ def search_memory(user: str, query: str, /, *, limit: Limit = 10, common: Common
 
     Args:
         user: The user's id.
-        query: A question, or words.
+        query: A question or words.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -328,7 +328,7 @@ def _print_recalled(surface: Output, one: MemoryResult) -> None:
 
 def _note_nothing_known(surface: Output, user: str, common: CommonOptions) -> None:
     command = _worker_command(common)
-    surface.note(f"Nothing is known of {user!r}. A worker learns from conversations that have ended: {command}")
+    surface.note(f"Memory has no fact about {user!r}. A worker extracts facts from ended conversations: {command}")
 
 
 def _fact_document(fact: Fact) -> dict[str, Json]:
@@ -358,12 +358,12 @@ def _recalled_document(one: MemoryResult) -> dict[str, Json]:
 
 
 def show_queue(*, replay: str | None = None, common: CommonOptions = CommonOptions()) -> None:
-    """Show ended conversations that memory has not taken: waiting, failing, given up.
+    """Show ended conversations that memory has not ingested: waiting, failing or given up.
 
     Example: limpet memory queue --replay all
 
     Args:
-        replay: Try a conversation that was given up once more, by its key; all: every one.
+        replay: Retry a conversation that was given up, by its key; "all" retries all of them.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -374,8 +374,8 @@ def show_queue(*, replay: str | None = None, common: CommonOptions = CommonOptio
                 raise exit_codes.failure(
                     exit_codes.NOT_FOUND,
                     errors.NotFound.code,
-                    f"{replay!r} is no conversation that was given up.",
-                    "Each has its whole key in the list, in its first column.",
+                    f"{replay!r} is not the key of a conversation that was given up.",
+                    "The list has the keys in its first column.",
                     "",
                     command=("memory queue",),
                 )
@@ -388,7 +388,7 @@ def show_queue(*, replay: str | None = None, common: CommonOptions = CommonOptio
         surface.print_json({"queue": rows, "behind": behind, "replayed": replayed})
         return
     if replayed is not None:
-        surface.note(f"{output.quantity(replayed, 'conversation')} will be tried again.")
+        surface.note(f"{output.quantity(replayed, 'conversation')} will be retried.")
     if surface.mode is OutputMode.PIPE:
         for one in queue:
             state = "dead" if one.dead else "waiting"
@@ -397,13 +397,15 @@ def show_queue(*, replay: str | None = None, common: CommonOptions = CommonOptio
         _print_queue(surface, queue)
         if any(one.dead for one in queue):
             command = hints.command_line("memory queue", "--replay", "all", on=common.store_options)
-            surface.note(f"To try again what was given up: {command}")
+            surface.note(f"To retry the conversations that were given up: {command}")
     if behind:
         told = f"{output.quantity(behind, 'event')} of the log {'waits' if behind == 1 else 'wait'} for a worker"
         command = hints.command_line("worker", "--once", on=common.store_options)
         surface.note(f"{told}, which finds the conversations that have ended: {command}")
     elif not queue:
-        surface.note("Nothing waits. Conversations come here when they end, and go when memory has them.")
+        surface.note(
+            "The queue is empty. Conversations enter it when they end, and leave it when memory has ingested them."
+        )
 
 
 def _next_try(one: QueuedOffload) -> str | None:
@@ -425,15 +427,13 @@ def _print_queue(surface: Output, queue: Sequence[QueuedOffload]) -> None:
 
 
 _PREVIEW_CHARS = 200
-_YES_HELP = (
-    "Do not ask, and take only a whole id. A pipe and --json are never asked: without this they end with exit 2."
-)
+_YES_HELP = "Do not ask for confirmation, and accept only a whole id. Needed with --json and without a terminal: exit 2 otherwise."
 
 
 def forget_user(user: str, /, *, yes: Confirmed = False, common: CommonOptions = CommonOptions()) -> None:
-    """Erase everything of a user: conversations, facts, search index, freed pages. Asks first.
+    """Erase all data of a user: conversations, facts, search index, freed pages. Asks first.
 
-    Afterwards no file holds it, and the log still verifies. A backup is erased as well when it is restored.
+    Afterwards no file of the store has the data, and the log still verifies. A backup is erased when it is restored.
 
     Example: limpet memory forget ada
 
@@ -446,13 +446,13 @@ def forget_user(user: str, /, *, yes: Confirmed = False, common: CommonOptions =
         facts = len(lp.memory.facts(user))
         lines = [
             f"  {output.quantity(len(counts), 'session')} with {output.quantity(sum(counts), 'message')}",
-            f"  {output.quantity(facts, 'fact')} that memory has",
-            "  and what the search index, summaries, recorded windows and frames have of them",
+            f"  {output.quantity(facts, 'fact')} of memory",
+            "  and everything derived from them: search index, summaries, recorded windows, frames",
         ]
-        question = f"forget {user} in {target.store_name(common.url)}, for good?"
+        question = f"permanently forget {user} in {target.store_name(common.url)}?"
         surface.confirm(question, lines, yes=yes)
         receipt = lp.memory.forget(user)
-    _print_receipt(surface, receipt, f"forgot {user}", f"There was nothing of {user!r}.")
+    _print_receipt(surface, receipt, f"forgot {user}", f"The store has no data of {user!r}.")
 
 
 def erase_stored(
@@ -463,12 +463,12 @@ def erase_stored(
     yes: Annotated[Confirmed, Parameter(help=_YES_HELP)] = False,
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """Erase a session, one message of it, or all sessions that were deleted, from every file. Asks first.
+    """Erase a session, one message, or all deleted sessions from every file. Asks first.
 
     Example: limpet erase @last --message 12
 
     Args:
-        session: Its id, the beginning of it, @last, or @last~2; without one, all sessions that were deleted.
+        session: Its id, a prefix of it, @last, or @last~2. Without it, all deleted sessions are erased.
         message: Only this message: its number or its id. The conversation stays usable without its text.
     """
     surface = Output(common)
@@ -476,8 +476,8 @@ def erase_stored(
         if session is None:
             if message is not None:
                 then = "Name the session first: limpet erase SESSION --message 12"
-                raise exit_codes.usage_failure("a message is one of a session.", then)
-            what, lines, erase = "what was deleted", list[str](), lp.admin.erase
+                raise exit_codes.usage_failure("--message needs a session.", then)
+            what, lines, erase = "all deleted sessions", list[str](), lp.admin.erase
         else:
             found = (target.find_session_by_exact_id if yes else target.find_session)(lp, session)
             held = output.quantity(found.message_count, "message")
@@ -485,13 +485,13 @@ def erase_stored(
             if message is not None:
                 named, lines = _find_message(found, message)
                 what, erase = f"message {message} of {found.id}", partial(erase, message_id=named)
-        surface.confirm(f"erase {what} in {target.store_name(common.url)}, for good?", lines, yes=yes)
+        surface.confirm(f"permanently erase {what} in {target.store_name(common.url)}?", lines, yes=yes)
         receipt = erase()
     _print_receipt(surface, receipt, f"erased {what}", "There was nothing to erase.")
 
 
 def _find_message(session: Session, reference: str) -> tuple[str, list[str]]:
-    """Return the id of the message that a number or an id names, and lines that show a person which it is."""
+    """Return the id of the message that a number or an id names, and a preview of the message for the question."""
     number = reference.removeprefix("#")
     if not number.isdecimal():
         return reference, []
@@ -528,6 +528,8 @@ def _print_receipt(surface: Output, receipt: Receipt, done: str, nothing: str) -
         surface.note(nothing)
     if receipt.waiting:
         hidden = output.quantity(receipt.waiting, "session")
-        surface.note(f"{hidden} hidden, to go with the last fork that reads from it.")
+        surface.note(f"{hidden} hidden until the last fork that reads from it is erased.")
     if receipt.pending:
-        surface.note("Somebody is reading; traces are left in files until the next erasure or opening.")
+        surface.note(
+            "A reader is active: traces stay in files until the next erasure or the next opening of the store."
+        )

@@ -32,25 +32,25 @@ _WIDE_TERMINAL = 100
 
 @dataclass(frozen=True, kw_only=True)
 class SessionListOptions(CommonOptions):
-    """Which sessions; every condition given must hold."""
+    """Which sessions to list. Every given condition must hold."""
 
     user: str | None = None
     """Only sessions of this user."""
     status: Literal["active", "ended"] | None = None
-    """Active or ended."""
+    """Only sessions with this status."""
     since: str | None = None
-    """Active at or after this moment: ISO 8601, or 30m, 2h, 3d, 1w back from now."""
+    """Only sessions active at or after this time: ISO 8601, or 30m, 2h, 3d, 1w before now."""
     until: str | None = None
-    """Active at or before this moment."""
+    """Only sessions active at or before this time."""
     meta: Annotated[tuple[str, ...], Parameter(negative_iterable="", show_default=False)] = ()
-    """key=value of the metadata; may be given several times."""
+    """Only sessions with this key=value in their metadata. May be repeated."""
     limit: Limit = 50
     cursor: str | None = None
-    """Continue where a page ended."""
+    """The next_cursor of the previous page."""
 
 
 def list_sessions(wanted: SessionListOptions = SessionListOptions()) -> None:
-    """List sessions, last active first. Every condition given must hold.
+    """List sessions, the last active first. Every given condition must hold.
 
     Example: limpet sessions list --user ada --since 2h --meta team=north
     """
@@ -80,13 +80,13 @@ def _next_page_command(wanted: SessionListOptions, cursor: str) -> str:
 
 
 def _parse_metadata_pair(text: str) -> tuple[str, Json]:
-    """Read key=value; a number, true, false, null or a quoted text is taken as JSON."""
+    """Parse key=value; a number, true, false, null or a quoted text is parsed as JSON."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise exit_codes.usage_failure(
             f"--meta {text!r} is not key=value.",
             "--meta team=north --meta 'year=2026' --meta 'code=\"0042\"'",
-            "It compares one top-level value of a session's metadata.",
+            "--meta compares one top-level value of a session's metadata.",
             "bad_filter",
         )
     try:
@@ -126,25 +126,25 @@ def _title_cell(row: dict[str, Json], surface: Output) -> str:
 
 
 MESSAGES_SHOWN = 50
-"""Messages that a terminal gets when no number is asked for."""
+"""The number of messages that a terminal shows without --limit and --tail."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SessionShowOptions(CommonOptions):
-    """Which of the messages, and how."""
+    """Which messages to show, and how."""
 
     limit: Positive | None = None
-    """Only so many messages from the start."""
+    """Only this number of messages from the start."""
     tail: Positive | None = None
-    """Only so many messages from the end."""
+    """Only this number of messages from the end."""
     raw: Switch = False
-    """Only the text of the messages, with no character escaped. Refuses a terminal."""
+    """Only the text of the messages, without escaping. Not on a terminal, unless --force is given."""
     force: Switch = False
-    """Let --raw write to a terminal."""
+    """Allow --raw on a terminal."""
 
 
 def show_session(session: Reference, /, *, part: SessionShowOptions = SessionShowOptions()) -> None:
-    """Show a session: its messages, tool calls that wait for a result, links to other sessions.
+    """Show a session: its messages, open tool calls, and links to other sessions.
 
     Example: limpet sessions show @last --tail 20
     """
@@ -170,7 +170,7 @@ def show_session(session: Reference, /, *, part: SessionShowOptions = SessionSho
 
 def _check_range(part: SessionShowOptions) -> None:
     if part.limit is not None and part.tail is not None:
-        why = "One counts from the start, the other from the end."
+        why = "--limit counts from the start, --tail from the end."
         raise exit_codes.usage_failure("--limit and --tail exclude each other.", "Give one of them.", why)
     if part.raw and part.json:
         raise exit_codes.usage_failure(
@@ -181,8 +181,8 @@ def _check_range(part: SessionShowOptions) -> None:
             exit_codes.UNSAFE,
             "raw_on_terminal",
             "--raw does not write to a terminal.",
-            "Stored text can hold sequences that a terminal obeys.",
-            "Send it to a file or a pipe, or add --force.",
+            "Stored text can contain control sequences that a terminal executes.",
+            "Redirect the output to a file or a pipe, or add --force.",
         )
 
 
@@ -192,7 +192,7 @@ def _shown_positions(part: SessionShowOptions, session: Session, surface: Output
     if tail is None and part.limit is None and surface.mode is OutputMode.TERMINAL and count > MESSAGES_SHOWN:
         tail = MESSAGES_SHOWN
         whole = hints.command_line("sessions show", "--limit", str(count), named=session.id, on=part.store_options)
-        surface.note(f"The last {tail} of {count:,} messages; all of them: {whole}")
+        surface.note(f"The last {tail} of {count:,} messages. To show all: {whole}")
     if tail is not None:
         return max(1, count - tail + 1), count
     return 1, count if part.limit is None else min(count, part.limit)
@@ -251,7 +251,7 @@ def _content_text(content: Json) -> str:
 
 
 def message_text(message: Message) -> str:
-    """Return what a message says and calls, as one text."""
+    """Return the content, tool calls and tool results of a message as one text."""
     told = message.to_dict()
     parts = [_content_text(told["content"])]
     parts += [f"call {c['id']} {c['name']} {output.compact_json(c.get('args', {}))}" for c in told["tool_calls"]]
@@ -304,7 +304,7 @@ def _heading_facts(session: Session, surface: Output) -> list[tuple[str, str]]:
 
 
 def _message_bodies(message: Message, surface: Output) -> Iterator[tuple[str, str]]:
-    """Yield what a message says, calls and answers, each with its style."""
+    """Yield the content, tool calls and tool results of a message, each with its style."""
     told, glyphs = message.to_dict(), surface.symbols
     # An OpenAI tool message says the same twice: as its content and as the result of its call.
     if told["content"] and not told["tool_results"]:

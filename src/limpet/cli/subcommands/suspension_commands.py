@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def suspension_document(of: Suspension, frame: Frame | None = None) -> dict[str, Json]:
-    """Return the fields of a suspension that every document has. The hash of its token is not among them."""
+    """Return a suspension as JSON, without the hash of its token."""
     tool = frame_tree_commands.tool_of_suspension(frame, of) if frame else None
     return {
         "id": of.suspension_id,
@@ -63,12 +63,12 @@ def list_suspensions(
     limit: Limit = 50,
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """List what waits for a decision, newest first.
+    """List the suspensions that wait for a decision, newest first.
 
     Example: limpet suspensions list --actor planner
 
     Args:
-        all: Also suspensions that were decided, have expired or were revoked.
+        all: Also suspensions that were decided or revoked, or have expired.
         actor: Only suspensions of this actor.
     """
     surface = Output(common)
@@ -84,7 +84,7 @@ def list_suspensions(
     elif shown:
         _print_suspensions(surface, shown)
     else:
-        surface.note("Nothing was ever asked." if all else "Nothing waits for a decision.")
+        surface.note("There is no suspension." if all else "No suspension waits for a decision.")
     if len(found) > limit:
         words = [*["--all"][:all], *hints.given_options([("--actor", actor), ("--limit", limit * 10)])]
         more = hints.command_line("suspensions list", *words, on=common.store_options)
@@ -115,7 +115,7 @@ def _print_suspensions(surface: Output, shown: list[Suspension]) -> None:
 
 
 def show_suspension(suspension: Reference, /, *, common: CommonOptions = CommonOptions()) -> None:
-    """Show what is asked about, by which actor, until when, and how it was decided.
+    """Show a suspension: what it asks for, its actor, when it expires, and how it was decided.
 
     Example: limpet suspensions show @last
     """
@@ -130,12 +130,12 @@ def show_suspension(suspension: Reference, /, *, common: CommonOptions = CommonO
         _print_suspension(surface, told, found, frame)
         if told["status"] == "waiting":
             command = partial(hints.command_line, named=found.suspension_id, on=common.store_options)
-            surface.note(f"to decide: {command('approvals approve')}")
-            surface.note(f"       or: {command('approvals reject')}")
+            surface.note(f"to approve: {command('approvals approve')}")
+            surface.note(f" to reject: {command('approvals reject')}")
 
 
 def _session_user(lp: Limpet, found: Suspension) -> str | None:
-    """Return whose session a suspension is about, if it is about one that is there."""
+    """Return the user of the suspension's session; None without a session or a user."""
     if found.scope.session_id is not None:
         with contextlib.suppress(errors.NotFound):
             return lp.sessions.get_session(found.scope.session_id).user_id
@@ -159,7 +159,7 @@ def _print_suspension(surface: Output, told: Mapping[str, Json], found: Suspensi
 
 
 def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Output) -> str:
-    """Return what is asked about, what it does, for whom, since when and until when."""
+    """Return one line: the tool or purpose, its effect, actor and user, waiting time and expiry."""
     now = time.time_ns() // 1000
     whom = f"{told['actor']} for {told['user']}" if told["user"] else str(told["actor"])
     parts = [str(told["effect"] or ""), whom]
@@ -174,7 +174,7 @@ def suspension_headline(told: Mapping[str, Json], found: Suspension, surface: Ou
 
 
 def payload_lines(found: Suspension) -> list[str]:
-    """Return what is asked about, a line for each of its names."""
+    """Return the payload of a suspension, one line for each key."""
     payload: Json = thaw(found.payload)
     if payload is None:
         return []
@@ -187,12 +187,12 @@ def payload_lines(found: Suspension) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class DecisionOptions(CommonOptions):
-    """Why a suspension is decided so, by whom, and whether to ask."""
+    """The reason and the author of a decision, and whether to ask first."""
 
     reason: str = ""
-    """Why; it is recorded, and the frame gets it."""
+    """The reason. It is recorded and handed to the frame."""
     by: str | None = None
-    """Who decides; else the user of the operating system."""
+    """The name of the person who decides; else the user of the operating system."""
     yes: Confirmed = False
 
 
@@ -203,7 +203,7 @@ _PAST_TENSE: Mapping[Verdict, str] = {
 
 
 def approve_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
-    """Let a suspended frame continue with what it asked for. Asks first; exit 5 if it was decided already.
+    """Approve the request of a suspended frame: the frame continues with it. Asks first; exit 5 if it was decided already.
 
     Example: limpet suspensions approve @last --reason "the early one"
     """
@@ -211,18 +211,18 @@ def approve_suspension(suspension: Reference, /, *, said: DecisionOptions = Deci
 
 
 def edit_suspension(suspension: Reference, /, *, payload: str, said: DecisionOptions = DecisionOptions()) -> None:
-    """Let a suspended frame continue with something else than it asked for. Asks first.
+    """Approve a changed request: the suspended frame continues with another payload. Asks first.
 
     Example: limpet suspensions edit @last --payload '{"seat": "14C"}'
 
     Args:
-        payload: What the frame gets instead, as JSON.
+        payload: The payload that the frame gets instead, as JSON.
     """
     _decide(suspension, "edit", said, payload)
 
 
 def reject_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
-    """Refuse what a suspended frame asked for: it continues without. Asks first.
+    """Reject the request of a suspended frame: the frame continues without it. Asks first.
 
     Example: limpet suspensions reject @last --reason "too expensive"
     """
@@ -230,7 +230,7 @@ def reject_suspension(suspension: Reference, /, *, said: DecisionOptions = Decis
 
 
 def revoke_suspension(suspension: Reference, /, *, said: DecisionOptions = DecisionOptions()) -> None:
-    """Make a suspension's token void. Its frame stays suspended until it is suspended anew. Asks first.
+    """Revoke the token of a suspension. The frame stays suspended until it is suspended again. Asks first.
 
     Example: limpet suspensions revoke @last --reason "the token leaked"
     """
@@ -315,20 +315,20 @@ def resolve_tool(
     failed: Switch = False,
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """Settle a tool of unknown outcome: run it again under the same key, give its result, or give it up.
+    """Resolve a tool of unknown outcome: retry it with the same key, set its result, or abandon it.
 
     Example: limpet frames resolve @last book_flight result --output '{"seat": "12A"}'
 
     Args:
-        tool: Its id, the beginning of it, or its name if no other tool of the frame has it.
-        how: What becomes of it.
-        output: The result: JSON, or else text.
-        failed: The result is that it failed.
+        tool: Its id, a prefix of it, or its name if that is unique in the frame.
+        how: How to resolve the tool.
+        output: The result: JSON, or text if it is not valid JSON.
+        failed: Record the result as an error.
     """
     surface = Output(common)
     if (output is None) is (how == "result"):
-        told = "a result has its --output." if output is None else f"--output is no part of {how}."
-        raise exit_codes.usage_failure(told, '--output is JSON, or else text: --output \'{"seat": "12A"}\'')
+        told = "result needs --output." if output is None else f"{how} takes no --output."
+        raise exit_codes.usage_failure(told, '--output is JSON or text: --output \'{"seat": "12A"}\'')
     with target.open_store(common) as lp:
         found = target.find_frame(lp, frame)
         run = target.find_tool(found, tool)
@@ -358,13 +358,13 @@ def cancel_frame(
     yes: Confirmed = False,
     common: CommonOptions = CommonOptions(),
 ) -> None:
-    """Cancel a frame: what it spent is charged to its parent, the rest of its budget goes back. Asks first.
+    """Cancel a frame: its parent is charged for the used tokens and gets the rest of the budget back. Asks first.
 
     Example: limpet frames cancel @last --reason "not needed any more"
 
     Args:
-        cascade: Cancel open frames below it first; needed for a suspended frame, too.
-        reason: Why; it is recorded.
+        cascade: First cancel the open frames below it. Also needed for a suspended frame.
+        reason: The reason. It is recorded.
     """
     surface = Output(common)
     with target.open_store(common) as lp:
@@ -400,7 +400,7 @@ def _closed_frame(frame: Frame) -> exit_codes.CommandFailure:
         exit_codes.CONFLICT,
         errors.InvalidTransition.code,
         f"{frame.frame_id} was {frame.status}{when}.",
-        "A closed frame does not change any more. Nothing was done.",
+        "A closed frame can't be changed. Nothing was done.",
         "",
         facts={"frame": frame.frame_id, "status": str(frame.status)},
         command=("frames show",),
@@ -415,7 +415,7 @@ def _open_children(frame: Frame, below: int) -> exit_codes.CommandFailure:
         (errors.OpenChildren if below else errors.InvalidTransition).code,
         f"{frame.frame_id} {held}.",
         "Nothing was done.",
-        "To cancel it with all that, add --cascade. To see it:",
+        "To cancel it anyway, add --cascade. To show the tree:",
         facts={"frame": frame.frame_id, "open": below},
         command=("frames tree",),
         subject=frame.frame_id,
@@ -427,12 +427,11 @@ def _event_suffix(event: int | None) -> str:
 
 
 def _current_user() -> str:
-    """Return who sits at this keyboard."""
     try:
         return os.environ.get("USER") or getpass.getuser()
     except (KeyError, OSError) as error:
         raise exit_codes.usage_failure(
-            "it is not known who decides.", "Say who: --by ola", "USER is not set.", "nobody"
+            "the name of the person who decides is unknown.", "Give the name: --by ola", "USER is not set.", "nobody"
         ) from error
 
 
@@ -452,5 +451,5 @@ def _parse_json_or_text(text: str) -> Json:
 
 
 def _first_event_position(lp: Limpet, after: int, is_it: Callable[[LogEvent], bool]) -> int | None:
-    """Return where in the log the first event of a kind stands after a position."""
+    """Return the position of the first matching event after a position."""
     return next((fact.position for fact in lp.events.feed(after) if is_it(fact)), None)

@@ -1,7 +1,7 @@
 """`limpet export`, `import`, `backup`, `restore` and `migrate`: sessions in files, and copies of a store.
 
-Of several files, one that cannot be imported is skipped and reported. A single file that cannot
-be imported ends the command with its error.
+If several files are imported, a file that can't be imported is skipped and reported. If only one file is
+imported, its error ends the command.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ CopyTarget = Annotated[str, Parameter(name="TARGET")]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions(CommonOptions):
-    """Whose sessions, and where to."""
+    """Which sessions to export, and to which file."""
 
     output: Annotated[str, Parameter(name=["--output", "-o"], allow_leading_hyphen=True)]
-    """The new file. Nothing is ever overwritten. - is stdout."""
+    """The new file; an existing file is never overwritten. - is stdout."""
     user: str | None = None
     """All sessions of this user."""
 
 
 def export_sessions(session: str | None = None, /, *, wanted: ExportOptions) -> None:
-    """Write sessions to one file (JSON Lines), verbatim: a conversation, all of a user, or all.
+    """Write sessions to one file (JSON Lines): one conversation, all sessions of a user, or all sessions.
 
-    `limpet import` restores them as they were: ids, times, tool calls, images, forks, summaries.
+    `limpet import` restores them unchanged: ids, times, tool calls, images, forks, summaries.
 
     Example: limpet export --user ada -o ada.jsonl
 
     Args:
-        session: Its id, the beginning of it, @last, or @last~2; with all that it is continued in.
+        session: Its id, a prefix of it, @last, or @last~2. Its continuations are exported with it.
     """
     surface, file, user = Output(wanted), wanted.output, wanted.user
     _check_export(session, wanted)
@@ -62,11 +62,13 @@ def export_sessions(session: str | None = None, /, *, wanted: ExportOptions) -> 
     with target.open_store(wanted) as lp:
         chosen = target.find_session(lp, session).id if session is not None else None
         if user is not None and not lp.sessions.list_sessions(1, user_id=user):
-            # It may be a slip in the name, so no file is made.
+            # The name may be a typo, so no file is created.
             if surface.mode is OutputMode.JSON:
                 _print_export(surface, None, Exported(0, 0, 0, 0, ""), 0)
             known = hints.command_line("sessions list", on=wanted.store_options)
-            surface.note(f"Nothing was written: no session here is of {user!r}. Whose there are: {known}")
+            surface.note(
+                f"Nothing was written: the store has no session of {user!r}. To list all users' sessions: {known}"
+            )
             return
         with surface.progress("writing events") as bar:
             place = sys.stdout.buffer if file == STDOUT else file
@@ -75,7 +77,7 @@ def export_sessions(session: str | None = None, /, *, wanted: ExportOptions) -> 
         _print_export(surface, file, made, time.monotonic() - started)
     surface.note(
         f"{output.quantity(made.sessions, 'session')}, {output.quantity(made.messages, 'message')}."
-        " Frames and their suspensions are not in it."
+        " Frames and suspensions are not exported."
     )
 
 
@@ -92,16 +94,18 @@ def _print_export(surface: Output, file: str | None, made: Exported, seconds: fl
 def _check_export(session: str | None, wanted: ExportOptions) -> None:
     file, nothing = wanted.output, "Nothing was written."
     if session is not None and wanted.user is not None:
-        what, then = "a session and --user are both given.", "Export a session, or all of a user."
+        what, then = "a session and --user are both given.", "Give a session or --user."
         raise exit_codes.usage_failure(what, then, nothing)
     to_file = "-o trip.jsonl, or a pipe: -o - | gzip"
     if not file:
         raise exit_codes.usage_failure("-o names no file.", to_file, nothing)
     if file == STDOUT:
         if wanted.json:
-            raise exit_codes.usage_failure("--json and -o - would both write to stdout.", "Leave one out.", nothing)
+            raise exit_codes.usage_failure(
+                "--json and -o - would both write to stdout.", "Give only one of them.", nothing
+            )
         if sys.stdout.isatty():
-            told = "The file would go to a terminal, which obeys what is in stored text."
+            told = "The file would go to a terminal, which executes control sequences in stored text."
             raise exit_codes.usage_failure(told, to_file, nothing)
     elif Path(file).exists():
         given = [("--user", wanted.user), ("-o", target.free_path_beside(Path(file)))]
@@ -115,40 +119,40 @@ def _check_export(session: str | None, wanted: ExportOptions) -> None:
 
 
 NOTES_SHOWN = 10
-"""Notes and reasons that a terminal shows of one file."""
+"""The number of notes and of skipped sessions that a terminal shows for one file."""
 
 _FILE_ERRORS: Final = (
     errors.DamagedFile, errors.DuplicateSession, errors.InvalidMessage, errors.InvalidRequest, errors.NewerStore,
     errors.PairingError,
 )  # fmt: skip
-"""What is wrong with a file; whatever else is refused would be so with the next one too."""
+"""Errors of one file. Any other error would occur with the next file too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(CommonOptions):
-    """How files are imported."""
+    """How to import files."""
 
     format: Literal["auto", "limpet", "penguin", "openai"] = "auto"
-    """What the files are."""
+    """The format of the files."""
     user: str | None = None
-    """The user whom the sessions will belong to; else as the file says."""
+    """The user of the imported sessions; else the user that the file names."""
     rename: Annotated[str, Parameter(allow_leading_hyphen=True, show_default=False)] = ""
-    """Append this to each session's id, for example -copy."""
+    """A suffix for each session's id, for example -copy."""
     dry_run: Switch = False
-    """Only check, and say what would be done."""
+    """Only check the files, and print what would be imported."""
 
 
 def import_files(*files: str, wanted: ImportOptions = ImportOptions()) -> int:
-    """Import sessions from files. Sessions that are in the store already stay as they are. Repeat it after an interruption.
+    """Import sessions from files. Sessions that the store already has are not changed. Repeat it after an interruption.
 
-    Files of `limpet export` are checked whole before anything is written. Also reads OpenAI chats (JSON, or JSONL with
-    a chat or a message a line), and session files of Penguin or folders of them.
+    A file of `limpet export` is checked completely before anything is written. Also reads OpenAI chats (JSON, or JSONL
+    with one chat or one message a line), and session files of Penguin or folders of them.
     A store that is named and does not exist is created.
 
     Example: limpet import ada.jsonl --url state.db --dry-run
 
     Args:
-        files: The files; of Penguin also folders.
+        files: The files, or folders of Penguin session files.
     """
     if not files:
         raise exit_codes.usage_failure("no file was named.", "limpet import --help")
@@ -156,7 +160,7 @@ def import_files(*files: str, wanted: ImportOptions = ImportOptions()) -> int:
     for name in files:
         _check_file(name, alone=len(files) == 1)
     if wanted.user is not None:
-        # Here, or it would be said of each file.
+        # Checked here, or the error would be reported for each file.
         checked_id("a user's id", wanted.user)
     started = time.monotonic()
     made = _trial_import(surface, files, wanted)
@@ -172,7 +176,7 @@ def import_files(*files: str, wanted: ImportOptions = ImportOptions()) -> int:
         surface.note("Nothing was written (--dry-run).")
     left_out = sum(_is_skipped(report) for _, report in made)
     if left_out:
-        surface.note(f"{left_out:,} of {output.quantity(len(made), 'file')} left out.")
+        surface.note(f"{left_out:,} of {output.quantity(len(made), 'file')} skipped.")
     return exit_codes.FAILED if left_out else exit_codes.DONE
 
 
@@ -198,7 +202,7 @@ def _import_each(
 def _import_file(
     lp: Limpet, name: str, wanted: ImportOptions, progress: Callable[[int, int], None], *, alone: bool
 ) -> Imported:
-    """Import a file. If it can't be, it is left out with its reason; one that is alone raises Failure."""
+    """Import a file. A file that can't be imported is skipped with its reason; if `alone`, it raises its error."""
     try:
         return lp.admin.import_(
             name,
@@ -217,7 +221,7 @@ def _import_file(
             raise
         return _skipped_file(name, error.message, wanted)
     except OSError as error:
-        # Another one than the file's own, such as a full disk, is no matter of this file.
+        # An error of another file or of the disk does not concern only this file.
         if alone or error.filename is None or Path(error.filename) != Path(name):
             raise
         return _skipped_file(name, f"it can't be read: {error.strerror}.", wanted)
@@ -270,12 +274,12 @@ def _print_import(surface: Output, name: str, report: Imported) -> None:
     surface.print_head((f"{mark} {name}", style), f"   {_import_counts(report)}")
     for one in report.skipped[:NOTES_SHOWN]:
         why = one.reason if one.source in one.reason else f"{one.source}: {one.reason}"
-        surface.print_facts([(f"  {glyphs.dot} left out", why)])
+        surface.print_facts([(f"  {glyphs.dot} skipped", why)])
     for note in report.notes[:NOTES_SHOWN]:
         surface.print_facts([(f"  {glyphs.dot} note", note)])
     beyond = max(0, len(report.skipped) - NOTES_SHOWN) + max(0, len(report.notes) - NOTES_SHOWN)
     if beyond + report.more_notes:
-        surface.note(f"{beyond + report.more_notes:,} more: --json has them.")
+        surface.note(f"{beyond + report.more_notes:,} more: use --json to show all.")
 
 
 def _import_counts(report: Imported) -> str:
@@ -284,20 +288,20 @@ def _import_counts(report: Imported) -> str:
         + (" would be imported" if report.dry_run else " imported")
     ]
     if report.already:
-        told.append(f"{report.already:,} already here")
+        told.append(f"{report.already:,} already there")
     if report.skipped:
-        told.append(f"{len(report.skipped):,} left out")
+        told.append(f"{len(report.skipped):,} skipped")
     return f"{', '.join(told)} ({report.format})"
 
 
 def _check_file(name: str, *, alone: bool) -> None:
-    """Refuse what is no file before anything is read, or a store is made; of several, one may be missing."""
+    """Raise CommandFailure for a name that is not a file, before a store is created. Only a single file must exist."""
     path, nothing = Path(name), "Nothing was written."
     if not name:
         raise exit_codes.usage_failure("a file's name is empty.", "Name a file.", nothing)
     if (name == "-" and not path.exists()) or (path.exists() and not path.is_file() and not path.is_dir()):
-        told = f"{name} is not a file on a disk, and an import reads more than once."
-        raise exit_codes.usage_failure(told, "Save the pipe to a file first, and name that.", nothing)
+        told = f"{name} is not a file on a disk, and an import reads its file more than once."
+        raise exit_codes.usage_failure(told, "Save the pipe to a file and import that file.", nothing)
     if alone and not path.exists():
         raise exit_codes.failure(
             exit_codes.NOT_FOUND, "no_file", f"there is no file {name}.", nothing, "Check the path."
@@ -305,16 +309,16 @@ def _check_file(name: str, *, alone: bool) -> None:
 
 
 def _trial_import(surface: Output, files: Sequence[str], wanted: ImportOptions) -> list[tuple[str, Imported]]:
-    """Read the files through before a store is made for them; return what came of it if that is all that there is to do.
+    """If the store does not exist, import the files into a volatile store first.
 
-    It is so of a dry run, and if none of them can be imported: those that are damaged leave nothing behind.
+    Return the reports if no real import follows: for a dry run, or if no file can be imported. No store is created then.
     """
     try:
         target.require_store(target.resolve_store(wanted.url))
     except exit_codes.CommandFailure as failure:
         if failure.problem.code != target.NO_STORE_CODE:
             raise
-        from limpet import wiring  # noqa: PLC0415 - only who makes a store so pays for it
+        from limpet import wiring  # noqa: PLC0415 - only an import into a new store needs it
 
         with wiring.connect("volatile:") as nowhere:
             found = list(_import_each(surface, nowhere, files, replace(wanted, dry_run=True)))
@@ -326,17 +330,17 @@ def _trial_import(surface: Output, files: Sequence[str], wanted: ImportOptions) 
 
 
 def _is_skipped(report: Imported) -> bool:
-    """Whether nothing of a file could be taken, and none of it is here."""
+    """Whether nothing of a file was imported or is already in the store."""
     return bool(report.skipped) and not report.sessions + report.already
 
 
 def backup_store(copy: CopyTarget, /, *, common: CommonOptions = CommonOptions()) -> None:
-    """Copy the store to a new file. The copy is consistent while other processes write.
+    """Copy the store to a new file. The copy is consistent even while other processes write.
 
     Example: limpet backup monday.db --url state.db
 
     Args:
-        copy: The new file. Nothing is ever overwritten.
+        copy: The new file. An existing file is never overwritten.
     """
     surface = Output(common)
     url = target.store_name(common.url)
@@ -362,7 +366,7 @@ def _backup_exists(path: Path, common: CommonOptions) -> exit_codes.CommandFailu
         exit_codes.UNSAFE,
         "target_exists",
         f"{path} exists already.",
-        f"It is a {kind}{held}, and a backup never overwrites.",
+        f"The {kind}{held} is not overwritten.",
         hints.command_line("backup", named=str(target.free_path_beside(path)), on=common.store_options),
     )
 
@@ -370,17 +374,17 @@ def _backup_exists(path: Path, common: CommonOptions) -> exit_codes.CommandFailu
 def migrate_store(
     source: str, goal: CopyTarget, /, *, no_verify: NoVerify = False, printing: OutputOptions = OutputOptions()
 ) -> int:
-    """Copy a store with all its tenants into another, on any backend, and check the copy. Repeat it after an interruption.
+    """Copy a store with all tenants to another store, on any backend, and verify it. Repeat it after an interruption.
 
-    The target is created if it does not exist; what it holds must be a part of the same log. Other processes may
-    write to the source meanwhile: exit 5 if it has more by the end, and then repeat it.
+    The target is created if it does not exist; otherwise it must hold a part of the same log. Other processes may write
+    to the source meanwhile. Exit 5 if the source has newer events at the end: repeat the command.
 
     Example: limpet migrate state.db postgresql://user@host/database
 
     Args:
         source: The store to copy: a path or a URL.
         goal: The store to copy to: a path or a URL.
-        no_verify: Only compare the ends of the logs.
+        no_verify: Compare only the heads of the logs.
     """
     surface = Output(printing)
     common = CommonOptions(json=printing.json, quiet=printing.quiet, url=source)
@@ -394,10 +398,10 @@ def migrate_store(
         moved = lp.admin.migrate(_checked_target(goal), verify=not no_verify, progress=bar)
     _print_copy_result(surface, ("moved", source, goal), moved, time.monotonic() - started)
     if not moved.behind:
-        surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
+        surface.note(f"To show its status: {hints.command_line('status', named=goal)}")
         return exit_codes.DONE
     late = output.quantity(sum(moved.behind.values()), "event")
-    surface.note(f"{urls.without_password(source)} has got {late} since. Stop who writes there, then repeat:")
+    surface.note(f"{urls.without_password(source)} has {late} more since then. Stop its writers, then repeat:")
     surface.note(f"{hints.command_line('migrate', goal, named=source)}  (exit {exit_codes.CONFLICT})")
     return exit_codes.CONFLICT
 
@@ -405,19 +409,19 @@ def migrate_store(
 def restore_backup(
     backup: str, goal: CopyTarget, /, *, no_verify: NoVerify = False, printing: OutputOptions = OutputOptions()
 ) -> None:
-    """Copy a backup into a new or empty store, on any backend, and check it. Repeat it after an interruption.
+    """Copy a backup to a new or empty store, on any backend, and verify it. Repeat it after an interruption.
 
-    Into a file: what the list of erasures beside it (TARGET-erased) names is erased again. A server and a folder have
-    no such list: erase there what was erased since the backup was made.
+    If the target is a file, the erasures that the file TARGET-erased lists are applied again. A server and a folder
+    have no such list: repeat there the erasures that were made after the backup.
 
     Example: limpet restore monday.db state.db
 
     Args:
         backup: A file that limpet backup made.
-        goal: The new store: a path or a URL. Nothing is ever overwritten.
-        no_verify: Do not check the copy.
+        goal: The new store: a path or a URL. An existing store is never overwritten.
+        no_verify: Do not verify the copy.
     """
-    from limpet.wiring import store_opener  # noqa: PLC0415 - only whoever restores pays for it
+    from limpet.wiring import store_opener  # noqa: PLC0415 - only this command needs it
 
     surface = Output(printing)
     started = time.monotonic()
@@ -429,22 +433,22 @@ def restore_backup(
     ):
         moved = store_opener.restore(backup, _checked_target(goal), bar, verify=not no_verify)
     _print_copy_result(surface, ("restored", backup, goal), moved, time.monotonic() - started)
-    surface.note(f"See what it holds: {hints.command_line('status', named=goal)}")
+    surface.note(f"To show its status: {hints.command_line('status', named=goal)}")
 
 
 @contextlib.contextmanager
 def _explain_interrupted_copy(command: str, source: str, goal: str) -> Iterator[None]:
-    """Let an error that ends a copy say what it leaves, and how to go on."""
+    """Add to an error that ends a copy the state of the target and the command that continues the copy."""
     try:
         yield
     except errors.Unavailable as error:
         problem = exit_codes.problem_of(error)
-        why = "What has come so far is kept; nobody can open the target until all of it is there."
+        why = "The events copied so far are kept. The target can't be opened until the copy is complete."
         before = problem.next.replace("Repeat the command.", "").strip()
-        then = f"{before} Run the same again, it goes on: {hints.command_line(command, goal, named=source)}"
+        then = f"{before} To continue, repeat the command: {hints.command_line(command, goal, named=source)}"
         raise exit_codes.CommandFailure(problem._replace(why=why, next=then.lstrip(), command=())) from error
     except errors.Conflict as error:
-        why = "The target is not empty: it has a log of its own. Nothing was changed."
+        why = "The target has a log of its own. Nothing was changed."
         raise exit_codes.CommandFailure(exit_codes.problem_of(error)._replace(why=why)) from error
     except errors.Error as error:
         raise exit_codes.CommandFailure(exit_codes.problem_of(error)) from error
@@ -452,8 +456,8 @@ def _explain_interrupted_copy(command: str, source: str, goal: str) -> Iterator[
 
 def _checked_target(goal: str) -> str:
     if urls.scheme_of(goal) == "volatile":
-        told = "volatile: names a store in the memory of one process; nothing put there would last."
-        raise exit_codes.usage_failure(told, "Name a file, or a server.", code="no_target")
+        told = "volatile: is a store in the memory of one process; the copy would be lost."
+        raise exit_codes.usage_failure(told, "Name a file or a server.", code="no_target")
     return goal
 
 
