@@ -1,8 +1,8 @@
-"""Caches the newest messages of sessions, and selects from them what windows are fitted from.
+"""Caches the newest messages of sessions and selects the input of windows from them.
 
-Making a window costs the messages that it holds, not the length of the history. A commit adds its messages
-to the cache. The module also applies window policies: appended messages are counted by the policy's counter,
-and the append that exceeds the high-water mark records a cut, so every process makes the same window.
+The cost of a window depends on its messages, not on the length of the history. A commit adds its messages to
+the cache. The module also applies window policies: the policy's counter counts appended messages, and the
+append that exceeds the high-water mark records a cut, so every process makes the same window.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 
 
 BACKWARD_CHUNK = 64
-"""Events read at a time on the way back."""
+"""The number of events in one backward read."""
 
 
 class LoggedMessage(msgspec.Struct, frozen=True, gc=False):
     """A message in the log: its version, its number in the present generation, its stored tokens.
 
-    `counts` holds its tokens by the names of Limpet's counters, once they have counted it. A counter of a
-    caller's own has no place there: its name may stand for another one tomorrow.
+    `counts` caches its tokens by counter name, only for registered counters: two custom counters may share a name.
     """
 
     version: int
@@ -57,7 +56,7 @@ class LoggedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecentMessages:
-    """Messages of one generation of a session from some point on, without a gap up to `until`."""
+    """The newest messages of one generation of a session: all with after < version <= until."""
 
     def __init__(self, store: port.Store, tenant: str, state: SessionState) -> None:
         self._store = store
@@ -66,7 +65,7 @@ class RecentMessages:
         self._ordinal_began = state.ordinal_began
         self.began = state.began
         self.after = self.until = state.version
-        self.messages: list[LoggedMessage] = []  # changed in place: whoever reads gets a copy of its end
+        self.messages: list[LoggedMessage] = []  # changed in place; readers get a copy of its end
         self._groups: dict[int, list[LoggedMessage]] = {}
         self._stubs: dict[int, Message] = {}
         self._versions: dict[int, int] = {}
@@ -74,7 +73,7 @@ class RecentMessages:
         self._lock = threading.Lock()
 
     def up_to(self, state: SessionState, newest: int) -> list[LoggedMessage]:
-        """Bring it up to a state and return the newest that it holds of it, so many at most, oldest first."""
+        """Read up to the version of a state; return at most `newest` cached messages up to there, oldest first."""
         with self._lock:
             if state.version > self.until:
                 self._read_newer(state.version)
@@ -94,7 +93,7 @@ class RecentMessages:
             found = self._events(until, version, limits.READ_CHUNK, at=version)
             until = found[-1].version
             fresh += self._logged_messages(found)
-        # All at once: a read that fails leaves all as it was.
+        # In one step: a read that fails leaves the cache unchanged.
         self._extend(fresh, until)
 
     def _extend(self, fresh: Sequence[LoggedMessage], until: int) -> None:
@@ -102,7 +101,7 @@ class RecentMessages:
         self.until = until
         over = len(self.messages) - limits.MESSAGE_CACHE_MESSAGES_MAX
         if over > 0:
-            # Some more than that, so that it is not done each time.
+            # A quarter more, so that not every append moves the list.
             over += limits.MESSAGE_CACHE_MESSAGES_MAX // 4
             self.after = self.messages[over - 1].version
             del self.messages[:over]
@@ -127,8 +126,8 @@ class RecentMessages:
         ]
 
     def append(self, version: int, fresh: Sequence[LoggedMessage]) -> None:
-        """Take what was just appended, if it follows on what is here; else it is read when it is needed."""
-        # Whoever commits must not wait for somebody who reads.
+        """Cache messages that were just appended after `version`; after a gap they are read on demand instead."""
+        # The committing thread must not wait for a reader.
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -138,7 +137,7 @@ class RecentMessages:
             self._lock.release()
 
     def stub(self, said: LoggedMessage) -> Message:
-        """Return a tool's message with its results named by their size."""
+        """Return a tool message with each result replaced by a note of its size."""
         found = self._stubs.get(said.version)
         if found is None:
             if len(self._stubs) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
@@ -147,7 +146,7 @@ class RecentMessages:
         return found
 
     def window_items(self, counted: object) -> dict[int, ContextItem]:
-        """Return what windows were fitted from before, as long as it is counted in the same way."""
+        """Return the cached context items of earlier windows; they are dropped if the way of counting changes."""
         found, known = self._items
         if found != counted or len(known) > limits.MESSAGE_CACHE_MESSAGES_MAX:
             known = dict[int, ContextItem]()
@@ -155,7 +154,7 @@ class RecentMessages:
         return known
 
     def version_of(self, number: int) -> int:
-        """Return the version at which a message was added, by its number."""
+        """Return the version of the message with a number."""
         found = self._versions.get(number)
         if found is None:
             ordinal = self._ordinal_began + number
@@ -165,11 +164,11 @@ class RecentMessages:
         return found
 
     def group(self, version: int, until: int) -> list[LoggedMessage]:
-        """Return the group of one message from before, by its version; it is read once."""
+        """Return the group of an older message, by its version. A closed group is cached."""
         found = self._groups.get(version)
         if found is None:
             found, whole = self._read_group(version, until)
-            # A group that waits for results, or lies beyond the state, is another one later.
+            # A group that waits for results, or ends after the state, can still grow.
             if whole:
                 if len(self._groups) >= limits.MESSAGE_CACHE_MESSAGES_MAX:
                     self._groups.clear()
@@ -191,11 +190,11 @@ class RecentMessages:
         return [said], False
 
     def read_older(self) -> bool:
-        """Read one more piece on the way back; False if there is nothing before."""
+        """Read one chunk of older messages; return False if there are none."""
         with self._lock:
             if self.after <= self.began:
                 return False
-            # Versions that a rewind has left out are not there: the newest are asked for, not a range.
+            # A rewind leaves gaps in the versions, so the newest events are asked for, not a range.
             found = self._events(self.began, self.after, BACKWARD_CHUNK, newest=True)
             low = found[0].version - 1 if len(found) == BACKWARD_CHUNK else self.began
             self.messages[:0], self.after = self._logged_messages(found), low
@@ -203,7 +202,7 @@ class RecentMessages:
 
 
 class MessageCache:
-    """The tails of one engine's sessions, those used last kept."""
+    """The recent messages of the sessions of one engine; the least recently used are evicted."""
 
     def __init__(self, store: port.Store) -> None:
         self._store = store
@@ -214,7 +213,7 @@ class MessageCache:
     def add_appended(
         self, tenant: str, state: SessionState, write: port.StreamWrite, messages: Sequence[Message]
     ) -> None:
-        """Take note of messages that were just appended, so that a window need not read them again."""
+        """Cache messages that were just appended, so that a window need not read them again."""
         tail = self._cached.get((tenant, state.id, state.began, state.rebased))
         if tail is None:
             return
@@ -231,12 +230,12 @@ class MessageCache:
             self._cached.clear()
 
     def get(self, tenant: str, state: SessionState) -> RecentMessages:
-        """Return the tail of a session's present generation."""
+        """Return the recent messages of a session's present generation."""
         place = (tenant, state.id, state.began, state.rebased)
         rebuilt = self._store.cache_epoch(tenant)
         with self._mutex:
             if rebuilt != self._rebuilt.get(tenant, 0):
-                # Somebody may have erased what is remembered here.
+                # Cached messages may have been erased.
                 self._cached.clear()
                 self._rebuilt[tenant] = rebuilt
             tail = self._cached.get(place)
@@ -251,12 +250,12 @@ class MessageCache:
 DEFAULT_COUNTER = "o200k_base"
 
 NEWEST_MIN, NEWEST_MAX = 256, 4_096
-"""Messages that are looked at first, at least and at most."""
+"""The smallest and the largest number of messages that a window looks at first."""
 
 
 def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
-    """Return the counter of a model, or the one of a name; the default one if neither is given."""
-    # Imported here: whoever makes no window does not pay for what counts tokens.
+    """Return the counter of a model or of a name; without both the default counter."""
+    # Imported here: programs that make no window do not load the counters.
     from limpet import tokens  # noqa: PLC0415
 
     if model is not None:
@@ -265,7 +264,7 @@ def counter_of(model: str | None, counter: str | None) -> tokens.Counter:
 
 
 def _is_registered(counter: tokens.Counter) -> bool:
-    """Whether a counter is the one that its name stands for."""
+    """Whether the registry has this counter under its name."""
     from limpet import tokens  # noqa: PLC0415
 
     try:
@@ -275,7 +274,7 @@ def _is_registered(counter: tokens.Counter) -> bool:
 
 
 class CorrectedCounter:
-    """A counter at work: corrected by what was reported, and with its margin, so that what fits by it fits."""
+    """A counter with the correction from reported usage and its margin, so that its counts are upper bounds."""
 
     def __init__(
         self,
@@ -286,14 +285,14 @@ class CorrectedCounter:
         within: bool = False,
         corrections: Sequence[CounterCorrection] = (),
     ) -> None:
-        """`within`: the reserve is for tools and reply too, which otherwise come on top of it."""
+        """`within`: the reserve includes tools and reply; otherwise these are added to it."""
         self._counter = counter
         self.key = self.name = counter.name
         self.cacheable = _is_registered(counter)
         self._factor = 1.0
         for known in corrections:
             if known.counter == counter.name and not counter.exact:
-                # In thousandths, as the name says it, so that the same name is the same count.
+                # Rounded to thousandths as in the name, so that equal names mean equal counts.
                 self._factor = round(known.factor * 1000) / 1000
                 self.name = f"{counter.name}*{self._factor:.3f}"
         self.ratio = self._factor if counter.exact else self._factor * (1 + counter.margin)
@@ -307,54 +306,54 @@ class CorrectedCounter:
 
     def _checked_count(self, size: int) -> int:
         if type(cast("object", size)) is not int or size < 0:
-            raise errors.InvalidRequest(f"the counter {self.key!r} gave {size!r}; a count is an int, 0 or more.")
+            raise errors.InvalidRequest(f"the counter {self.key!r} returned {size!r}; a count is an int, 0 or more.")
         return size
 
     def corrected(self, plain: int) -> int:
-        """Return what so many tokens of the counter are at most."""
+        """Return the upper bound for a plain count."""
         return plain if self.ratio == 1.0 else math.ceil(self._checked_count(plain) * self.ratio)
 
     def uncorrected(self, size: int) -> int:
-        """Return of how many tokens of the counter a size was made, about."""
+        """Return the approximate plain count of a corrected size."""
         return size if self.ratio == 1.0 else int(size / self.ratio)
 
     def count(self, message: Message) -> int:
-        """Return what a message takes, at most."""
+        """Return the upper bound of a message's tokens."""
         return self.corrected(self.raw_count(message))
 
 
 class WindowInput:
-    """What a window of one session is made from, at one state."""
+    """Selects the input of a window from a session's messages, at one state."""
 
     def __init__(self, tail: RecentMessages, state: SessionState, measure: CorrectedCounter, budget: int) -> None:
         self._state = state
         self._measure = measure
         self._own: dict[int, dict[str, int]] = {}
         self._tail = tail
-        # A larger window than the cut was made for looks behind it.
+        # A budget above that of the cut also reaches the messages before the cut.
         self.cut = state.cut if state.cut and budget <= state.cut.budget else None
         self._floor = self.cut.first if self.cut else 1
         self._stubs = self.cut.stubs if self.cut else 0
-        # Where a count is just what was counted before, it is looked up under this key.
+        # If a plain count needs no correction and no stub, it is looked up under this key.
         plain = measure.cacheable and measure.ratio == 1.0 and self.cut is None
         self._key = measure.key if plain else ""
         kept = [tail.group(version, state.version) for version in (*state.kept, *state.pins)]
         if self.cut and self.cut.asked:
             kept.append(tail.group(tail.version_of(self.cut.asked), state.version))
-        # Two of one group bring it once.
+        # A group with two kept messages counts once.
         self._kept_by_version = {said.version: said for group in kept for said in group}
         self._kept_messages = list(self._kept_by_version.values())
         self._budget = budget
-        # As many as there is room for, if they are of the usual size; a few more, so that it is enough.
+        # As many as fit at the average size, plus half, so that one read is mostly enough.
         usual = max(1, state.tokens // max(1, state.message_count))
         self._newest = max(NEWEST_MIN, min(budget // usual * 3 // 2, NEWEST_MAX))
         way = (measure.name, self._stubs, self.cut and self.cut.asked)
         self.cached_items = tail.window_items(way) if measure.cacheable else None
 
     def parts(self, *, stable: bool, shared: bool = False) -> list[WindowPart]:
-        """Return the newest messages, with those that stay from before, and gaps between.
+        """Return the newest messages, the kept older messages, and the gaps between.
 
-        `shared`: categories have shares of the window, so those that stay may not take all of it.
+        `shared`: categories have shares of the window, so kept messages do not reduce the room in advance.
         """
         free = self._budget - self._measure.counted.overhead
         free -= 0 if shared else sum(map(self._count, self._kept_messages))
@@ -368,9 +367,9 @@ class WindowInput:
         return self._with_gaps([*self._kept_before(newest), *newest], told)
 
     def cut_candidates(self, most: int) -> tuple[list[WindowMessage], int]:
-        """Return the messages that a cut may take out, and the size of those that stay.
+        """Return the messages that a cut may remove, and the tokens of those that stay.
 
-        No more are looked at than have `most` tokens; what is older would go in any case.
+        Only the newest `most` tokens are looked at: a cut removes older messages in any case.
         """
         asked = self.cut.asked if self.cut else 0
         fixed = sum(self._count(said) for said in self._kept_messages if said.number != asked)
@@ -383,7 +382,7 @@ class WindowInput:
         return self._tail.up_to(self._state, self._newest)
 
     def _look_further_back(self) -> bool:
-        """Look further back, in memory first; False if there is nothing before."""
+        """Extend the search to older messages, cached ones first; return False if there are none."""
         if self._newest >= len(self._tail) and not self._tail.read_older():
             return False
         self._newest *= 4
@@ -396,14 +395,14 @@ class WindowInput:
         message = summary.message()
         size = self._measure.count(message)
         if size > min(free, self._budget * limits.SUMMARY_SHARE_MAX):
-            # It was written for larger windows: it must not drive out all that was said since.
+            # The summary was written for larger windows and must leave room for the newest messages.
             chars = int(max(0, free) * limits.SUMMARY_SHARE) * 2
             message = summaries.shorten_summary(message, chars)
             size = self._measure.count(message)
         return WindowSummary(summary.first, summary.last, message, size)
 
     def _extended_to_marks(self, said: list[LoggedMessage], start: int) -> tuple[list[LoggedMessage], int]:
-        """Read on until the marks after an index can be told, whatever was in memory."""
+        """Read older messages until the marks after an index are certain, independent of what was cached."""
         while not _has_question_and_answer(said, start):
             if not self._look_further_back():
                 break
@@ -412,7 +411,7 @@ class WindowInput:
         return said, start
 
     def _newest_within(self, room: float) -> tuple[list[LoggedMessage], int | None]:
-        """Return the newest messages, and where those begin that there is room for; None if there is for all."""
+        """Return the newest messages and the index from which they fit; None if all fit."""
         said, start = self._newest_messages(), None
         spare = room
         rest: Sequence[LoggedMessage] = said
@@ -427,7 +426,7 @@ class WindowInput:
     def _scan_back(
         self, said: Sequence[LoggedMessage], rest: Sequence[LoggedMessage], room: float, spare: float
     ) -> tuple[int | None, float, float]:
-        """Return where the newest begin that there is room for, None if all of the rest goes in, and what is left."""
+        """Return the index from which the newest messages fit (None if all of `rest` fits), and the room left."""
         count, key, turn = self._count, self._key, self._state.turn
         floor, always, output = self._floor, self._kept_by_version, MessageCategory.SYSTEM_OUTPUT
         kept, at = max(always, default=0), len(rest)
@@ -442,7 +441,7 @@ class WindowInput:
                     # A large result of the current turn is shortened rather than left out.
                     room -= min(size, limits.LIGHT_CHARS // 3) if version > turn else size
                 elif message.category is output and _is_low_priority(message):
-                    # It goes before anything of the conversation does, so it takes no room from that.
+                    # It is dropped before the conversation is, so it uses no room of the conversation.
                     spare -= size
                 else:
                     room -= size
@@ -455,7 +454,7 @@ class WindowInput:
 
     @staticmethod
     def _group_start(said: Sequence[LoggedMessage], at: int) -> int | None:
-        """Return where the first group begins after an index; the newest group is looked at in any case."""
+        """Return the start of the first group after an index; of the newest group if none starts after it."""
         for index in range(at + 1, len(said)):
             if said[index].message.role != "tool":
                 return index
@@ -464,12 +463,12 @@ class WindowInput:
         return at if said[at].message.role != "tool" else None
 
     def _mark_after(self, said: Sequence[LoggedMessage], start: int, step: float) -> int:
-        """Return the first mark of the conversation at or after an index, where a stable window may begin.
+        """Return the first mark at or after an index, where a stable window may begin.
 
-        A window that loses one message for each new one shares no beginning with the one before, and a
-        provider's prompt cache is of no use. So a window begins at a mark: the first question after
-        every so many tokens, as they were counted when they came. It moves to the next only when it is
-        full, and every process finds the same marks. A long turn has them at its calls.
+        A window that drops one message for each new message shares no prefix with the previous window, so a
+        provider's prompt cache never hits. Therefore a window begins at a mark: the first question after every
+        `step` tokens, as counted on append. It moves to the next mark only when it is full, and every process
+        finds the same marks. In a long turn the marks are at its tool calls.
         """
         spoken, always = (self._state.tokens - sum(one.tokens for one in self._kept_messages), self._kept_by_version)
         newest_kept = max(always, default=0)
@@ -490,7 +489,7 @@ class WindowInput:
                 cell, last, after = before // step, at, spoken - before
                 first = (at, after)
             if mark >= 0:
-                # One behind a turn that takes most of the window would leave next to nothing.
+                # A mark behind a turn that takes most of the window would leave almost nothing.
                 return mark if kept >= first[1] * (1 - 2 * limits.WINDOW_STEP_SHARE) else first[0]
         return start
 
@@ -500,7 +499,7 @@ class WindowInput:
         return self._count_whole(said)
 
     def _counts(self, said: LoggedMessage) -> dict[str, int]:
-        # Two counters of callers' own may have one name, so theirs are kept for this window only.
+        # Two custom counters may share a name, so their counts are cached for this window only.
         return said.counts if self._measure.cacheable else self._own.setdefault(said.version, {})
 
     def _count_whole(self, said: LoggedMessage) -> int:
@@ -555,7 +554,7 @@ class WindowInput:
 
 
 def _is_low_priority(message: Message) -> bool:
-    """Whether output is less important than the conversation: it answers no call, and nobody said otherwise."""
+    """Whether output is dropped before the conversation: it answers no call and has no priority of its own."""
     return not message.tool_calls and priority_of_metadata(message.metadata) is None
 
 
@@ -569,13 +568,13 @@ def _has_question_and_answer(said: Sequence[LoggedMessage], before: int) -> bool
 
 
 def _split_gap(first: int, last: int, each: float, told: WindowSummary | None) -> list[WindowPart]:
-    """Return the gap between two messages, in pieces where the summary begins and ends."""
+    """Return the gap between two messages, split where the summary begins and ends."""
     cuts = {first, last + 1}
     if told:
         cuts |= {at for at in (told.first, told.last + 1) if first < at <= last}
     edges = sorted(cuts)
     return [
-        # Nobody has counted them by this counter: their share of what was counted when they came.
+        # This counter has not counted them: use the average of the counts from append.
         WindowGap(a, b - a, int(each * (b - a)), bool(told and told.first <= a <= told.last))
         for a, b in pairwise(edges)
     ]
@@ -589,7 +588,7 @@ class NeedsCommit(Exception):
 
 
 def policy_counter(policy: WindowPolicy, corrections: tuple[CounterCorrection, ...]) -> CorrectedCounter:
-    """Return the counter of a policy at work; raise UnknownModel or UnknownCounter if there is none."""
+    """Return the corrected counter of a policy; raise UnknownModel or UnknownCounter."""
     return _cached_policy_counter(policy.model, policy.counter, policy.reserve, corrections)
 
 
@@ -601,13 +600,13 @@ def _cached_policy_counter(
 
 
 class PolicyApplier:
-    """The policies of one engine's sessions at work."""
+    """Applies window policies to the writes of one engine."""
 
     def __init__(self, tails: MessageCache) -> None:
         self._message_cache = tails
 
     def apply(self, tenant: str, state: SessionState | None, writing: SessionWrite, *, drafted: bool) -> SessionWrite:
-        """Return what is written, with the cut that is due; raise NeedsCommit if drafts are in the way."""
+        """Return the write with recounted messages and the cut that is due; raise NeedsCommit if the session has drafts."""
         policy, fresh = _policy_after(state, writing.events)
         adds = any(isinstance(fact, e.MessageAddedEvent) for fact in writing.events)
         anew = _sets_policy(writing.events)
@@ -627,18 +626,18 @@ class PolicyApplier:
         was = made.after.cut or Cut(1)
         if not anew and (cut.first, cut.stubs) == (was.first, was.stubs):
             return SessionWrite(writing.session_id, events)
-        # The messages of this append count after the cut, as any others do.
+        # The messages of this append are counted after the cut.
         cut = replace(cut, tokens=cut.tokens - made.tokens)
         at = _cut_index(events)
         cutting_events = session_rules.cut_events(cut, summary)
         return SessionWrite(writing.session_id, (*events[:at], *cutting_events, *events[at:]))
 
     def trim(self, tenant: str, state: SessionState, policy: WindowPolicy) -> tuple[Cut, Summary | None]:
-        """Return the cut of a session down to the budget of a policy, whether or not one is due."""
+        """Return the cut of a session to the budget of a policy, even if no cut is due."""
         whole = replace(policy, low=1 - 1e-9, high=1.0)
         made = _AppliedEvents(state, (), policy_counter(policy, state.corrections))
         cut, summary = self._cut(tenant, state, made, whole)
-        # What is trimmed is so for the session's own windows too.
+        # The cut also applies to windows of the session's own policy.
         most = max(policy.budget, state.policy.budget if state.policy else 0)
         return replace(cut, budget=most), summary
 
@@ -665,7 +664,7 @@ class PolicyApplier:
 
 
 class _AppliedEvents:
-    """What some events lead to: the state after them, and their messages, with those that stay apart."""
+    """The state after some events, and the sizes of their messages, kept ones apart."""
 
     def __init__(self, state: SessionState | None, events: Iterable[e.SessionEvent], measure: CorrectedCounter) -> None:
         self.measure = measure
@@ -681,12 +680,12 @@ class _AppliedEvents:
                     self.pieces.append(WindowMessage(state.message_count, fact.message, size))
                 else:
                     self.fixed += size
-        assert state is not None, "what has no session has no policy"
+        assert state is not None, "a policy belongs to a session"
         self.after = state
 
 
 def _policy_after(state: SessionState | None, events: Iterable[e.SessionEvent]) -> tuple[WindowPolicy | None, bool]:
-    """Return the policy that is in force after some events, and whether they begin a generation."""
+    """Return the policy after some events, and whether they begin a generation."""
     policy, fresh = (state.policy if state else None), False
     for fact in events:
         if isinstance(fact, e.SessionCreatedEvent):
@@ -714,7 +713,7 @@ def _recounted(fact: e.SessionEvent, measure: CorrectedCounter) -> e.SessionEven
 
 
 def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
-    """Return what the live window has at most: each message's size was rounded up."""
+    """Return the upper bound of the live window's tokens: each message may be rounded up."""
     if measure.ratio == 1.0:
         return state.live
     count = state.message_count - (state.cut.first - 1 if state.cut else 0) + len(state.kept)
@@ -722,7 +721,7 @@ def _live_tokens_max(state: SessionState, measure: CorrectedCounter) -> int:
 
 
 def _cut_index(events: Sequence[e.SessionEvent]) -> int:
-    """Return where a cut goes: before what a model saw and said, which belong together."""
+    """Return the index of a cut: before a recorded window and its answer, which must stay adjacent."""
     for at, fact in enumerate(events):
         if isinstance(fact, (e.MessageAddedEvent, e.WindowRecordedEvent)):
             return at

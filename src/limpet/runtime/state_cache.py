@@ -1,8 +1,8 @@
 """Caches of folded states, and everything else that is derived from events: rows, claims, blobs.
 
-The caches hold session states and frame trees, updated from newer events. A rebuild of a tenant clears
-them. A cached state is used without reading the store only by the holder of the write lock, and only if
-no other process can have written since. The module also names streams and decodes stored events.
+The caches hold session states and frame trees and update them from newer events. A rebuild of a tenant clears
+them. Only the holder of the write lock uses a cached state without reading the store, and only if no other
+process can have written since. The module also names streams and decodes stored events.
 """
 
 from __future__ import annotations
@@ -34,10 +34,7 @@ S = TypeVar("S", bound=SessionState | TreeState)
 
 
 class StateCache(ABC, Generic[S]):
-    """The cache of one kind of states over one store, at most `size` of them.
-
-    A state may have begun with a snapshot, which a rebuild of the store drops: then all are forgotten.
-    """
+    """A cache of at most `size` states of one kind. A rebuild of a tenant drops snapshots, so it clears the cache."""
 
     def __init__(self, store: port.Store, size: int) -> None:
         self._store = store
@@ -50,35 +47,35 @@ class StateCache(ABC, Generic[S]):
 
     @abstractmethod
     def stream(self, id_: str) -> str:
-        """Return the name of a state's stream."""
+        """Return the stream of a state."""
 
     @abstractmethod
     def decode_snapshot(self, snapshot: port.Snapshot) -> S | None:
-        """Return the state of a snapshot; None if it has to be folded anew."""
+        """Return the state of a snapshot; None if another fold version wrote it."""
 
     @abstractmethod
     def apply_events(self, tenant: str, state: S | None, page: Sequence[port.StoredEvent]) -> S | None:
-        """Return the state after some more of its events."""
+        """Return the state after further events of its stream."""
 
     def write_lock_acquired(self, *, alone: bool) -> None:
-        """A turn begins; unless `alone`, others may have added to any stream since the last one."""
+        """Note that the write lock was acquired. Unless `alone`, other processes may have written to any stream meanwhile."""
         self._unlocked_rebuilds = None
         if not alone:
             self._epoch += 1
 
     def begin_unlocked_plan(self, tenants: Iterable[str]) -> None:
-        """What follows is decided before the turn, on what is remembered of some tenants."""
+        """Note that requests of these tenants are planned on cached states, before the write lock is acquired."""
         self._unlocked_rebuilds = {tenant: self.check_rebuilt(tenant) for tenant in tenants}
 
     def is_unlocked_plan_stale(self) -> bool:
-        """Whether what was decided early rests on what a rebuild has put in question since."""
+        """Return whether a tenant was rebuilt since `begin_unlocked_plan`."""
         early = self._unlocked_rebuilds or {}
         return any(rebuilt != self._store.cache_epoch(tenant) for tenant, rebuilt in early.items())
 
     def check_rebuilt(self, tenant: str) -> int:
-        """Forget everything if the tenant was rebuilt; return how often it was.
+        """Clear the cache if the tenant was rebuilt; return its rebuild count.
 
-        Raises UnsafeStore if that was because it is being copied here: who has had it open is kept out as well.
+        Raises UnsafeStore if the tenant is being copied into this store: programs that had it open are kept out too.
         """
         rebuilt = self._store.cache_epoch(tenant)
         if rebuilt != self._rebuilt.get(tenant, 0):
@@ -90,10 +87,10 @@ class StateCache(ABC, Generic[S]):
         return rebuilt
 
     def clear_derived(self) -> None:
-        """Forget what else rests on what is derived: a tenant was rebuilt."""
+        """Clear what subclasses cache of derived data: a tenant was rebuilt."""
 
     def get_locked(self, tenant: str, id_: str) -> S | None:
-        """Return a state for the holder of the turn, who may trust what it wrote itself."""
+        """Return a state for the holder of the write lock, which trusts the states that it wrote itself."""
         known = self._cached.get((tenant, id_))
         if known is not None and known[1] == self._epoch:
             return known[0]
@@ -103,17 +100,17 @@ class StateCache(ABC, Generic[S]):
         return state
 
     def cached_locked(self, tenant: str, id_: str) -> S | None:
-        """Return a state that the holder of the turn may trust without a look at the store; None if it has none."""
+        """Return a state that the holder of the write lock may use without reading the store; None if there is none."""
         known = self._cached.get((tenant, id_))
         return known[0] if known is not None and known[1] == self._epoch else None
 
     def cached(self, tenant: str, id_: str) -> S | None:
-        """Return a state as it was when last heard of, None if it is not remembered."""
+        """Return the cached state, which may be stale; None if it is not cached."""
         found = self._cached.get((tenant, id_))
         return found[0] if found else None
 
     def current(self, tenant: str, id_: str) -> S | None:
-        """Return a state as of now, None if it never existed. Cost: the tail, not the history."""
+        """Return the current state; None if it never existed. Reads only events newer than the cached state."""
         rebuilt = self.check_rebuilt(tenant)
         with self._mutex:
             found = self._cached.get((tenant, id_))
@@ -136,12 +133,12 @@ class StateCache(ABC, Generic[S]):
                 return state
 
     def put(self, tenant: str, state: S) -> None:
-        """Remember a state that the holder of the turn read or wrote."""
+        """Cache a state that the holder of the write lock read or wrote."""
         early = self._unlocked_rebuilds.get(tenant) if self._unlocked_rebuilds else None
         self._insert(tenant, state, self._epoch, early)
 
     def _insert(self, tenant: str, state: S, epoch: int, rebuilt: int | None) -> None:
-        """Remember a state, unless the store was rebuilt since the one it goes back to was read."""
+        """Cache a state, unless the tenant was rebuilt after its base state was read."""
         place, cached = (tenant, state.id), self._cached
         with self._mutex:
             if rebuilt is not None and rebuilt != self._rebuilt.get(tenant, 0):
@@ -171,7 +168,7 @@ def session_stream(session_id: str) -> str:
 
 
 def referenced_texts(page: Sequence[port.StoredEvent], fetch: port.BlobLoader) -> Mapping[bytes, str]:
-    """Return the large texts that events refer to, by hash, all fetched in one look."""
+    """Return the large texts that events refer to, by hash. All are fetched in one call."""
     wanted: set[bytes] = set()
     for stored in page:
         if stored.schema == codec.SCHEMA_WITH_BLOBS and stored.payload is not None:
@@ -184,20 +181,20 @@ def referenced_texts(page: Sequence[port.StoredEvent], fetch: port.BlobLoader) -
 
 
 def decode_session_events(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[RecordedEvent]:
-    """Return stored events as the facts they hold; raise Corrupt with its place for one that can't be read."""
+    """Decode stored events; raise Corrupt with the position of the first event that can't be decoded."""
     texts = referenced_texts(page, partial(store.blobs, tenant))
     return [decode_session_event(stored, texts) for stored in page]
 
 
 def messages_of(store: port.Store, tenant: str, page: Sequence[port.StoredEvent]) -> list[Message]:
-    """Return the messages that stored events added; events of other kinds are passed over."""
+    """Return the messages of the message_added events; other events are skipped."""
     added = [stored for stored in page if stored.kind == MessageAddedEvent.kind]
     found = (fact.event for fact in decode_session_events(store, tenant, added))
     return [event.message for event in found if isinstance(event, MessageAddedEvent)]
 
 
 def decode_session_event(stored: port.StoredEvent, texts: Mapping[bytes, str]) -> RecordedEvent:
-    """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
+    """Decode a stored event; raise Corrupt with its position if it can't be decoded."""
     if stored.payload is None:
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
@@ -212,10 +209,10 @@ def decode_session_event(stored: port.StoredEvent, texts: Mapping[bytes, str]) -
 
 
 def truncated_stream_error(store: port.Store, tenant: str, stream: str, until: int) -> errors.Error:
-    """Return the error for a stream that ends before a version that it had: it was erased, or it is damaged."""
+    """Return the error for a stream that ends before a known version: it was erased, or it is damaged."""
     facts_ = {"stream": stream, "until": until}
     if store.version(tenant, stream) < until:
-        return errors.Erased("what this was about was erased.", facts=facts_)
+        return errors.Erased("the stream was erased.", facts=facts_)
     return errors.Corrupt(f"the log of {stream} ends before its state does.", facts=facts_)
 
 
@@ -224,7 +221,7 @@ def _event_location(stored: port.StoredEvent) -> dict[str, Json]:
 
 
 class SessionStateCache(StateCache[SessionState]):
-    """The states of sessions; `forget_too` forgets what others keep that rests on them."""
+    """The cache of session states and of chain ends. `forget_too` clears the message cache."""
 
     def __init__(self, store: port.Store, size: int, forget_too: Callable[[], None]) -> None:
         super().__init__(store, size)
@@ -254,7 +251,7 @@ class SessionStateCache(StateCache[SessionState]):
         self._clear_message_cache()
 
     def at_version(self, tenant: str, session_id: str, version: int) -> SessionState | None:
-        """Return the session's state as it was at a version that it has or had; None if it has not."""
+        """Return the state of a session at a version, rewound since or not; None if there is no such version."""
         stream = session_stream(session_id)
         state = self._snapshot(tenant, stream)
         if state is None or state.version > version:
@@ -265,18 +262,18 @@ class SessionStateCache(StateCache[SessionState]):
         return msgspec.structs.replace(state, id=session_id)
 
     def cached_chain_end(self, tenant: str, state: SessionState) -> str | None:
-        """Return the last known session of a conversation; it may have been continued since."""
+        """Return the cached last session of a conversation, which may have been continued since."""
         return self._chain_ends.get((tenant, state.id, state.version)) if state.continuations else None
 
     def put_chain_end(self, tenant: str, state: SessionState, last: str) -> None:
-        """Remember where a conversation goes on, as long as the session itself does not change."""
+        """Cache the last session of a conversation. A change of the session itself invalidates the entry."""
         if last != state.id:
             if len(self._chain_ends) >= self._size:
                 self._chain_ends.clear()
             self._chain_ends[tenant, state.id, state.version] = last
 
     def clear_chain_ends(self) -> None:
-        """A session leaves its chain: a conversation may go on elsewhere than remembered."""
+        """Clear the cached chain ends: a session left its chain."""
         self._chain_ends.clear()
 
 
@@ -288,7 +285,7 @@ ROW_OPEN: Final = "open"
 ROW_WAITING: Final = "waiting"
 
 NEVER_OVERDUE_US: Final = 1 << 61
-"""The alarm of a tree in which nothing can be overdue."""
+"""The row time of a tree without a deadline."""
 
 
 def tree_stream(root_id: str) -> str:
@@ -296,7 +293,7 @@ def tree_stream(root_id: str) -> str:
 
 
 class TreeEvent(msgspec.Struct, frozen=True):
-    """An event of a frame tree as it stands in the log: what happened, where in the feed and stream, and when."""
+    """An event of a frame tree with its position in the feed, its version in the stream, and its time."""
 
     event: events.FrameEvent
     root_id: str
@@ -311,12 +308,12 @@ class TreeEvent(msgspec.Struct, frozen=True):
 
     @property
     def session_id(self) -> str:
-        """Empty: it happened to no session."""
+        """Empty: the event belongs to no session."""
         return ""
 
 
 def decode_tree_event(stored: port.StoredEvent) -> TreeEvent:
-    """Return a stored event as the fact it holds; raise Corrupt with its place if it can't be read."""
+    """Decode a stored event; raise Corrupt with its position if it can't be decoded."""
     if stored.payload is None:
         raise errors.Erased(f"the event at position {stored.position:,} was erased.")
     try:
@@ -376,21 +373,20 @@ class FrameTreeCache(StateCache[TreeState]):
         return root if there else None
 
     def tree_locked(self, tenant: str, frame_id: str) -> TreeState | None:
-        """Return the tree of a frame if the holder of the turn knows it; then nobody has changed it since."""
+        """Return the tree of a frame if it is cached and current for the holder of the write lock; else None."""
         known = self._cached.get((tenant, root_in_frame_id(frame_id) or frame_id))
         if known is None:
             known = self._cached.get((tenant, self._roots.get((tenant, frame_id), "")))
         return known[0] if known is not None and known[1] == self._epoch else None
 
     def put_root(self, tenant: str, frame_id: str, root_id: str) -> None:
-        """Remember to which tree a frame belongs."""
         with self._mutex:
             self._roots[tenant, frame_id] = root_id
             while len(self._roots) > self._size * 8:
                 self._roots.popitem(last=False)
 
     def find_frame(self, tenant: str, frame_id: str) -> Frame | None:
-        """Return a frame as of now, open or closed; None if there never was one."""
+        """Return the current state of a frame, open or closed; None if it never existed."""
         root = self.root_of(tenant, frame_id)
         tree = self.current(tenant, root) if root is not None else None
         if tree is None:
@@ -399,7 +395,7 @@ class FrameTreeCache(StateCache[TreeState]):
         return found or self.frame_from_row(tenant, frame_id)
 
     def frame_from_row(self, tenant: str, frame_id: str) -> Frame | None:
-        """Return a frame that was closed and has left its tree; None if there is no such frame."""
+        """Return a closed frame that its tree no longer holds; None if there is no such frame."""
         row = self._store.find_projection(tenant, FRAME_KIND, frame_id)
         return codec.decode_frame(row.document) if row else None
 
@@ -415,7 +411,7 @@ def unknown_frame_error(frame_id: str) -> errors.FrameNotFound:
 
 
 def root_in_frame_id(frame_id: str) -> str:
-    """Return the root that a child's id begins with, if Limpet has given it; else nothing, or any text."""
+    """Return the root id that a generated child id begins with. For an id of a caller the result means nothing."""
     return frame_id.rpartition(".")[0]
 
 
@@ -425,18 +421,18 @@ _EVENTS_WITHOUT_ROWS: Final = (
     events.FrameCompactedEvent,
     events.TreeErasedEvent,
 )
-"""What happens within a frame, and changes nothing by which anything is found."""
+"""Events that change no row."""
 
 
 def changed_tree_rows(
     before: TreeState | None, events: Sequence[events.FrameEvent], after: Sequence[TreeState]
 ) -> list[port.Projection]:
-    """Return the rows that change with some events: one tree before them, and one after each.
+    """Return the rows that events change, given the tree before them and the tree after each.
 
-    An open frame is in the state of its tree; it has a row of its own only if it can't be found otherwise.
+    An open frame is part of its tree. It has a row only if its id does not name the tree.
     """
     last, event = after[-1], events[0]
-    # One step of a tree from which nothing has just gone: most often it is found as it was.
+    # The common case: one event, and no closed frame leaves the tree. Most of these events change no row.
     plain = before is not None and len(events) == 1 and not before.moves_closed_frames
     if plain and isinstance(event, _EVENTS_WITHOUT_ROWS):
         return []
@@ -508,7 +504,7 @@ def ended_suspension(before: Suspension, frame: Frame | None, time_us: int) -> S
 
 
 def frame_row(frame: Frame) -> port.Projection:
-    """Return the row by which a closed frame is found, or an open one whose id does not tell its tree."""
+    """Return the row of a frame that is closed, or whose id does not name its tree."""
     return port.Projection(
         kind=FRAME_KIND,
         id=frame.frame_id,
@@ -521,7 +517,7 @@ def frame_row(frame: Frame) -> port.Projection:
 
 
 def tree_row(tree: TreeState) -> port.Projection:
-    """Return the row of a tree: while it is open, by its actors and sessions, and by when something is overdue."""
+    """Return the row of a tree. While it is open, its terms are actors and sessions, and its time is the next deadline."""
     if not tree.frames:
         return port.Projection(kind=TREE_KIND, id=tree.root_id, status="closed")
     alarm = tree.next_expiry_us()
@@ -536,13 +532,13 @@ def tree_row(tree: TreeState) -> port.Projection:
 
 
 def scope_terms(scope: Scope) -> tuple[str, ...]:
-    """Return the texts by which trees with frames of a scope are found."""
+    """Return the filter terms of a scope."""
     session = () if scope.session_id is None else (f"session:{scope.session_id}",)
     return (f"actor:{scope.actor_id}", *session)
 
 
 def suspension_row(suspension: Suspension) -> port.Projection:
-    """Return the row by which a suspension is found, and listed while it waits."""
+    """Return the row of a suspension; its lookup lists it while it waits."""
     waits = suspension.status is SuspensionStatus.WAITING
     return port.Projection(
         kind=SUSPENSION_KIND,
@@ -556,7 +552,7 @@ def suspension_row(suspension: Suspension) -> port.Projection:
 
 
 def tree_event_claims(event: events.FrameEvent, tree: TreeState | None) -> list[str]:
-    """Return what an event claims in its stream, given the tree before it."""
+    """Return the claims of an event, given the tree before it."""
     match event:
         case events.FramePushedEvent():
             return [f"frame:{event.frame_id}"] if event.named else []
@@ -571,7 +567,7 @@ def tree_event_claims(event: events.FrameEvent, tree: TreeState | None) -> list[
 
 
 def derive_tree(events: Iterator[port.StoredEvent], fetch: port.BlobLoader) -> port.DerivedState:
-    """Return everything that the store keeps beside a tree's log; raise Corrupt if a blob is not there."""
+    """Return the claims, projections and blobs of a tree's stream; raise Corrupt if a blob is missing."""
     tree: TreeState | None = None
     claims: list[tuple[str, int]] = []
     blobs: list[tuple[bytes, int]] = []
@@ -591,14 +587,14 @@ def _referenced_blobs(fact: TreeEvent, fetch: port.BlobLoader) -> list[bytes]:
     missing = set(needed) - fetch(needed).keys() if needed else set[bytes]()
     if missing:
         raise errors.Corrupt(
-            f"a text that event {fact.position:,} refers to is not there.",
+            f"a text that event {fact.position:,} refers to is missing.",
             facts={"position": fact.position, "version": fact.version},
         )
     return needed
 
 
 def overdue_trees_query(now_us: int | None) -> port.Query:
-    """A page of open trees in which something is overdue by a moment."""
+    """Return the query for open trees that have a deadline before a time."""
     return port.Query(kind=TREE_KIND, lookup=ROW_OPEN, until_us=now_us, limit=limits.PAGE_SIZE_MAX)
 
 
@@ -616,7 +612,7 @@ def session_row(state: SessionState) -> port.Projection:
 
 
 def deleted_session_row(state: SessionState) -> port.Projection:
-    """Return the row of a deleted session, by which it and its user are found until it is erased."""
+    """Return the row of a deleted session. Erasure finds the session and its user by it."""
     return port.Projection(
         kind=DELETED_KIND,
         id=f"{state.version}/{state.id}",
@@ -627,7 +623,7 @@ def deleted_session_row(state: SessionState) -> port.Projection:
 
 
 def metadata_terms(metadata: Mapping[str, Json]) -> tuple[str, ...]:
-    """Return the filter terms of metadata: one text for each plain value."""
+    """Return the filter terms of metadata, one for each plain value."""
     if not metadata:
         return ()
     plain = {k: v for k, v in metadata.items() if v is None or isinstance(v, (str, int, float, bool))}
@@ -643,7 +639,7 @@ def iter_rows(store: port.Store, tenant: str, query: port.Query) -> Iterator[por
 
 
 def rebuild_store(store: port.Store, tell: Callable[[int], None] = lambda _: None) -> port.Rebuilt:
-    """Have a store derive everything again; raise Corrupt, and change nothing, if the log is damaged."""
+    """Rebuild everything that is derived from the log; raise Corrupt and change nothing if the log is damaged."""
     made = port.Rebuilt()
     try:
         with closing(store.rebuild(derive_stream)) as steps:
@@ -653,7 +649,7 @@ def rebuild_store(store: port.Store, tell: Callable[[int], None] = lambda _: Non
                 else:
                     tell(step)
     finally:
-        # An interrupt can come before the turn was given back.
+        # An interrupt can come before the store releases the write lock.
         store.release_write_lock()
     return made
 
@@ -665,7 +661,7 @@ def derive_stream(stream: str, events: Iterator[port.StoredEvent], fetch: port.B
     if stream.startswith(TREE_STREAM_PREFIX):
         return derive_tree(events, fetch)
     raise errors.NewerStore(
-        f"the store has a stream {stream!r}, which this Limpet knows nothing of.",
+        f"the store has a stream {stream!r} of a newer version of Limpet.",
         hint="Nothing was changed. In an up-to-date clone of Limpet: pip install .",
         facts={"stream": stream},
     )

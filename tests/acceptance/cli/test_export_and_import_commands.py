@@ -112,8 +112,8 @@ def test_under_other_ids_for_another_user(folder: Path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("import", "-"), "Save the pipe to a file first"),
-        (("import", "/dev/zero"), "Save the pipe to a file first"),
+        (("import", "-"), "Save the pipe to a file and import"),
+        (("import", "/dev/zero"), "Save the pipe to a file and import"),
         (("import", ""), "name is empty"),
         (("export", "-o", ""), "-o names no file"),
         (("export", "-o", "no/a.jsonl"), "no file can be made"),
