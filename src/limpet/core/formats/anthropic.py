@@ -1,7 +1,7 @@
 """Anthropic Messages: dicts to messages, messages to requests.
 
-A dict is stored verbatim beside the parsed message. A user message with `tool_result` blocks
-becomes a message of role `tool`; its other blocks are the content of that message.
+A dict is stored verbatim beside the parsed message. A user message with `tool_result` blocks becomes a message of role
+`tool`; its other blocks are the content of that message.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ANTHROPIC_BLOCK_TYPES: Final = frozenset(
     {"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"}
     | {"search_result", "server_tool_use", "container_upload", "mcp_tool_use", "mcp_tool_result"}
 )
-"""Types of content blocks that only this provider has; more end in `_tool_result`."""
+"""Types of content blocks that only Anthropic has, beside those that end in `_tool_result`."""
 
 _ANTHROPIC_TEXT_KEYS: Final = ("cache_control", "citations")
 
 
 def is_anthropic(raw: Mapping[str, Json]) -> bool:
-    """Whether a dict with a list as content is of this provider's making.
+    """Whether a dict with a list as content is in Anthropic's format.
 
-    A list of bare text blocks is the same in both formats; it is then OpenAI's, and goes out the same.
+    A list of bare text blocks is the same in both formats and counts as OpenAI's.
     """
     if raw.get("type") == "message":
         return True
@@ -53,10 +53,7 @@ def _is_anthropic_block(block: Mapping[str, Json]) -> bool:
 
 
 def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:
-    """Return the message that an Anthropic dict stands for; its raw() gives the dict back.
-
-    `envelope` holds the fields that are not in the dict, as they were stored beside it.
-    """
+    """Return the message of an Anthropic dict. `envelope` holds the fields that are stored beside the dict."""
     kept = freeze_object("a message", raw)
     role, content = kept.get("role"), kept.get("content")
     if role not in ("user", "assistant"):
@@ -120,9 +117,9 @@ class AnthropicRequest(TypedDict):
 def to_anthropic(messages: Sequence[Message]) -> AnthropicRequest:
     """Return the arguments of a Messages call; `system` only if there is a system prompt.
 
-    The system messages at the start are the system prompt; later ones become tagged words of the user. Roles alternate:
-    neighbours of the same role become one message, results first. Blank text is left out. If the user does not begin, a
-    user message OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
+    The system messages at the start are the system prompt; later ones become tagged text of the user. Roles alternate:
+    neighbours of the same role become one message, results first. Blank text is left out. If the first message is not
+    the user's, OPENING_USER_TEXT is put before it. Raises OpenCalls or ResultWithoutCall.
     """
     texts, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.ANTHROPIC_CALL_ID_MAX, once=True)
@@ -154,7 +151,7 @@ def _as_blocks(content: str | list[Block]) -> list[Block]:
 
 
 def _strip_final_answer(turns: list[Block]) -> None:
-    """Take white space off the end of an answer that the model is to go on with."""
+    """Strip white space from the end of a final assistant message, which the model continues."""
     last = turns[-1]
     if last["role"] != "assistant":
         return
@@ -202,7 +199,7 @@ def _without_blank_blocks(content: Json) -> list[Block]:
 
 def _assistant_blocks(part: ContentPart) -> list[Block]:
     if part.kind != "private":
-        # An assistant shows no pictures here.
+        # Anthropic accepts no images in assistant messages.
         return [_part_block(ContentPart(kind="text", text=content_parts.text_or_placeholder(part), raw=part.raw))]
     foreign = part.type in ("", "reasoning")
     unsigned = part.type == "thinking" and not part.raw.get("signature")
@@ -239,7 +236,7 @@ def _document_source(part: ContentPart) -> Block | None:
 
 
 def _result_blocks(step: content_parts.AnsweredMessage, names: Mapping[str, str]) -> list[Block]:
-    """Return the results of a message's calls, and after them what the user said beside them."""
+    """Return the results of a message's calls, followed by the user's other blocks."""
     blocks = [_result_block(answer, names[answer.result.tool_call_id]) for answer in step.answers]
     for carrier in step.result_messages():
         if carrier.anthropic is not None:

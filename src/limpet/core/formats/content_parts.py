@@ -1,7 +1,8 @@
 """Content parts in one provider-neutral form, messages with the results of their calls, and envelopes.
 
-Reading a part never fails: a part of an unknown type is `unknown` and is replaced by a placeholder text. Tool call ids
-and tool names are made acceptable to each provider here. An envelope holds the fields stored beside a provider's dict.
+Reading a part never fails: a part of an unknown type is `unknown` and is rendered as a placeholder text. Tool call ids
+and tool names are converted to valid ones of each provider here. An envelope holds the fields stored beside a provider's
+dict.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ PartKind = Literal["text", "refusal", "image", "audio", "video", "file", "privat
 
 
 class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
-    """One piece of content.
+    """One part of a message's content.
 
-    Media have `data` (base64) and `media_type`, or a `url`, or neither if only their provider has them.
-    A file of plain text has `text`. `private` is what only its own provider understands: reasoning,
-    signatures, the provider's own tools. `raw` is the part as it came.
+    Media have `data` (base64) and `media_type`, or a `url`, or neither if only their provider stores them. A file of
+    plain text has `text`. A `private` part is for its own provider only: reasoning, signatures, calls of built-in tools.
+    `raw` is the provider's dict.
     """
 
     kind: PartKind
@@ -41,7 +42,7 @@ class ContentPart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def type(self) -> str:
-        """The part's own word for what it is; Gemini's parts have none."""
+        """The `type` in the provider's dict; Gemini's parts have none."""
         return _text_at(self.raw, "type")
 
 
@@ -67,11 +68,11 @@ _CONTENT_FIELDS: Final[Mapping[str, tuple[tuple[str, type], ...]]] = {
     "input_file": _FILE_FIELDS, "image": (("source", dict),), "document": (("source", dict),),
     "search_result": (("content", list),),
 }  # fmt: skip
-"""Kinds of parts, and the fields of which one has what such a part is about."""
+"""The fields of which a part of each type has at least one, with their types."""
 
 
 def read_parts(content: Json) -> tuple[ContentPart, ...]:
-    """Return the parts of a message's content, whatever its shape."""
+    """Return the parts of a message's content."""
     if content is None:
         return ()
     if isinstance(content, list):
@@ -80,7 +81,7 @@ def read_parts(content: Json) -> tuple[ContentPart, ...]:
 
 
 def read_result_parts(result: Json) -> tuple[ContentPart, ...]:
-    """Return the parts of a tool's result; one that is not a list of parts is text, or JSON as text."""
+    """Return the parts of a tool result; a result that is not a list of parts is one text part."""
     if isinstance(result, list) and result:
         items = cast("list[Json]", result)
         parts = read_parts(items)
@@ -92,7 +93,7 @@ def read_result_parts(result: Json) -> tuple[ContentPart, ...]:
 
 
 def _is_provider_part(part: ContentPart) -> bool:
-    """Whether a part is one of a provider's, and not a row that a tool gave, such as {"type": "file", "size": 7}."""
+    """Whether a part is in a provider's format, unlike a tool's own row such as {"type": "file", "size": 7}."""
     if part.kind == "private":
         return bool(part.type)
     holders = _CONTENT_FIELDS.get(part.type, ())
@@ -100,7 +101,7 @@ def _is_provider_part(part: ContentPart) -> bool:
 
 
 def read_part(part: Json) -> ContentPart:
-    """Return one part."""
+    """Return the part of one JSON value."""
     if not isinstance(part, dict):
         return ContentPart(kind="text", text=text_or_json(part))
     raw = cast("Mapping[str, Json]", part)
@@ -113,19 +114,19 @@ def read_part(part: Json) -> ContentPart:
 
 
 def placeholder(part: ContentPart) -> str:
-    """Return the words that stand for a part that can't be shown."""
+    """Return the placeholder text of a part that can't be rendered."""
     kind = part.name if part.kind == "unknown" else part.kind
     what = part.name if part.kind != "unknown" and part.name else part.url
     return f"[{kind} {what}: not shown]" if what else f"[{kind}: not shown]"
 
 
 def text_or_placeholder(part: ContentPart) -> str:
-    """Return the text of a part where there can only be text: its own, or the words that stand for it."""
+    """Return the text of a part, or its placeholder if it has none."""
     return part.text or ("" if part.kind in ("text", "refusal") else placeholder(part))
 
 
 def is_blank(part: ContentPart) -> bool:
-    """Whether a part says nothing, which some providers refuse to hear."""
+    """Whether a part is blank text, which some providers refuse."""
     return part.kind in ("text", "refusal") and not part.text.strip()
 
 
@@ -147,7 +148,7 @@ def _guess_media_type(url: str, otherwise: str) -> str:
 
 
 def _media_part(kind: PartKind, raw: Mapping[str, Json], url: str, name: str, media_type: str = "") -> ContentPart:
-    """Return media at a URL, whose data may be in the URL itself."""
+    """Return media at a URL, which may be a data URL."""
     if not url.startswith("data:"):
         fitting = media_type or _guess_media_type(url or name, "image/jpeg" if kind == "image" else PDF)
         return ContentPart(kind=kind, url=url, name=name, media_type=fitting, raw=raw)
@@ -155,7 +156,7 @@ def _media_part(kind: PartKind, raw: Mapping[str, Json], url: str, name: str, me
     stated, *options = head.split(";")
     if "base64" not in options:
         data = base64.b64encode(unquote_to_bytes(data)).decode()
-    # Some put any file where a picture's URL goes; what it is stands in the URL.
+    # Callers put any file into an image URL; the media type in the data URL decides.
     kind = media_kind(stated) if stated else kind
     return _data_part(kind, raw, data, stated or media_type or "text/plain", name)
 
@@ -176,10 +177,6 @@ def _text_part(raw: Mapping[str, Json]) -> ContentPart:
     return ContentPart(kind="text", text=_text_at(raw, "text"), raw=raw)
 
 
-def _refusal_part(raw: Mapping[str, Json]) -> ContentPart:
-    return ContentPart(kind="refusal", text=_text_at(raw, "refusal"), raw=raw)
-
-
 def _chat_image_part(raw: Mapping[str, Json]) -> ContentPart:
     url = _text_at(raw, "image_url", "url") or _text_at(raw, "image_url")
     return _media_part("image", raw, url, _text_at(raw, "file_id"))
@@ -189,11 +186,6 @@ def _chat_audio_part(raw: Mapping[str, Json]) -> ContentPart:
     spoken = _text_at(raw, "input_audio", "format")
     media_type = _AUDIO_TYPES.get(spoken, f"audio/{spoken}")
     return _data_part("audio", raw, _text_at(raw, "input_audio", "data"), media_type, "")
-
-
-def _audio_answer_part(raw: Mapping[str, Json]) -> ContentPart:
-    """An answer in audio: others get what was said, which comes with it."""
-    return ContentPart(kind="audio", text=_text_at(raw, "audio", "transcript"), raw=raw)
 
 
 def _chat_file_part(raw: Mapping[str, Json]) -> ContentPart:
@@ -216,11 +208,9 @@ def _anthropic_media_part(raw: Mapping[str, Json]) -> ContentPart:
         case "base64":
             media_type = _text_at(raw, "source", "media_type")
             return _data_part(kind, raw, _text_at(raw, "source", "data"), media_type, name)
-        case "text":
-            text = _text_at(raw, "source", "data")
-            return ContentPart(kind=kind, text=text, media_type="text/plain", name=name, raw=raw)
-        case "content":
-            text = _joined_text(raw["source"].get("content"))
+        case "text" | "content" as where:
+            source = raw["source"]
+            text = _text_at(source, "data") if where == "text" else _joined_text(source.get("content"))
             return ContentPart(kind=kind, text=text, media_type="text/plain", name=name, raw=raw)
         case "file":
             return _media_part(kind, raw, "", name or _text_at(raw, "source", "file_id"))
@@ -256,7 +246,7 @@ def _gemini_part(raw: Mapping[str, Json]) -> ContentPart:
 
 
 def media_kind(media_type: str) -> PartKind:
-    """Return what kind of part a media type is for."""
+    """Return the kind of part of a media type."""
     kind = media_type.partition("/")[0]
     return cast("PartKind", kind) if kind in ("image", "audio", "video") else "file"
 
@@ -265,11 +255,11 @@ _PART_READERS: Final[Mapping[str, Callable[[Mapping[str, Json]], ContentPart]]] 
     "text": _text_part,
     "input_text": _text_part,
     "output_text": _text_part,
-    "refusal": _refusal_part,
+    "refusal": lambda raw: ContentPart(kind="refusal", text=_text_at(raw, "refusal"), raw=raw),
     "image_url": _chat_image_part,
     "input_image": _chat_image_part,
     "input_audio": _chat_audio_part,
-    "audio": _audio_answer_part,
+    "audio": lambda raw: ContentPart(kind="audio", text=_text_at(raw, "audio", "transcript"), raw=raw),
     "file": _chat_file_part,
     "input_file": lambda raw: _openai_file_part(raw, raw),
     "image": _anthropic_media_part,
@@ -279,27 +269,27 @@ _PART_READERS: Final[Mapping[str, Callable[[Mapping[str, Json]], ContentPart]]] 
 
 
 def without_private(parts: Sequence[ContentPart]) -> list[ContentPart]:
-    """Return the parts that are not some provider's own business."""
+    """Return the parts that are not private to a provider."""
     return [part for part in parts if part.kind != "private"]
 
 
 OPENING_USER_TEXT: Final = "(conversation begins)"
-"""Said by the user before an assistant's first words, where a provider wants the user to begin."""
+"""The first user message for providers that refuse a request that begins with an assistant message."""
 
 ERROR_PREFIX: Final = "Error: "
-"""Before the text of a failed call, where a provider has no other way to say so."""
+"""The prefix of a failed call's text for providers without an error flag."""
 
 _ID_DIGEST_CHARS: Final = 12
 
 
 class CallAnswer(NamedTuple):
-    """The result of a call, and the message that carries it."""
+    """The result of a call, and the tool message that contains it."""
 
     message: Message
     result: ToolCallResult
 
     def parts(self) -> tuple[ContentPart, ...]:
-        """Return what the tool gave. A message may say it as its content, if it has one result only."""
+        """Return the parts of the result. A message with a single empty result has the result in its content."""
         given: Json = self.result.result
         if given is None and self.message.anthropic is None and len(self.message.tool_results) == 1:
             given = self.message.content
@@ -307,7 +297,7 @@ class CallAnswer(NamedTuple):
 
 
 class AnsweredMessage(NamedTuple):
-    """A message that is not of role tool, with one answer for each of its calls, as they came in."""
+    """A message of another role than tool, with one answer for each of its calls, in the order of the results."""
 
     message: Message
     answers: tuple[CallAnswer, ...] = ()
@@ -318,7 +308,7 @@ class AnsweredMessage(NamedTuple):
         return [(call, found[call.id]) for call in self.message.tool_calls]
 
     def result_messages(self) -> list[Message]:
-        """Return the messages that carried the answers, each once."""
+        """Return the tool messages of the answers, each once."""
         seen: list[Message] = []
         for answer in self.answers:
             if not seen or seen[-1] is not answer.message:
@@ -326,7 +316,7 @@ class AnsweredMessage(NamedTuple):
         return seen
 
     def user_parts_beside_results(self) -> list[ContentPart]:
-        """Return what the user said in the same breath as the results, which only one provider allows."""
+        """Return the user's parts in the messages of the results, which only Anthropic's format allows."""
         return [
             part
             for carrier in self.result_messages()
@@ -336,13 +326,13 @@ class AnsweredMessage(NamedTuple):
 
 
 def split_system_messages(messages: Sequence[Message]) -> tuple[list[str], Sequence[Message]]:
-    """Return the texts of the system messages that a window begins with, without blank ones, and the rest."""
+    """Return the non-blank texts of the system messages at the beginning of a window, and the other messages."""
     count = next((at for at, message in enumerate(messages) if message.role != "system"), len(messages))
     return [text for message in messages[:count] if (text := system_text(message))], messages[count:]
 
 
 def answered_messages(messages: Sequence[Message]) -> Iterator[AnsweredMessage]:
-    """Go through a window. Raises OpenCalls or ResultWithoutCall if calls and results are not paired."""
+    """Yield the messages of a window with their answers; raise OpenCalls or ResultWithoutCall if unpaired."""
     number = 0
     while number < len(messages):
         message = messages[number]
@@ -357,7 +347,9 @@ def answered_messages(messages: Sequence[Message]) -> Iterator[AnsweredMessage]:
         answers: list[CallAnswer] = []
         while waiting and number < len(messages) and messages[number].role == "tool":
             for result in messages[number].tool_results:
-                _remove_answered_call(waiting, result)
+                if result.tool_call_id not in waiting:
+                    raise errors.ResultWithoutCall(facts={"call": result.tool_call_id})
+                waiting.remove(result.tool_call_id)
                 answers.append(CallAnswer(messages[number], result))
             number += 1
         if waiting:
@@ -369,17 +361,11 @@ def answered_messages(messages: Sequence[Message]) -> Iterator[AnsweredMessage]:
         yield AnsweredMessage(message, tuple(answers))
 
 
-def _remove_answered_call(waiting: set[str], result: ToolCallResult) -> None:
-    if result.tool_call_id not in waiting:
-        raise errors.ResultWithoutCall(facts={"call": result.tool_call_id})
-    waiting.remove(result.tool_call_id)
-
-
 class ProviderCallIds:
-    """Gives calls ids that a provider accepts: their own where it can be, else one derived from it.
+    """Assigns calls ids that a provider accepts: the call's own id if possible, else an id derived from it.
 
-    A derived id depends on the message and the call only, so a conversation that grows keeps the ids
-    it had. `once` is for providers that want every id once in a request, not only in a message.
+    A derived id depends on the message and the call only, so it does not change when the conversation grows. With
+    `once`, ids are unique in a request, otherwise in a message.
     """
 
     def __init__(self, accepted: str, longest: int, *, once: bool) -> None:
@@ -389,7 +375,7 @@ class ProviderCallIds:
         self._taken: set[str] = set()
 
     def ids_of_message(self, message: Message) -> dict[str, str]:
-        """Return the id of each call of the next message in the request."""
+        """Return the provider's ids of the calls of the next message in the request."""
         if not self._once:
             self._taken.clear()
         return {call.id: self._provider_id(message.id, call.id) for call in message.tool_calls}
@@ -409,29 +395,29 @@ class ProviderCallIds:
 
 
 def tool_name(name: str, *, dots: bool = False) -> str:
-    """Return a tool's name as a provider takes it: other characters become `_`, and what is too long is cut."""
+    """Return a valid tool name: invalid characters become `_`, and a long name is cut."""
     return re.sub(r"[^a-zA-Z0-9_.-]" if dots else r"[^a-zA-Z0-9_-]", "_", name)[: limits.TOOL_NAME_MAX]
 
 
 def original_or_tool_name(name: str, longest: int = limits.TOOL_NAME_MAX) -> str:
-    """Return a name that came from a provider as it is, if the provider takes it back, else as tool_name does."""
+    """Return a provider's own tool name unchanged if it is valid, else tool_name of it."""
     return name if re.fullmatch(rf"[a-zA-Z0-9_-]{{1,{longest}}}", name) else tool_name(name)
 
 
 def system_text(message: Message) -> str:
-    """Return a system message as text; what is not text in it is mentioned."""
+    """Return a system message as text, with placeholders for other parts."""
     found = without_private(read_parts(message.content))
     return "\n\n".join(text for part in found if (text := text_or_placeholder(part)).strip())
 
 
 def system_as_user_parts(message: Message) -> list[ContentPart]:
-    """Return a system message in mid-conversation as a user's words, for providers without such a role."""
+    """Return a later system message as tagged user text, for providers that accept system messages only first."""
     text = system_text(message)
     return [ContentPart(kind="text", text=f"<system>\n{text}\n</system>")] if text else []
 
 
 def text_with_media_below(parts: Sequence[ContentPart], kinds: Collection[str], below: list[ContentPart]) -> str:
-    """Return a result as text; media of these kinds are mentioned in it, and added to `below`."""
+    """Return a result as text. Media of `kinds` are mentioned in the text and added to `below`."""
     texts: list[str] = []
     for part in without_private(parts):
         if part.kind in kinds and not part.text:
@@ -443,7 +429,7 @@ def text_with_media_below(parts: Sequence[ContentPart], kinds: Collection[str], 
 
 
 def result_text(answer: CallAnswer, text: str) -> str:
-    """Return the text of a result, marked if the call failed and the text does not say so itself."""
+    """Return the text of a result, with ERROR_PREFIX if the call failed and the text does not begin with "error"."""
     if not answer.result.is_error or text.lower().startswith("error"):
         return text
     return f"{ERROR_PREFIX}{text}" if text else f"{ERROR_PREFIX}the tool gave no reason."
@@ -454,7 +440,7 @@ _ENVELOPE_FIELDS: Final = _COPIED_FIELDS | {"id", "category", "openai", "anthrop
 
 
 class ParsedMessage(NamedTuple):
-    """What was read from a provider's dict."""
+    """The fields that were parsed from a provider's dict."""
 
     role: str
     content: Json
@@ -469,7 +455,7 @@ def build_message(
     openai: Mapping[str, Json] | None = None,
     anthropic: Mapping[str, Json] | None = None,
 ) -> Message:
-    """Return the message of a provider's dict and its envelope; the envelope's id goes before the dict's."""
+    """Return the message of a provider's dict and its envelope; the envelope's id takes precedence."""
     kept = openai or anthropic or EMPTY
     given = envelope.get("id") or kept.get("id")
     named = envelope.get("category")
@@ -487,7 +473,7 @@ def build_message(
 
 
 def _message_fields(envelope: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return the fields that an envelope holds beside the dict; those it does not know are extra."""
+    """Return the message fields in an envelope; unknown fields become `extra`."""
     known = {key: envelope[key] for key in _COPIED_FIELDS if key in envelope}
     known["extra"] = freeze({key: envelope[key] for key in envelope if key not in _ENVELOPE_FIELDS})
     return known

@@ -1,8 +1,8 @@
 """The lines of an export file: sessions as their events, one JSON object a line.
 
-The file has a header, then each session with its events in order, then counts and the SHA-256 of all bytes before.
-Events of a session are numbered from 1 in the file, and references use these numbers. Event data is as in the log, with
-large texts in place; of a fork or rewind only the data that can't be derived is written.
+The file has a header, each session with its events in order, and a last line with counts and the SHA-256 of all
+preceding bytes. Events of a session are numbered from 1 in the file, and references use these numbers. Event data is as
+in the log, with large texts inline; of a fork or rewind only data that can't be derived is written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from limpet.core.values import events as e
 from limpet.core.values.validation import EMPTY, Json
 
 FORMAT_VERSION: Final = 1
-"""The newest version of the format that is read, and the one that is written."""
+"""The version of the format that is written, and the newest that is read."""
 
 
 class HeaderLine(msgspec.Struct, frozen=True, tag="limpet-export", tag_field="line"):
@@ -28,13 +28,13 @@ class HeaderLine(msgspec.Struct, frozen=True, tag="limpet-export", tag_field="li
 
 
 class SessionLine(msgspec.Struct, frozen=True, tag="session", tag_field="line"):
-    """A session: what follows, up to the next one, are its events."""
+    """The line before the events of a session."""
 
     id: str
 
 
 class EventLine(msgspec.Struct, frozen=True, omit_defaults=True, tag="event", tag_field="line"):
-    """One event. Tokens and counter are those of a message."""
+    """One event. Only a message has tokens and a counter."""
 
     kind: str
     schema: int
@@ -57,7 +57,7 @@ ExportLine = HeaderLine | SessionLine | EventLine | ClosingLine
 
 
 class ExportedFork(msgspec.Struct, frozen=True, omit_defaults=True):
-    """From here on the session is its own: what came before was that of `source`, up to event `version`."""
+    """The session is a fork of `source` from its event `version`; the preceding events are copies of the source's."""
 
     kind: ClassVar[str] = e.SessionForkedEvent.kind
     source: str
@@ -67,7 +67,7 @@ class ExportedFork(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExportedRewind(msgspec.Struct, frozen=True):
-    """The session went back to one of its events."""
+    """The session was rewound to its event number `to`."""
 
     kind: ClassVar[str] = e.SessionRewoundEvent.kind
     to: int
@@ -83,7 +83,7 @@ UnchangedEvent = (
     | e.SessionResetEvent
     | e.SessionEndedEvent
 )
-"""Events that are written as they are in the log, after the first."""
+"""Events, after the first, that are written as in the log."""
 
 ExportedEvent = e.SessionCreatedEvent | UnchangedEvent | ExportedFork | ExportedRewind
 
@@ -96,7 +96,7 @@ _branch_decoders = {
 
 
 def encode_line(line: ExportLine) -> bytes:
-    """Return a line with its end."""
+    """Return the bytes of a line with its line end."""
     return _encoder.encode(line) + b"\n"
 
 
@@ -115,7 +115,7 @@ def event_line(fact: ExportedEvent, time_us: int) -> EventLine:
 
 
 def decode_line(data: bytes) -> ExportLine:
-    """Return what a line says; raise DamagedFile if it is none."""
+    """Return the decoded line; raise DamagedFile if it is not valid."""
     try:
         return _line_decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -123,7 +123,7 @@ def decode_line(data: bytes) -> ExportLine:
 
 
 def decode_exported_event(line: EventLine) -> ExportedEvent:
-    """Return the event of a line; raise DamagedFile if it is none, NewerStore if a newer Limpet wrote it."""
+    """Return the event of a line; raise DamagedFile if it is not valid, NewerStore if a newer Limpet wrote it."""
     data = bytes(line.data)
     try:
         if line.kind in _branch_decoders:

@@ -1,7 +1,7 @@
 """Conversations in files of other programs: OpenAI-style chats and Penguin sessions.
 
-Reading is lenient: unknown fields go to `extra` or to the session's metadata, and a value that is no message is left
-out with a note. A JSON text that cannot be stored is refused with its reason.
+Reading is lenient: unknown fields become `extra` or session metadata, and an invalid message is left out with a note.
+JSON with text that can't be stored is refused with a reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from limpet.core.values.validation import EMPTY, Json, checked_text, text_or_jso
 
 
 class ForeignChat(msgspec.Struct, kw_only=True):
-    """A conversation from elsewhere. `messages` are as they came; moments are in microseconds, 0: not known."""
+    """A conversation of another program. `messages` are unchecked; a time of 0 is unknown."""
 
     id: str
     messages: list[Json]
@@ -60,7 +60,7 @@ def is_chat(value: Json) -> bool:
 
 
 def split_chats(value: Json) -> list[Json]:
-    """Return what are to be the chats of a JSON value: itself, its messages, or its elements if one of them is a chat."""
+    """Return the chats in a JSON value: the value itself, a chat of its messages, or its elements if one is a chat."""
     if isinstance(value, list) and value:
         items = cast("list[Json]", value)
         if is_message(items[0]):
@@ -71,7 +71,7 @@ def split_chats(value: Json) -> list[Json]:
 
 
 def parse_chat(value: Json) -> ForeignChat:
-    """Return a chat; raise InvalidRequest if the value is none."""
+    """Return the chat of a JSON value; raise InvalidRequest if it is not a chat."""
     if not is_chat(value):
         raise errors.InvalidRequest("it is no chat.", hint='A chat is a list of messages, or {"messages": […]}.')
     given = cast("dict[str, Json]", value)
@@ -89,12 +89,12 @@ def parse_chat(value: Json) -> ForeignChat:
 
 
 def fingerprint(value: Json) -> str:
-    """Return a short name for a JSON value, the same every time."""
+    """Return a short hash of a JSON value."""
     return hashlib.sha256(codec.canonical_json(value)).hexdigest()[:24]
 
 
 def usable_id(value: Json) -> str | None:
-    """Return an id that can be kept, else None."""
+    """Return a value as an id; None if it is not a valid id."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
@@ -106,7 +106,7 @@ def usable_id(value: Json) -> str | None:
 
 
 def usable_title(value: Json) -> str | None:
-    """Return a title, cut to its limit, else None."""
+    """Return a value as a title, cut to its limit; None if it is not text."""
     if not isinstance(value, str):
         return None
     text = value.encode(errors="replace")[: limits.TITLE_BYTES_MAX].decode(errors="ignore")
@@ -114,7 +114,7 @@ def usable_title(value: Json) -> str | None:
 
 
 def parse_time_us(value: Json) -> int:
-    """Return a moment, ISO 8601 or seconds since 1970, in microseconds; 0 if it is none."""
+    """Return a time, ISO 8601 or seconds since 1970, in microseconds; 0 if it is not a time."""
     try:
         if isinstance(value, str):
             return max(ids.microseconds(value), 0)
@@ -129,12 +129,12 @@ _KNOWN_MESSAGE_FIELDS: Final = frozenset(Message.__struct_fields__) | {"tool_cal
 
 
 def object_or_empty(value: Json) -> dict[str, Json]:
-    """Return an object as it is, and an empty one for anything else."""
+    """Return a dict unchanged, and an empty dict for any other value."""
     return cast("dict[str, Json]", value) if isinstance(value, dict) else {}
 
 
 def parse_message(value: Json, note: Callable[[str], None], *, name: str) -> Message | None:
-    """Return the message that an object stands for; None, and a note, if it stands for none."""
+    """Return the message of a JSON object; None, with a note, if it is not a message."""
     if not isinstance(value, dict):
         note(f"{name} was left out: it is no object.")
         return None
@@ -159,30 +159,24 @@ def _build_message(given: Mapping[str, Json]) -> Message:
         role, named = "system", "SYSTEM_OUTPUT"
     results = (ToolCallResult(call_id or "", given.get("content")),) if role == "tool" else ()
     calls = _message_calls(given, metadata) if role == "assistant" else ()
-    content = None if role == "tool" else _message_content(given.get("content"))
-    tokens = given.get("tokens")
+    content = given.get("content")
+    if role == "tool":
+        content = None
+    elif not isinstance(content, (list, dict)):
+        content = "" if content is None else text_or_json(content)
+    tokens, timestamp = given.get("tokens"), given.get("timestamp")
     return Message(
         str(role),
         content,
         cast("MessageCategory", category_named(named) if named else None),
         usable_id(given.get("id")) or "",
-        _valid_timestamp(given.get("timestamp")),
+        timestamp if isinstance(timestamp, str) and parse_time_us(timestamp) else "",
         metadata,
         tokens if type(tokens) is int and tokens > 0 else 0,
         calls,
         results,
         extra=extra or EMPTY,
     )
-
-
-def _valid_timestamp(value: Json) -> str:
-    return value if isinstance(value, str) and parse_time_us(value) else ""
-
-
-def _message_content(content: Json) -> Json:
-    if content is None:
-        return ""
-    return cast("Json", content) if isinstance(content, (list, dict)) else text_or_json(content)
 
 
 def _message_calls(given: Mapping[str, Json], metadata: Mapping[str, Json]) -> tuple[ToolCallRequest, ...]:
@@ -208,14 +202,14 @@ def _message_call(call: Mapping[str, Json]) -> ToolCallRequest | None:
 
 
 PENGUIN_SESSION_FIELDS: Final = frozenset({"id", "messages", "created_at", "last_active", "metadata"})
-"""Fields of a session that have a place."""
+"""Fields of a Penguin session that are read; other fields become metadata."""
 
 _DERIVED_PENGUIN_FIELDS: Final = frozenset({*DERIVED_METADATA, "token_count", "created_at", "last_active"})
-"""What an index or a session's metadata says that is worked out again."""
+"""Fields of an index entry or of session metadata that Limpet computes itself."""
 
 
 def is_penguin_session(value: Json) -> bool:
-    """Whether a JSON value looks like a session of Penguin's."""
+    """Whether a JSON value looks like a Penguin session."""
     if not isinstance(value, dict) or not isinstance(value.get("messages"), list):  # pyright: ignore[reportUnknownMemberType]
         return False
     given = cast("dict[str, Json]", value)
@@ -223,7 +217,7 @@ def is_penguin_session(value: Json) -> bool:
 
 
 def parse_penguin_session(value: Json, index: Mapping[str, Json] = EMPTY) -> ForeignChat:
-    """Return a session of Penguin's; raise InvalidRequest if the value is none."""
+    """Return the Penguin session of a JSON value; raise InvalidRequest if it is not a session."""
     given = cast("dict[str, Json]", value) if isinstance(value, dict) else {}
     messages = given.get("messages")
     if not isinstance(messages, list):
@@ -253,11 +247,11 @@ _JSON_ESCAPES: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 
 
 class UnreadableJson(ValueError):
-    """It is no JSON that can be kept; the text says why, as the end of a sentence."""
+    """JSON that can't be stored. The text is the reason, as the predicate of a sentence."""
 
 
 def decode_json(data: bytes) -> Json:
-    """Return the value of some JSON, with or without a byte order mark; raise Unreadable if there is none."""
+    """Return the value of JSON, with or without a byte order mark; raise UnreadableJson if it is not valid."""
     text = data.removeprefix(codecs.BOM_UTF8)
     try:
         return msgspec.json.decode(text)
@@ -266,7 +260,7 @@ def decode_json(data: bytes) -> Json:
 
 
 def decode_json_lossy(data: bytes) -> Json:
-    """Return about what some JSON says, even if its text can't be kept; None if it is no JSON."""
+    """Return the value of JSON with invalid characters replaced; None if it is not JSON."""
     try:
         return json.loads(data.decode("utf-8-sig", "replace"))
     except (ValueError, RecursionError):
@@ -287,7 +281,7 @@ def _decode_failure(text: bytes, error: Exception) -> str:
 
 
 def _lone_surrogate(text: bytes) -> str | None:
-    """Return the first escaped surrogate that has no other beside it."""
+    """Return the first escaped surrogate without its other half."""
     high, end = "", -1
     for found in _JSON_ESCAPES.finditer(text):
         code = (found[1] or b"").decode().lower()

@@ -30,10 +30,10 @@ class GeminiRequest(TypedDict):
 def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
     """Return the arguments of a Gemini call; `system_instruction` only if there is a system prompt.
 
-    The system messages at the start are the instruction; later ones become tagged words of the user.
-    Neighbours of one role become one content; only the responses to a content's calls are a content of
-    their own, in the order of the calls. Blank text is left out. If the user does not begin, a user
-    content OPENING_USER_TEXT does. Raises OpenCalls or ResultWithoutCall.
+    The system messages at the start are the instruction; later ones become tagged text of the user. Neighbours of one
+    role become one content, except that the responses to calls are a content of their own, in the order of the calls.
+    Blank text is left out. If the first content is not the user's, OPENING_USER_TEXT is put before it. Raises OpenCalls
+    or ResultWithoutCall.
     """
     system, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.GEMINI_CALL_ID_MAX, once=True)
@@ -53,7 +53,7 @@ def to_gemini(messages: Sequence[Message]) -> GeminiRequest:
 
 
 def _append_items(turns: list[GeminiItem], role: str, items: list[GeminiItem]) -> None:
-    # A model that gets other words among responses takes them for no question, or refuses them.
+    # Gemini ignores or refuses other parts beside function responses.
     if items and turns and turns[-1]["role"] == role and "function_response" not in turns[-1]["parts"][0]:
         turns[-1]["parts"] += items
     elif items:
@@ -61,16 +61,13 @@ def _append_items(turns: list[GeminiItem], role: str, items: list[GeminiItem]) -
 
 
 def _message_parts(message: Message) -> list[GeminiItem]:
-    found = (
-        content_parts.system_as_user_parts(message)
-        if message.role == "system"
-        else content_parts.read_parts(message.content)
-    )
-    return _content_parts(found, own=message.role == "assistant")
+    if message.role == "system":
+        return _content_parts(content_parts.system_as_user_parts(message))
+    return _content_parts(content_parts.read_parts(message.content), own=message.role == "assistant")
 
 
 def _content_parts(found: Sequence[ContentPart], *, own: bool = False) -> list[GeminiItem]:
-    """Return parts; thoughts, which have no type, go only back into the model's own words."""
+    """Return parts. Thoughts, which have no type, are sent back only in the model's own contents."""
     return [
         _content_part(part)
         for part in found
@@ -108,11 +105,14 @@ def _function_responses(
     step: content_parts.AnsweredMessage, names: Mapping[str, str], below: list[ContentPart]
 ) -> list[GeminiItem]:
     """Return the responses in the order of the calls; media that they can't hold are added to `below`."""
-    responses: list[GeminiItem] = []
-    for call, answer in step.answers_in_call_order():
-        said = {"id": names[call.id], "name": _function_name(call.name)}
-        responses.append({"function_response": {**said, "response": _function_response(answer, below)}})
-    return responses
+    return [
+        {
+            "function_response": {
+                "id": names[call.id], "name": _function_name(call.name), "response": _function_response(answer, below),
+            }
+        }
+        for call, answer in step.answers_in_call_order()
+    ]  # fmt: skip
 
 
 def _function_response(answer: content_parts.CallAnswer, below: list[ContentPart]) -> GeminiItem:

@@ -1,4 +1,4 @@
-"""Conversion of whatever a caller hands in to a Message.
+"""Conversion of message-like values to a Message.
 
 Providers' dicts are recognised by their shape, SDK objects by their methods. No SDK is imported.
 """
@@ -23,11 +23,11 @@ _FOREIGN_ERRORS: Final = (
     ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
-"""What an object of somebody else's may raise while it is read. RecursionError is a RuntimeError."""
+"""Errors that a foreign object may raise while it is read. RecursionError is a RuntimeError."""
 
 
 class SdkMessage(Protocol):
-    """A message as an SDK gives it: a pydantic model."""
+    """A message of a provider's SDK: a pydantic model."""
 
     def to_dict(self) -> dict[str, Any]: ...
 
@@ -36,10 +36,10 @@ MessageLike = Message | Mapping[str, Any] | SdkMessage
 
 
 def accept(value: MessageLike) -> Message:
-    """Return a message from whatever a caller may hand in.
+    """Return the Message of a message-like value; raise a kind of InvalidMessage for any other value.
 
-    That is: a Message; its to_dict(); an OpenAI chat dict; an Anthropic message dict, its blocks as dicts or SDK
-    objects; a message or a completion with one choice, as the SDKs of both give it. Raises a kind of InvalidMessage.
+    Message-like are a Message, its to_dict(), an OpenAI chat dict, an Anthropic message dict with blocks as dicts or SDK
+    objects, and a message or a completion with one choice of either SDK.
     """
     if type(value) is not dict and isinstance(value, Message):
         return value if value.openai is None and value.anthropic is None else _checked_against_provider(value)
@@ -54,7 +54,7 @@ def accept(value: MessageLike) -> Message:
 
 
 def _message_fields(value: object) -> Mapping[str, Json]:
-    """Return the dict of a message, of the one in a choice, or of the one in a completion's only choice."""
+    """Return the dict of a message, of a choice's message, or of the message in a completion's only choice."""
     inner: Json = value
     if type(inner) is dict and "role" in inner:
         return cast("dict[str, Json]", inner)
@@ -75,7 +75,7 @@ def _message_fields(value: object) -> Mapping[str, Json]:
 
 
 def _choices(value: object) -> list[Json] | None:
-    """Return the choices of a completion, as a dict or as an SDK gives it; None of anything else."""
+    """Return the choices of a completion (dict or SDK object); None for any other value."""
     if isinstance(value, Mapping):
         given = cast("Mapping[str, Json]", value)
         # A message has a role; a completion has none.
@@ -94,7 +94,7 @@ def _message_of_parts(given: Mapping[str, Json], parts: Sequence[Json]) -> Messa
 
 
 def _checked_against_provider(value: Message) -> Message:
-    # Only the provider's dict is stored of such a message, so nothing beside it may say otherwise.
+    # Only the provider's dict of such a message is stored, so the other fields must agree with it.
     if value.openai is not None:
         provider, read = "openai", openai.parse_message(value.openai)
     elif value.anthropic is not None:
@@ -120,7 +120,7 @@ def _only_choice(choices: list[Json]) -> Json:
 
 
 def _call_foreign(read: Callable[[], Json]) -> Json:
-    """Return what somebody else's object gives; if it gives an error instead, that is no message."""
+    """Return the result of reading a foreign object; raise InvalidMessage if reading fails."""
     try:
         return read()
     except _FOREIGN_ERRORS as error:
@@ -135,7 +135,7 @@ def _attribute(value: object, name: str, otherwise: Json) -> Json:
 
 
 def _dump_to_json(value: Json) -> Json:
-    """Return the JSON of an SDK object without what the SDK has computed; anything else as it is."""
+    """Return an SDK object as JSON without fields that the SDK computed; any other value unchanged."""
     for name, options in _DUMP_METHODS:
         dump = _attribute(value, name, None)
         if callable(dump):
@@ -147,12 +147,12 @@ def _call_dump(dump: Callable[..., Json], options: Mapping[str, Json]) -> Json:
     try:
         return dump(**options)
     except TypeError:
-        # Not pydantic's: a method of the same name that takes no options.
+        # Another class with a method of the same name that takes no options.
         return dump()
 
 
 def _without_computed(dumped: Json) -> Json:
-    """Return a dump without what an SDK adds to an answer or a block of one: the provider does not take it back."""
+    """Return a dump without the fields that an SDK adds to an answer: the provider refuses them."""
     if not isinstance(dumped, dict):
         return dumped
     kept = _without_keys(cast("dict[str, Json]", dumped), "parsed", "parsed_output")
@@ -172,7 +172,7 @@ def _call_without_computed(call: Json) -> Json:
 
 
 def _without_keys(value: Json, *names: str) -> Json:
-    """Return a dict without some of its fields, in a copy: it may be the very inside of an object."""
+    """Return a copy of a dict without some fields; the original may belong to the SDK object."""
     if not isinstance(value, dict):
         return value
     return {key: item for key, item in cast("dict[str, Json]", value).items() if key not in names}

@@ -1,7 +1,7 @@
 """OpenAI Chat Completions and Responses: dicts to messages, messages to requests.
 
-A chat dict is stored verbatim beside the parsed message, and is sent back as it came, except for
-what the provider would refuse.
+A chat dict is stored verbatim beside the parsed message, and is sent back unchanged except for what the provider would
+refuse.
 """
 
 from __future__ import annotations
@@ -27,10 +27,7 @@ _ROLE_OF_OPENAI_ROLE: Final = {**{role: role for role in ROLES}, "developer": "s
 
 
 def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMPTY) -> Message:
-    """Return the message that an OpenAI chat dict stands for; its raw() gives the dict back.
-
-    `envelope` holds the fields that are not in the dict, as they were stored beside it.
-    """
+    """Return the message of an OpenAI chat dict. `envelope` holds the fields that are stored beside the dict."""
     kept = freeze_object("a message", raw)
     role = kept.get("role")
     role = _ROLE_OF_OPENAI_ROLE.get(role) if isinstance(role, str) else None
@@ -54,7 +51,7 @@ def parse_message(raw: Mapping[str, Json], *, envelope: Mapping[str, Json] = EMP
 def _needs_no_check(
     role: str, content: Json, calls: tuple[ToolCallRequest, ...], results: tuple[ToolCallResult, ...]
 ) -> bool:
-    """Whether nothing is left to check of a message whose parts are: who says what, and that something is said."""
+    """Whether a message with checked parts needs no further check: its role fits and it is not empty."""
     if calls and role != "assistant":
         return False
     return bool(calls or results) if content is None else type(content) is str
@@ -97,7 +94,7 @@ def _tool_call_request(given: Json, name: Json, args: Mapping[str, Json], text: 
 
 
 def parse_arguments(name: str, text: Json) -> Mapping[str, Json]:
-    """Return the object that a provider's argument text stands for; empty text means no arguments."""
+    """Return the object in a provider's argument text; empty text means no arguments."""
     if isinstance(text, str):
         if not text.strip():
             return {}
@@ -134,8 +131,8 @@ PartWriter = Callable[[ContentPart], dict[str, Json]]
 def to_chat(messages: Sequence[Message]) -> list[ChatCompletionMessageParam]:
     """Return the `messages` of a Chat Completions call.
 
-    A message from an OpenAI dict is that dict. Media in a tool's result follow in a user message,
-    because a tool message holds text only. Raises OpenCalls or ResultWithoutCall.
+    A message from an OpenAI dict becomes that dict. Media in a tool result follow in a user message, because a tool
+    message holds text only. Raises OpenCalls or ResultWithoutCall.
     """
     ids = content_parts.ProviderCallIds(".+", limits.CHAT_CALL_ID_MAX, once=False)
     out: list[dict[str, Json]] = []
@@ -167,7 +164,7 @@ def _chat_message(message: Message, names: Mapping[str, str]) -> dict[str, Json]
 def _chat_verbatim(kept: Mapping[str, Json], names: Mapping[str, str]) -> dict[str, Json]:
     raw: dict[str, Json] = thaw(kept)
     if not raw.get("tool_calls"):
-        # Null, or an empty list, comes from dumps; the provider takes neither back.
+        # SDK dumps contain null or an empty list; OpenAI refuses both.
         raw.pop("tool_calls", None)
     for call in raw.get("tool_calls", ()):
         call["id"] = names[call["id"]]
@@ -177,7 +174,7 @@ def _chat_verbatim(kept: Mapping[str, Json], names: Mapping[str, str]) -> dict[s
 
 
 def _chat_with_valid_name(raw: dict[str, Json]) -> dict[str, Json]:
-    """Return a message whose speaker has a name that the provider takes, or none."""
+    """Return a message whose `name` is valid or missing."""
     if "name" in raw:
         name = raw.pop("name")
         if isinstance(name, str) and name:
@@ -197,12 +194,12 @@ def _chat_call(call: ToolCallRequest, name: str) -> dict[str, Json]:
 
 
 def argument_text(call: ToolCallRequest) -> str:
-    """Return a call's arguments as text: the provider's own where there was one."""
+    """Return a call's arguments as text: the provider's verbatim text if there is one."""
     return call.arguments or json_text(call.args)
 
 
 def _chat_result(answer: content_parts.CallAnswer, name: str, below: list[ContentPart]) -> dict[str, Json]:
-    """Return a tool message; what it can't hold is added to what the user shows below."""
+    """Return a tool message; media that it can't hold are added to `below`."""
     raw = answer.message.openai
     if raw is not None:
         text = {"content": ""} if raw.get("content") is None else {}
@@ -250,9 +247,9 @@ class ResponsesRequest(TypedDict):
 def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
     """Return the arguments of a Responses call; `instructions` only if there is a system prompt.
 
-    The system messages at the start are the instructions; later ones stay where they are. Reasoning
-    items of an assistant precede what they led to. Without any other message the user says
-    OPENING_USER_TEXT. Raises OpenCalls or ResultWithoutCall.
+    The system messages at the start are the instructions; later ones stay where they are. Reasoning items precede the
+    text and calls of their message. Without any other message the input is OPENING_USER_TEXT. Raises OpenCalls or
+    ResultWithoutCall.
     """
     system, rest = content_parts.split_system_messages(messages)
     ids = content_parts.ProviderCallIds("[a-zA-Z0-9_-]+", limits.RESPONSES_CALL_ID_MAX, once=True)
@@ -272,7 +269,7 @@ def to_responses(messages: Sequence[Message]) -> ResponsesRequest:
 
 
 def _without_repeated_reasoning(items: list[ResponsesItem]) -> list[ResponsesItem]:
-    """Return items without reasoning that came before: an answer may be kept as several messages."""
+    """Return items without repeated reasoning: one answer may be stored as several messages with the same item."""
     seen: set[str] = set()
     kept: list[ResponsesItem] = []
     for item in items:
@@ -302,7 +299,7 @@ def _responses_assistant_items(message: Message, names: Mapping[str, str]) -> li
         elif part.type == "reasoning" and str(part.raw.get("id")).startswith("rs"):
             items.append(thaw(part.raw))
     items += [_responses_call(message, number, names) for number in range(len(message.tool_calls))]
-    # Reasoning must lead to something: alone at the end it would be refused.
+    # OpenAI refuses a reasoning item that no text or call follows.
     while items and items[-1].get("type") == "reasoning":
         items.pop()
     return items
@@ -317,7 +314,7 @@ def _responses_call(message: Message, number: int, names: Mapping[str, str]) -> 
 
 
 def _is_custom_call(message: Message, call_id: str) -> bool:
-    """Whether a call is to a tool that takes any text, which only OpenAI's dicts tell."""
+    """Whether a call is a custom call, whose input is plain text. Only OpenAI's dicts contain this."""
     calls = message.openai.get("tool_calls") if message.openai is not None else None
     return any(call["id"] == call_id and call.get("type") == "custom" for call in calls or ())
 
