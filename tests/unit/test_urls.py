@@ -205,5 +205,5 @@ def test_what_a_url_of_redis_says():
     assert (found.host, found.port, found.database, found.user, found.password) == ("::1", 7000, 3, "a@b", "p/w")  # fmt: skip
     assert (found.tls, found.timeout_s, found.prefix, found.connections) == ({"ssl_ca_certs": "/x.pem"}, 2, "p-1", 2)  # fmt: skip
     assert found.shown == "rediss://[::1]:7000/3"
-    assert repr(found) == "Place(rediss://[::1]:7000/3)", "no password"
+    assert repr(found) == "RedisDsn(rediss://[::1]:7000/3)", "no password"
     assert redis_connections.parse_url("redis://").shown == "redis://localhost:6379"

@@ -422,7 +422,8 @@ class JournalRewriter:
         """
         folder = self._journal.folder
         left = [(made, place) for made, place in decided.moves if (folder / made).exists()]
-        if left and not self._ends_at(decided.before):
+        before = decided.before
+        if left and not (self._journal.has_line_at(before) and next(self._journal.walk(before), None) is None):
             if len(left) == len(decided.moves):
                 return False
             raise errors.Corrupt(
@@ -435,9 +436,6 @@ class JournalRewriter:
         # The open file is no longer the one at its path.
         self._journal.close()
         return self._journal.has_line_at(decided.after)
-
-    def _ends_at(self, point: JournalPoint) -> bool:
-        return self._journal.has_line_at(point) and next(self._journal.walk(point), None) is None
 
     def remove_plan(self) -> None:
         """Remove a plan that is completed or void; durable on return."""

@@ -39,7 +39,6 @@ from limpet.stores.server.driver import (
     EventErasure,
     FeedHead,
     FeedRow,
-    ProjectionRow,
     StreamRow,
     TenantChange,
     contention_error,
@@ -76,7 +75,7 @@ class _NoticeCheck:
 
 
 class TenantVerification:
-    """Checks one tenant's log up to its present head; `faults` has the damage. Memory: four bytes an event, and all blob hashes."""
+    """Checks one tenant's log up to its present head; `faults` lists the damage. It holds four bytes an event and all blob hashes."""
 
     def __init__(self, driver: Driver, tenant: str) -> None:
         self._driver = driver
@@ -91,16 +90,22 @@ class TenantVerification:
     def check_log(self) -> Iterator[int]:
         """Check what can't be derived again: events, notices, streams, keys, blobs. Yields the number of events of each page."""
         yield from self._check_events()
-        self._check_notices()
+        self.faults += [
+            f"{gone.count:,} event(s), from position {gone.first:,} on, are erased, but no notice in the log says so."
+            for gone in self._notices.values()
+        ]
         self._check_streams()
         self._check_keys()
         self._check_blobs()
 
     def check_derived(self) -> None:
         """Check projections, and that each blob which events refer to exists."""
-        for row in self._projections():
-            if row.checksum != checked_reads.projection_checksum(self._tenant, row.projection):
-                self.faults.append("a row of projections is damaged.")
+        after = ("", "")
+        while page := self._driver.projections(self._tenant, after=after, limit=PAGE_ROWS):
+            for row in page:
+                if row.checksum != checked_reads.projection_checksum(self._tenant, row.projection):
+                    self.faults.append("a row of projections is damaged.")
+            after = (page[-1].projection.kind, page[-1].projection.id)
         farthest = 0
         for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant):
             farthest = max(farthest, position)
@@ -171,12 +176,6 @@ class TenantVerification:
             self._missing[number] = self._missing.get(number, 0) + lost
         self._versions[number] = max(place.version, 0)
 
-    def _check_notices(self) -> None:
-        for gone in self._notices.values():
-            self.faults.append(
-                f"{gone.count:,} event(s), from position {gone.first:,} on, are erased, but no notice in the log says so."
-            )
-
     def _check_streams(self) -> None:
         has_bad_base = False
         for stream in self.streams():
@@ -230,12 +229,6 @@ class TenantVerification:
                 if not chain.blob_matches(hash_, content):
                     self.faults.append(chain.damaged_blob_error(hash_).message)
             after = page[-1][0]
-
-    def _projections(self) -> Iterator[ProjectionRow]:
-        after = ("", "")
-        while page := self._driver.projections(self._tenant, after=after, limit=PAGE_ROWS):
-            yield from page
-            after = (page[-1].projection.kind, page[-1].projection.id)
 
 
 def verify(driver: Driver) -> Iterator[int | port.Report]:
@@ -334,7 +327,7 @@ class TenantRebuild:
                 rows = DerivedRows([], [], [])
             yield stream.version - stream.first + 1
         self._spool_rows(rows)
-        self._count(tenants=1)
+        self.rebuilt = msgspec.structs.replace(self.rebuilt, tenants=1)
         self._end = self._spool.tell()
 
     def install(
@@ -364,17 +357,12 @@ class TenantRebuild:
             blobs = functools.partial(checked_reads.read_blobs, self._driver, tenant)
             rows = derivation.rows(self._derive(stream.name, derivation.events(), blobs))
         raise_if_damaged([chain.missing_blob_fault(h, at) for at, h in rows.blob_uses if h not in hashes])
-        self._count(
-            events=stream.version - stream.first + 1,
-            streams=1,
-            claims=len(rows.claims),
-            projections=len(rows.projections),
-        )
+        before, events = self.rebuilt, stream.version - stream.first + 1
+        self.rebuilt = port.Rebuilt(
+            before.events + events, before.tenants, before.streams + 1,
+            before.claims + len(rows.claims), before.projections + len(rows.projections),
+        )  # fmt: skip
         return rows
-
-    def _count(self, **more: int) -> None:
-        counts = {name: getattr(self.rebuilt, name) + count for name, count in more.items()}
-        self.rebuilt = msgspec.structs.replace(self.rebuilt, **counts)
 
     def _spool_rows(self, rows: DerivedRows) -> None:
         if len(rows):
@@ -441,7 +429,7 @@ def raise_if_damaged(faults: list[str]) -> None:
 
 
 class ServerErasure:
-    """Builds the change of one erasure, for the tenant's present head."""
+    """The change that makes one erasure, for the tenant's present head."""
 
     def __init__(
         self, driver: Driver, erasure: Erasure, derive: port.StreamDeriver, random: Callable[[int], bytes]
@@ -486,7 +474,7 @@ class ServerErasure:
         for (share, stream), row in zip(shares, notices.rows, strict=True):
             if not share.whole:
                 remaining.extend(self._derive_remaining(share, stream, row))
-        return self._assemble(notices, remaining)
+        return self._assemble(shares, notices, remaining)
 
     def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
         """Collect the projections and blobs that a stream has now, by deriving it once more."""
@@ -564,7 +552,9 @@ class ServerErasure:
         renamed = msgspec.structs.replace(stream, name=erased_stream_name(stream.number))
         return stream.number, renamed.name, checked_reads.stream_checksum(self._tenant, renamed)
 
-    def _assemble(self, notices: TenantChange, remaining: DerivedRows) -> tuple[TenantChange, ErasureCounts]:
+    def _assemble(
+        self, shares: Sequence[tuple[StreamErasure, StreamRow]], notices: TenantChange, remaining: DerivedRows
+    ) -> tuple[TenantChange, ErasureCounts]:
         driver, tenant, streams = self._driver, self._tenant, self._streams
         numbers = tuple(stream.number for stream in streams)
         stretches = [*numbers, *(base.stretch for stream in streams for base in stream.bases)]
@@ -581,11 +571,7 @@ class ServerErasure:
             projections=tuple(remaining.projections),
             blobs=self._new_blobs,
             erasures=tuple(self._erasures.items()),
-            renames=tuple(
-                self._erased_name(stream)
-                for share, stream in zip(self._erasure.streams, streams, strict=True)
-                if share.whole
-            ),
+            renames=tuple(self._erased_name(stream) for share, stream in shares if share.whole),
             drop_projections=tuple(self._dropped_projections),
             drop_claims=tuple(dict.fromkeys(stretches)),
             drop_snapshots=numbers,
@@ -606,8 +592,6 @@ STREAMS_MAX = 10_000
 
 COPY_TRIES_MAX = 8
 """How often a page is read again because events were erased meanwhile."""
-
-_PAGE_ROWS = 500
 
 
 class LogCopyReader:
@@ -643,11 +627,12 @@ class LogCopyReader:
         event, place, erasure = row.event, row.event.address, row.erasure
         if erasure is not None and event.payload is not None:
             raise chain.damaged_event_error(place, "it is marked as erased, but has its content")
+        redaction = erasure and checked_reads.checked_redaction(tenant, place.position, erasure)
         return RawEvent(
             stream=row.stream, position=place.position, number=place.stream, version=place.version,
             header=event.header, payload=event.payload, salt=event.salt, digest=event.digest, link=event.link,
             base=self._base(tenant, place), blobs=tuple(sorted(uses.get(place.position, ()))),
-            erased=_erased_fields(tenant, place.position, erasure) if erasure is not None else None,
+            erased=erasure and (erasure.notice, erasure.cause, redaction),
         )  # fmt: skip
 
     def _base(self, tenant: str, place: chain.EventAddress) -> tuple[int, int] | None:
@@ -661,11 +646,6 @@ class LogCopyReader:
             self._streams[tenant, place.stream] = stream
         bases = (base for base in stream.bases if base.stretch == place.position)
         return next(((base.source, base.version) for base in bases), None)
-
-
-def _erased_fields(tenant: str, position: int, erasure: EventErasure) -> tuple[int, int, bytes | None]:
-    redaction = checked_reads.checked_redaction(tenant, position, erasure)
-    return erasure.notice, erasure.cause, redaction
 
 
 class ServerCopyTarget:
@@ -687,7 +667,7 @@ class ServerCopyTarget:
             after = names[0]
             while True:
                 stored |= {each.key: checked_reads.checked_key(self._tenant, each) for each in page}
-                page = self._driver.keys(self._tenant, after=after, limit=_PAGE_ROWS)
+                page = self._driver.keys(self._tenant, after=after, limit=PAGE_ROWS)
                 if not page or page[0].key > names[-1]:
                     break
                 after = page[-1].key
@@ -786,7 +766,7 @@ class ServerCopyTarget:
             stream = self._streams[number]
             assert stream is not None, "the plan has read it"
             own |= {row.event.address.position for row in checked_reads.own_events(self._driver, self._tenant, stream)}
-        for position, hash_ in self._every_blob_use():
+        for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant, until=self._head.position):
             if position in own and position not in again:
                 yield position, hash_
 
@@ -795,9 +775,6 @@ class ServerCopyTarget:
         erased: set[bytes] = set()
         others: set[bytes] = set()
         if again:
-            for position, hash_ in self._every_blob_use():
+            for position, hash_ in checked_reads.blob_uses(self._driver, self._tenant, until=self._head.position):
                 (erased if position in again else others).add(hash_)
         return erased - others - needed
-
-    def _every_blob_use(self) -> Iterator[tuple[int, bytes]]:
-        return checked_reads.blob_uses(self._driver, self._tenant, until=self._head.position)

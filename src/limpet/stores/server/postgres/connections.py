@@ -46,7 +46,6 @@ def sql_text(name: str) -> str:
 
 @functools.cache
 def sql_statements(file: str) -> dict[str, str]:
-    """Return the statements of an SQL file by the names that stand above them."""
     return split_statements(sql_text(file))
 
 
@@ -68,7 +67,7 @@ class PostgresDsn(msgspec.Struct, frozen=True, kw_only=True):
     connections: int = limits.SERVER_CONNECTIONS
 
     def __repr__(self) -> str:
-        return f"Place({self.shown}, schema={self.schema})"
+        return f"PostgresDsn({self.shown}, schema={self.schema})"
 
     @property
     def channel(self) -> str:
@@ -187,14 +186,14 @@ CLIENT_GRACE_S = 5.0
 _PIN_SYNCHRONOUS_COMMIT = sql.SQL(
     "SELECT set_config('synchronous_commit', current_setting('synchronous_commit'), false)"
 )
-"""The durability that is checked for a new connection holds as long as it, even if the server's default is loosened."""
+"""Pins the checked durability for the life of the connection, even if the server's default is loosened."""
 
 Result = TypeVar("Result")
 Rows = list[tuple[Any, ...]]
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that never waits for ever, not even for a server that has stopped without closing it."""
+    """A connection whose every wait has a timeout, also if the server has stopped without closing the connection."""
 
     timeout_s: float = limits.SERVER_RESPONSE_S
 
@@ -209,7 +208,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         self._poll.register(pgconn.socket, select.POLLIN)
 
     def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
-        """Run an exchange to its end; raise TimeoutError if nothing arrives for too long."""
+        """Run an exchange to its end; raise TimeoutError if nothing arrives within the timeout."""
         patient = _with_timeout(gen, self.timeout_s if timeout is None else timeout)
         return super().wait(patient, interval)
 
@@ -306,15 +305,10 @@ def _settings_statement(place: PostgresDsn, *, role: bool) -> sql.Composed:
             # lists of tenants read the whole table anyway.
             "enable_seqscan": "off",
         }
-    return sql.SQL("; ").join(
-        (
-            *(
-                sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value))
-                for name, value in wanted.items()
-            ),
-            _PIN_SYNCHRONOUS_COMMIT,
-        )
-    )
+    settings = [
+        sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in wanted.items()
+    ]
+    return sql.SQL("; ").join([*settings, _PIN_SYNCHRONOUS_COMMIT])
 
 
 def wait_readable(timeout_s: float, *descriptors: int) -> set[int]:
@@ -378,15 +372,11 @@ class PostgresConnectionPool:
         for _ in range(place.connections):
             self._slots.put(PoolSlot(self._slots))
         self.shown = place.shown
-        self._closed = False
+        self.closed = False
         self._process = os.getpid()
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def borrow(self) -> BorrowedConnection:
-        if self._closed:
+        if self.closed:
             raise errors.EngineClosed
         if os.getpid() != self._process:
             raise errors.ForkedEngine
@@ -403,14 +393,11 @@ class PostgresConnectionPool:
 
     def take_connection(self) -> PostgresConnection:
         """Return an idle connection, or a new one that was checked."""
-        return self._take_idle() or self._open_checked()
-
-    def _take_idle(self) -> PostgresConnection | None:
         while True:
             with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._open_checked()
             if connection.is_idle():
                 return connection
             _close_quietly(connection)
@@ -426,20 +413,18 @@ class PostgresConnectionPool:
             return connection
 
     def give_back(self, connection: PostgresConnection, *, sound: bool) -> None:
-        if not (sound and self._keep_idle(connection)) and os.getpid() == self._process:
+        if sound:
+            with self._lock:
+                if not (self.closed or connection.closed):
+                    self._idle.append(connection)
+                    return
+        if os.getpid() == self._process:
             _close_quietly(connection)
-
-    def _keep_idle(self, connection: PostgresConnection) -> bool:
-        with self._lock:
-            if self._closed or connection.closed:
-                return False
-            self._idle.append(connection)
-            return True
 
     def close(self) -> None:
         """Close idle connections; others are closed when they are given back. Closing twice is fine."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             idle, self._idle = self._idle, []
         if os.getpid() == self._process:
             for connection in idle:
@@ -541,7 +526,7 @@ def _read_results_to_sync(connection: PostgresConnection) -> list[PGresult]:
         if result.status == _PIPELINE_SYNC:
             return results
         results.append(result)
-    # An error among the last results tells more.
+    # Raises the error among the last results, if there is one: it is more precise.
     _single_value(results)
     raise psycopg.OperationalError("the connection was lost")
 

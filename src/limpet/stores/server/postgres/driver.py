@@ -40,7 +40,7 @@ _BIGINT_MAX = 2**63 - 1
 
 
 class PostgresDriver:
-    """A schema of a database as one store sees it. Thread-safe."""
+    """The driver of one store in one schema of a database. Thread-safe."""
 
     def __init__(self, place: PostgresDsn) -> None:
         self._dsn = place
@@ -74,7 +74,9 @@ class PostgresDriver:
         name = _statement_name(change)
         if name == _APPEND:
             if connection.record_type_oids is None:
-                connection.record_type_oids = self._record_type_oids(connection)
+                row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
+                assert row is not None, "the query always returns a row"
+                connection.record_type_oids = serialization.RecordTypeOids(*row)
                 connections.prepare_statement(connection, name, self._sql["append"].encode())
             return name, serialization.append_arguments(change, self._channel, connection.record_type_oids)
         arguments = serialization.apply_arguments(change, self._channel)
@@ -84,17 +86,12 @@ class PostgresDriver:
             connections.prepare_statement(connection, name, statement.encode())
         return name, arguments
 
-    def _record_type_oids(self, connection: PostgresConnection) -> serialization.RecordTypeOids:
-        row = connection.execute(self._sql["kinds"].encode(), prepare=False).fetchone()
-        assert row is not None, "a row always comes"
-        return serialization.RecordTypeOids(*row)
-
     def _change_result(self, change: driver.TenantChange, answer: bytes) -> driver.ChangeResult:
         if answer == _APPLIED:
             return None
         if answer == _APPLIED_UNDER_CONTENTION:
             # The server can't tell this store's own lock from another store's.
-            return None if self._advisory_lock.is_held(change.tenant) else driver.AppliedUnderContention()
+            return None if self._advisory_lock.locked_tenant == change.tenant else driver.AppliedUnderContention()
         if answer == connections.DUPLICATE:
             return driver.DuplicateRow()
         position, link, epoch = answer.decode().split()
@@ -149,7 +146,7 @@ class PostgresDriver:
         return int(self._query_once(tenant, self._sql["forget_keys"], before=before_us)[0][0])
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set. The checksum covers the new version, so that is read first and compared again."""
+        """Compare and set. The checksum covers the new version, so the version counter is read first and compared again."""
         for _ in range(driver.NOTE_TRIES_MAX):
             count = int(self._read(tenant, "noted")[0][0])
             checksum = b"" if value is None else checked_reads.note_checksum(tenant, name, port.Note(value, count + 1))
@@ -241,7 +238,7 @@ class PostgresDriver:
         return self._query_once(tenant, statement, **values)
 
     def _query_once(self, tenant: str, statement: str, /, **values: object) -> Rows:
-        """Return the rows of one statement, in a transaction that is the tenant's."""
+        """Return the rows of one statement, run in a transaction of the tenant."""
         values["tenant"] = encoded = encode_tenant(tenant)
         with self._connections.borrow() as connection:
             return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
@@ -303,12 +300,8 @@ class PostgresDriver:
     def claims(self, tenant: str, claims: Collection[str], stretches: Collection[int]) -> list[tuple[int, str, int]]:
         if not claims or not stretches:
             return []
-        rows = self._read(
-            tenant,
-            "claims",
-            claims=bytea_array([claim.encode() for claim in claims]),
-            stretches=bigint_array(list(stretches)),
-        )
+        texts = bytea_array([claim.encode() for claim in claims])
+        rows = self._read(tenant, "claims", claims=texts, stretches=bigint_array(list(stretches)))
         return [(stretch, _decode_text(claim), version) for stretch, claim, version in rows]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
@@ -486,7 +479,7 @@ class PostgresAdvisoryLock:
         self._sql = connections.sql_statements("advisory_lock.sql")
         self._lock = threading.Lock()
         self._connection: PostgresConnection | None = None
-        self._locked_tenant: str | None = None
+        self.locked_tenant: str | None = None
         self.notifier_pid = 0
         """The server's process id of the notifying connection: this store's own listener ignores its notifications."""
 
@@ -510,15 +503,12 @@ class PostgresAdvisoryLock:
             except BaseException:
                 self._close_connection()
                 raise
-            self._locked_tenant = tenant
+            self.locked_tenant = tenant
             return True
-
-    def is_held(self, tenant: str) -> bool:
-        return self._locked_tenant == tenant
 
     def release(self, tenant: str) -> None:
         with self._lock:
-            self._locked_tenant = None
+            self.locked_tenant = None
             if self._connection is None:
                 return
             try:
@@ -537,7 +527,7 @@ class PostgresAdvisoryLock:
         return self._connection
 
     def _close_connection(self) -> None:
-        connection, self._connection, self._locked_tenant = self._connection, None, None
+        connection, self._connection, self.locked_tenant = self._connection, None, None
         if connection is not None:
             with contextlib.suppress(psycopg.Error, OSError):
                 connection.close()

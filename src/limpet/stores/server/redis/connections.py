@@ -75,10 +75,7 @@ class RedisDsn(msgspec.Struct, frozen=True, kw_only=True):
         return f"{scheme}://{host}:{self.port}" + (f"/{self.database}" if self.database else "")
 
     def __repr__(self) -> str:
-        return f"Place({self.shown})"
-
-    def at(self, host: str, port: int) -> RedisDsn:
-        return msgspec.structs.replace(self, host=host, port=port)
+        return f"RedisDsn({self.shown})"
 
 
 def parse_url(url: str) -> RedisDsn:
@@ -506,7 +503,8 @@ class RedisServers:
         with self._lock:
             pool = self._pools.get((host, port))
             if pool is None:
-                pool = self._pools[host, port] = RedisConnectionPool(self.dsn.at(host, port))
+                place = msgspec.structs.replace(self.dsn, host=host, port=port)
+                pool = self._pools[host, port] = RedisConnectionPool(place)
             return pool
 
     def _load_slots(self) -> list[RedisConnectionPool]:
