@@ -9,8 +9,8 @@ The chain still verifies after payload and salt are erased. A digest without its
 Random bytes for salts are drawn in blocks, because one system call per event would dominate its cost.
 
 A stream is written in stretches. The first begins at version 1. Each later stretch begins where a write named a base,
-and its versions are above all that the stream had. Events before a stretch are read from its base. So a version never
-means two things, and the path to it never changes.
+and its versions are above all that the stream had. Events before a stretch are read from its base. So a version always
+means the same event, and the path to it never changes.
 
 An erased event keeps header, digest and link. Its payload and salt are removed. Readers get a redacted payload, or
 none. Every stream with erased events ends with a notice: an event whose kind ends with `.erased`, with the number of
@@ -199,9 +199,9 @@ class RandomPool:
 
 
 class StreamBase(msgspec.Struct, frozen=True):
-    """A stretch that goes on from a base: `stretch` is its key, `first` its first version.
+    """The base of a stretch: the stretch with the key `stretch` and first version `first` continues `source` at `version`.
 
-    `source` and `version` say which stream it goes on from, and where: the same one if it was rewound.
+    After a rewind, `source` is the stretch's own stream.
     """
 
     stretch: int
@@ -211,7 +211,7 @@ class StreamBase(msgspec.Struct, frozen=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Versions low … high, both included, that a stream has written in one stretch of it."""
+    """Versions of one stretch of a stream, from `low` to `high`, both included."""
 
     stream: int
     stretch: int
@@ -220,7 +220,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 BaseLookup = Callable[[int], Sequence[StreamBase]]
-"""From a stream to the bases of its stretches, in the order of their first versions."""
+"""Maps a stream to the bases of its stretches, in the order of their first versions."""
 
 
 def resolve_path(stream: int, at: int, bases: BaseLookup) -> tuple[Span, ...]:
@@ -234,10 +234,10 @@ def resolve_path(stream: int, at: int, bases: BaseLookup) -> tuple[Span, ...]:
     while at > 0:
         # A stream that was rewound often is met at every hop.
         found = known[stream] = known[stream] if stream in known else bases(stream)
-        base = next((one for one in reversed(found) if one.first <= at), None)
+        base = next((each for each in reversed(found) if each.first <= at), None)
         forked = bool(found) and found[0].source != stream
         if base is None and forked:
-            # The version lies in what the stream was forked from, as that was then.
+            # The version lies in the stream that this one was forked from, up to the base version.
             most, base = min(most, at), found[0]
         else:
             low = base.first if base else 1
@@ -250,7 +250,7 @@ def resolve_path(stream: int, at: int, bases: BaseLookup) -> tuple[Span, ...]:
 
 
 def clip(spans: Iterable[Span], after: int, until: int) -> list[Span]:
-    """Return what of a path has versions after < version <= until."""
+    """Return the spans of a path, cut to after < version <= until."""
     cut = ((span, max(span.low, after + 1), min(span.high, until)) for span in spans)
     return [Span(span.stream, span.stretch, low, high) for span, low, high in cut if low <= high]
 
@@ -284,9 +284,9 @@ def find_claim_version(spans: Iterable[Span], claims: Collection[tuple[int, int]
 def claims_by_stretch(
     stream: int, bases: Sequence[StreamBase], claims: Iterable[tuple[str, int]]
 ) -> list[tuple[int, str, int]]:
-    """Return stretch, text and version of the claims that a stream's events make, which come by version.
+    """Return stretch, text and version of a stream's claims, which are given in the order of their versions.
 
-    The first claim of a text in a stretch counts. A log has it twice if the table of claims was lost meanwhile.
+    The first claim of a text in a stretch counts. A log can have it twice if the table of claims was lost in between.
     """
     firsts = [base.first for base in bases]
     stretches = [stream, *(base.stretch for base in bases)]
@@ -297,7 +297,7 @@ def claims_by_stretch(
 
 
 NOTICE_SUFFIX: Final = ".erased"
-"""How the kind of a notice ends."""
+"""The end of a notice's kind."""
 
 ERASED_STREAM_PREFIX: Final = "erased:"
 """The beginning of the name of a completely erased stream; its number follows."""
@@ -321,9 +321,9 @@ def erasure_proof(gone: Iterable[tuple[int, bytes]]) -> NoticeContent:
     return NoticeContent(count, made.hexdigest())
 
 
-def make_notice(kind: str, time_us: int, ordinal: int, told: NoticeContent) -> NewEvent:
-    assert kind.endswith(NOTICE_SUFFIX), "a notice is known by its kind"
-    return NewEvent(kind, NOTICE_SCHEMA, time_us, msgspec.json.encode(told), ordinal)
+def make_notice(kind: str, time_us: int, ordinal: int, content: NoticeContent) -> NewEvent:
+    assert kind.endswith(NOTICE_SUFFIX), "the kind of a notice ends with the suffix"
+    return NewEvent(kind, NOTICE_SCHEMA, time_us, msgspec.json.encode(content), ordinal)
 
 
 def is_notice(kind: str) -> bool:

@@ -60,10 +60,10 @@ from limpet.core.values.validation import Json
 
 
 class NewEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event to append. Everything but the payload becomes its header, which holds no caller's text.
+    """An event to append. All fields but payload and blobs form its header, which holds no text of a caller.
 
-    `ordinal` is a number of the stream's own that never falls (a session counts its messages with it). `blobs` are the
-    contents that the payload refers to by their SHA-256, which it has to hold: so the digest covers them too.
+    `ordinal` never decreases within a stream; a session counts its messages with it. `blobs` are large contents. The
+    payload holds the SHA-256 of each, so that the event's digest covers them too.
     """
 
     kind: str
@@ -77,7 +77,7 @@ class NewEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event as read back, checked against its digest. Once `erased`, `payload` is the redacted payload, or None."""
+    """A stored event, checked against its digest. If it is `erased`, `payload` is the redacted payload or None."""
 
     position: int
     stream: str
@@ -96,10 +96,10 @@ class StoredEvent(msgspec.Struct, frozen=True, gc=False):
 class StreamWrite(msgspec.Struct, frozen=True, gc=False):
     """Events for one stream, on condition that it is at version `expected` (0: it does not exist).
 
-    `claims` are texts unique in the stream for ever, each paired with the index of the event that
-    makes it. `base` names a stream and a version, which that stream has or had: this one goes on from
-    there, with the version after the higher of `expected` and the base's. It is the stream itself, or
-    another, and then `expected` is 0. A stream that names version 0 of itself begins anew.
+    `claims` are texts that a stream can have only once, each with the index of the event that makes the claim. `base`
+    is a stream and one of its present or past versions: the written stream continues from there, numbered from one
+    above the higher of `expected` and the base version. If the base is another stream, `expected` is 0. A base at
+    version 0 of the same stream empties the stream.
     """
 
     stream: str
@@ -110,7 +110,7 @@ class StreamWrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Projection(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A derived row, one shape for every kind. `terms` are exact-match texts it can be found by."""
+    """A derived row. All kinds have the same fields. A query finds rows by exact `terms`."""
 
     kind: str
     id: str
@@ -123,14 +123,14 @@ class Projection(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class KeyUse(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key and the hash of the command it stands for."""
+    """An idempotency key and the hash of the command that uses it."""
 
     key: str
     command_hash: bytes
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """A stream's folded state at a version, with the fold's own version."""
+    """The state of a stream at a version. `fold` is the version of the function that computed the state."""
 
     stream: str
     version: int
@@ -139,19 +139,19 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """A small record of a tenant's, outside the log. Every change gives it a higher version."""
+    """A small record of a tenant, stored outside the log. Every change gives it a higher version."""
 
     value: bytes
     version: int
 
 
 class RawEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """An event exactly as it is kept, to be kept the same elsewhere.
+    """An event exactly as stored, to be copied to another store unchanged.
 
-    `stream` is the name that its stream has now, `number` the position of that stream's first event. `base`: a
-    stretch begins with this event, and goes on from the stream with that number, at that version. `blobs` are the
-    hashes of those it refers to. `erased`: its payload and salt are gone; the position of its notice, that of its
-    cause (0: its whole stream went), and what is read in its place.
+    `stream` is the present name of its stream, `number` the position of that stream's first event. `base` is set if
+    the stream was forked or rewound here: number and version of the stream that it continues. `blobs` are the hashes
+    of the blobs that the payload refers to. `erased` is set once payload and salt are removed: the position of the
+    notice, the position of the cause (0: the whole stream was erased), and the redacted payload.
     """
 
     stream: str
@@ -169,7 +169,7 @@ class RawEvent(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class RawKey(msgspec.Struct, frozen=True, gc=False):
-    """An idempotency key exactly as it is kept: what it was used for, and when."""
+    """An idempotency key exactly as stored: the hash of its command, the positions of its events, and its time."""
 
     key: str
     command_hash: bytes
@@ -179,9 +179,9 @@ class RawKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class DerivedState(msgspec.Struct, frozen=True, gc=False):
-    """What a whole stream leads to: its claims and blobs' hashes with their versions, and projections.
+    """The state derived from all events of a stream: claims and hashes of blobs with their versions, and projections.
 
-    Claims come by version. Of one that a stretch has twice the first counts: `paths.claimed`.
+    Claims are in the order of their versions. If a claim occurs twice, the first one counts: `chain.claims_by_stretch`.
     """
 
     claims: tuple[tuple[str, int], ...]
@@ -190,17 +190,17 @@ class DerivedState(msgspec.Struct, frozen=True, gc=False):
 
 
 BlobLoader = Callable[[Collection[bytes]], Mapping[bytes, bytes]]
-"""From hashes to the contents of a tenant's blobs that are there."""
+"""Maps hashes to the contents of a tenant's blobs; missing blobs are left out."""
 
 StreamDeriver = Callable[[str, Iterator[StoredEvent], BlobLoader], DerivedState]
-"""From a stream's name and all its events to what is derived from them. Raises Corrupt if it lacks a blob."""
+"""Maps a stream's name and all its events to the derived state. Raises Corrupt if a blob is missing."""
 
 
 class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """One atomic step of one tenant: at least one write, each with at least one event, no stream twice.
+    """One atomic change of one tenant: at least one write, each with at least one event, no stream twice.
 
-    Conditions are looked at in this order: the key, then the versions of all streams, then all claims.
-    Projections are put before drops are made.
+    Conditions are checked in this order: the key, the versions of all streams, all claims. Projections are put before
+    `drops` are deleted.
     """
 
     tenant: str
@@ -213,16 +213,16 @@ class Append(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
-    """It is in the log, at these positions."""
+    """The append is in the log. Its events have the positions from `first` to `last`."""
 
     first: int
     last: int
 
 
 class Stale(msgspec.Struct, frozen=True, gc=False):
-    """A stream was at another version than expected; without a name, the feed was at another position.
+    """A stream was at another version than expected. If `stream` is empty, the feed was at another position.
 
-    Then others were faster somewhere in the tenant, and nothing that was cached of it may be trusted.
+    Another writer has changed the tenant, so all cached state of the tenant may be outdated.
     """
 
     stream: str
@@ -230,7 +230,7 @@ class Stale(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClaimTaken(msgspec.Struct, frozen=True, gc=False):
-    """A claim is taken, by the event at this version of the stream."""
+    """A claim is taken: the event at this version of the stream has made it."""
 
     stream: str
     claim: str
@@ -238,7 +238,7 @@ class ClaimTaken(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, gc=False):
-    """The key was used before, for a command with this hash that made these positions."""
+    """The key was used before, by a command with this hash whose events have the positions from `first` to `last`."""
 
     command_hash: bytes
     first: int
@@ -269,7 +269,7 @@ class Query(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What `verify` found: how much was checked, and every fault as a sentence."""
+    """The result of `verify`: the numbers of checked events and tenants, and one sentence for each fault."""
 
     events: int
     tenants: int
@@ -278,12 +278,12 @@ class Report(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it was written."""
+        """Whether no fault was found."""
         return not self.faults
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
-    """What `rebuild` made anew, and from how many events."""
+    """The result of `rebuild`: how many events were read, and how many rows were derived from them."""
 
     events: int = 0
     tenants: int = 0
@@ -293,7 +293,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 
 class RedactedPayload(msgspec.Struct, frozen=True):
-    """What readers get in place of an erased payload: an event of the same kind and schema.
+    """The payload that readers get in place of an erased one. It has the same kind and schema.
 
     `cause` is the position of the event that required this erasure, possibly itself; `blobs` are the contents that
     the payload refers to.
@@ -324,8 +324,8 @@ class StreamErasure(msgspec.Struct, frozen=True, kw_only=True):
 class Erasure(msgspec.Struct, frozen=True, kw_only=True):
     """What is erased of one tenant's log at once. `pending_erasures` returns `pending_work` until it is completed.
 
-    `head` is the position up to which the feed was searched: a later event could hold what is to go, in a stream that
-    is not among `streams`. None: any later event is accepted.
+    `head` is the position up to which the caller searched the feed for content to erase. If the feed has later events,
+    the erasure is refused with Stale. None: later events are accepted.
     """
 
     tenant: str
@@ -350,7 +350,7 @@ class ErasureReplay(Protocol):
     """How an erasure is repeated in an older copy of the log."""
 
     def now_us(self) -> int:
-        """Return the time."""
+        """Return the current time."""
 
     def derive(self, stream: str, events: Iterator[StoredEvent], blobs: BlobLoader, /) -> DerivedState:
         """Return what is derived from a stream."""
@@ -405,11 +405,12 @@ class Store(Protocol):
         """Acquire the write lock: until it is released, no other thread of this store object commits.
 
         File stores also lock out other processes. A server can't: there the commit of an append decided on an outdated
-        state of its tenant gets the outcome Stale("", position), and `is_unchanged` tells of answers without an append.
+        state of its tenant gets the outcome Stale("", position), and `is_unchanged` checks a decision without an append.
 
-        Returns whether no other store object is known to have committed since this one last held the lock: then caches
-        are valid, or a commit will refuse. A thread must not acquire it twice. Several commits may be made before it is
-        released. After any exception, an interrupt included, this thread does not hold it.
+        Returns True if no other store object is known to have committed since this one last held the lock. Then cached
+        state is valid, or `commit` refuses what was decided on it. A thread must not acquire the lock twice. Several
+        commits may be made before it is released. After any exception, an interrupt included, this thread does not
+        hold it.
 
         Raises EngineClosed; StoreBusy, naming the holder, if the lock is not free within limits.WRITE_LOCK_WAIT_S.
         """
@@ -427,21 +428,21 @@ class Store(Protocol):
     def hand_off(self, appends: Sequence[Append]) -> list[Appended | None] | None:
         """Have the process that holds the write lock commit appends. The caller does not hold the lock.
 
-        Returns for each append whether it was appended; decide the others again. Returns None if no process took them:
-        acquire the write lock and commit. They may have been appended even then, if the answer was lost: hand off only what can be
-        repeated.
+        Returns for each append its positions, or None if it must be decided again. Returns None if no process took the
+        appends: then acquire the write lock and call `commit`. Even then they may have been appended, if the answer was
+        lost; so only appends that can be repeated may be handed off.
         """
 
     def take_handed_off(self) -> list[tuple[str, str]]:
-        """Return tenant and stream of what was committed for other processes since the last call.
+        """Return tenant and stream of each write that was committed for another process since the last call.
 
         Called after each `commit`: cached state of these streams is outdated.
         """
 
     def is_unchanged(self, tenant: str) -> bool:
-        """Return whether no other store object has appended to a tenant since the write lock was acquired. The caller holds it.
+        """Return whether no other store object has appended to a tenant since the write lock was acquired.
 
-        If False, what was read or cached of the tenant may be outdated.
+        If False, cached state of the tenant may be outdated. The caller holds the write lock.
         """
 
     def commit(self, appends: Sequence[Append]) -> list[AppendOutcome]:
@@ -532,20 +533,20 @@ class Store(Protocol):
         """Check everything; yield the number of events checked so far, and the report last."""
 
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        """Drop all that is derived and make it again from the log, completely or not at all. Takes the write lock.
+        """Delete all derived rows and derive them again from the log, completely or not at all. Takes the write lock.
 
         Yields the number of events processed, each once for verification and once for derivation, and the result last.
         Snapshots are only dropped; idempotency keys are not derived and stay. One thread runs it to its end, or closes it,
         and uses the store for nothing else meanwhile.
 
         Raises Corrupt, and changes nothing, if the log or a blob is damaged. On a server each tenant is rebuilt completely
-        or not at all; Conflict names a tenant that others wrote to every time.
+        or not at all; Conflict names a tenant that other processes wrote to during every try.
         """
 
     def cache_epoch(self, tenant: str) -> int:
-        """Return a number that changes when a tenant was rebuilt or erased from: caches of it are valid while it stays.
+        """Return a number that changes with every rebuild or erasure of a tenant: cached state is valid for one number.
 
-        It also changes when a server was found to have lost acknowledged events.
+        It also changes when a server is found to have lost acknowledged events.
         """
 
     def forks(self, tenant: str, stream: str) -> list[tuple[str, int]]:
@@ -563,11 +564,11 @@ class Store(Protocol):
         """Return the pending work of erasures, concatenated, until `scrub` has completed; None if there is none."""
 
     def scrub(self, done: bytes = b"", left: bytes = b"") -> None:
-        """Remove what was erased from every file; afterwards nothing is pending.
+        """Remove erased content from every file, then replace `done`, the beginning of the pending work, by `left`.
 
-        Except: `left` replaces `done`, the beginning of what was pending, and what came later stays pending. `left` is
-        pending even if nothing was before: so a copy takes over the pending work of its source. Raises StoreBusy if a
-        reader holds on for too long; until it completes, an empty line is pending too.
+        Work that was added after `done` stays pending. `left` becomes pending even if nothing was pending before: so a
+        copy takes over the pending work of its source. Until the scrub completes, an empty line is pending too. Raises
+        StoreBusy if a reader holds on for too long.
         """
 
     def copy_events(self, tenant: str, *, after: int = 0, limit: int = 256) -> list[RawEvent]:
@@ -633,28 +634,28 @@ class IndexRangeDrop(Protocol):
 
 
 class ReadableDocuments(Protocol):
-    """The documents of one store, each known by a name that is safe. Threads and processes may share them."""
+    """The readable documents of one store, each under a safe file name. Threads and processes may share them."""
 
     def safe_name(self, text: str, apart: str = "") -> str:
-        """Return a safe name for any text; no two have one. `apart` keeps the same text of several tenants apart."""
+        """Return a file name for any text. Different texts have different names. `apart` separates tenants."""
 
     def write_lock(self) -> AbstractContextManager[None]:
-        """Keep others from writing; raise StoreBusy if they do not pass it on. Whoever writes has it."""
+        """Hold the lock that every writer needs; raise StoreBusy if it does not become free in time."""
 
     def put(self, name: str, document: Mapping[str, Json]) -> None:
-        """Replace a document, whole or not at all; the one before is its backup."""
+        """Replace a document atomically; the previous one becomes its backup."""
 
     def get(self, name: str) -> dict[str, Json] | None:
-        """Return a document, or its backup if it is missing or does not verify; None if neither can be had."""
+        """Return a document, or its backup if it is missing or does not verify; None if neither is readable."""
 
     def get_primary(self, name: str) -> dict[str, Json] | None:
         """Return a document; None if it is missing or does not verify."""
 
     def exists(self, name: str) -> bool:
-        """Whether a document is there, whatever is in it."""
+        """Whether a document exists, whatever its content."""
 
     def checksum(self, name: str) -> bytes | None:
-        """Return what tells a document from every other; None if it is missing."""
+        """Return the checksum of a document; None if it is missing."""
 
     def drop(self, name: str) -> None:
         """Remove a document and its backup."""
@@ -662,13 +663,13 @@ class ReadableDocuments(Protocol):
 
 @runtime_checkable
 class HasReadableDocuments(Protocol):
-    """A store that has a place for documents."""
+    """A store that keeps readable documents."""
 
     documents: ReadableDocuments
 
 
 class WriteLockGuard:
-    """Holds the write lock for the body of a `with`. No generator: an interrupt could suspend one for good."""
+    """Holds the write lock for the body of a `with`. A class, since an interrupt could leave a generator suspended."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -27,7 +27,7 @@ class CopyTarget(Protocol):
     """The target's present log of one tenant, with which a page is compared."""
 
     def head(self) -> tuple[int, bytes]:
-        """Return position and link of its last event."""
+        """Return position and link of the last event."""
         ...
 
     def stream_name_and_version(self, number: int, /) -> tuple[str, int] | None:
@@ -52,10 +52,10 @@ class CopyTarget(Protocol):
 
 
 class CopyPlan(msgspec.Struct, frozen=True):
-    """What a page brings: events that are erased here as well, new ones, blobs that they need, keys that are not there.
+    """The changes that a page makes in its target.
 
-    `streams` are new ones by their numbers, `renamed` those that take the name of an erased one. `end` is the head
-    that this leads to.
+    `newly_erased` are existing events that the page erases, `blobs` those that the page's events need, and
+    `renamed_streams` those that get the name of an erased stream. `head` is the head of the log after the change.
     """
 
     newly_erased: list[RawEvent]
@@ -67,7 +67,7 @@ class CopyPlan(msgspec.Struct, frozen=True):
     head: tuple[int, bytes]
 
     def __bool__(self) -> bool:
-        """Return whether anything has to be written."""
+        """Whether the page changes the target."""
         return bool(self.newly_erased or self.new_events or self.new_keys)
 
 
@@ -147,7 +147,7 @@ def _key_exists(there: CopyTarget, key: RawKey, end: int) -> bool:
 
 
 class _PageStreams:
-    """The streams of a page, each as it is after the events that were taken."""
+    """Names and versions of the streams of a page, after the events passed to `take`."""
 
     def __init__(self, there: CopyTarget) -> None:
         self._there = there
@@ -265,7 +265,7 @@ def _is_same_file(fd: int, lock: Path) -> bool:
 
 
 def _staging_busy_error(target: Path) -> errors.InvalidRequest:
-    return errors.InvalidRequest(f"somebody else makes {target} just now.", hint="Wait for it, or name another file.")
+    return errors.InvalidRequest(f"another process is writing {target}.", hint="Wait for it, or name another file.")
 
 
 COPY_NOTE: Final = "arriving"
@@ -287,7 +287,7 @@ def refuse_incomplete_copy(store: Store, tenant: str) -> None:
     """Raise UnsafeStore if the copy of a tenant is incomplete: a write now would make it differ from its source."""
     if is_copy_incomplete(store, tenant):
         raise errors.UnsafeStore(
-            f"a copy of tenant {tenant!r} into this store was begun and is not through.",
+            f"a copy of tenant {tenant!r} into this store is incomplete.",
             hint="Run the same limpet migrate or limpet restore again: it goes on where it was stopped."
             " To use what has come so far instead: limpet rebuild --give-up-copy.",
             facts={"tenant": tenant},
@@ -302,7 +302,7 @@ def set_note(store: Store, tenant: str, name: str, value: bytes | None) -> bool:
             return False
         if store.put_note(tenant, name, value, expected=found.version if found else 0):
             return True
-    raise errors.Unavailable("others change the target's notes; try again when nobody uses it.")
+    raise errors.Unavailable("other processes keep changing the target's notes; retry when no process uses it.")
 
 
 class CopyMarks:

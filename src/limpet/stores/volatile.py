@@ -141,7 +141,7 @@ class TenantTables:
 
 
 class RamServer:
-    """The tables of all tenants, and what the drivers that share them need to know of one another."""
+    """The tables of all tenants, and the locks and listeners of the drivers that share them."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -178,7 +178,7 @@ class RamDriver:
             return sorted(name for name, tables in self.server.tenants.items() if tables.rows)
 
     def unlisted_tenants(self) -> list[str]:
-        """Return nothing: tenants are found by their events."""
+        """Return nothing, because tenants are found by their events."""
         return []
 
     def tenants_with_notes(self) -> list[str]:
@@ -395,7 +395,7 @@ class RamDriver:
             return True
 
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
-        """Tell the other drivers that the lock is wanted, then wait for it."""
+        """Notify the other drivers that the lock is wanted, then wait for it."""
         self._notify((tenant, 0), but=self._notifications)
         with self.server.lock:
             lock = self.server.advisory_locks[tenant]

@@ -47,7 +47,7 @@ BASES_SINCE: Final = 3
 """The first schema whose streams may have bases."""
 
 TABLES_SINCE: Final[dict[str, int]] = {"bases": BASES_SINCE, "notes": 4}
-"""The first schema that has a table, for those that were not always there."""
+"""The first schema that has a table, for tables that the first schema lacks."""
 
 ERASED_SINCE: Final = 5
 """The first schema in which events can be erased."""
@@ -56,7 +56,7 @@ MIGRATIONS: Final[dict[int, str]] = {1: "schema-2.sql", 2: "schema-3.sql", 3: "s
 """From a schema version to the SQL file that migrates a store to the next one."""
 
 Synchronous = Literal["FULL", "NORMAL"]
-"""What SQLite syncs at each commit: the log (FULL), or nothing until a checkpoint (NORMAL)."""
+"""FULL syncs the write-ahead log at each commit; NORMAL syncs nothing until a checkpoint."""
 
 _SYNCHRONOUS_LEVELS: Final[dict[Synchronous, int]] = {"NORMAL": 1, "FULL": 2}
 
@@ -94,7 +94,7 @@ def check_sqlite_version(version: str) -> None:
 
 
 def check_location(files: StoreFiles, path: Path) -> None:
-    """Raise UnsafeStore on a network file system, InvalidRequest where no file can be."""
+    """Raise UnsafeStore for a network file system or a hard link, InvalidRequest if no file can be at the path."""
     if not path.parent.is_dir():
         raise errors.InvalidRequest(
             f"{path} can't be made: there is no folder {path.parent}.",
@@ -317,7 +317,7 @@ def check_file_header(path: Path) -> None:
 
 
 TENANT_SHIFT = 40
-"""Low bits of a key, which number the events of a tenant: a trillion events each, eight million tenants."""
+"""How many low bits of a key are the number within the tenant: a trillion events each, eight million tenants."""
 
 
 NUMBER_MASK = (1 << TENANT_SHIFT) - 1
@@ -367,7 +367,7 @@ def compare_anchor(connection: apsw.Connection, anchor: Anchor, store_id: bytes)
 def check_foreign_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had_log: bool) -> None:
     """Read every page if another program emptied the write-ahead log: it wrote no page checksums.
 
-    Raises what SQLite says of a page whose checksum does not match.
+    Raises SQLite's error for a page whose checksum does not match.
     """
     slot, _ = anchor.read()
     if slot is not None and not slot.clean and not had_log:
@@ -377,7 +377,7 @@ def check_foreign_checkpoint(connection: apsw.Connection, anchor: Anchor, *, had
 def anchor_faults(
     connection: apsw.Connection, reading: tuple[AnchorSlot | None, int], store_id: bytes
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Return what in an anchor's reading the log does not bear out, and what is merely worth a note."""
+    """Compare an anchor's reading with the log; return contradictions, and remarks on harmless differences."""
     slot, spoiled = reading
     notes = ["one half of the anchor was damaged and has been written anew"] if spoiled else list[str]()
     known = read_tenants(connection)
@@ -414,7 +414,7 @@ ProjectionShape = tuple[object, ...]
 
 
 class SQLiteCache:
-    """What one open store caches: numbers of tenants and streams, heads, versions, stretches, row shapes.
+    """The caches of one open store: numbers of tenants and streams, heads, versions, stretches, row shapes.
 
     A stale version, claim or shape fails a constraint when it is written. Heads have no such constraint, so they
     are dropped whenever another process has committed; names are dropped after an erasure.
@@ -464,7 +464,7 @@ class SQLiteCache:
         return made
 
     def keep_new(self) -> None:
-        """Keep what the committed transaction found and added."""
+        """Keep the numbers that the committed transaction has read or assigned."""
         if len(self.versions) > CACHE_ENTRIES_MAX or len(self.shapes) > CACHE_ENTRIES_MAX:
             for entries in (self._streams, self.versions, self.stretches, self.shapes):
                 entries.clear()
@@ -485,7 +485,7 @@ class SQLiteCache:
         self.forget_hints()
 
     def forget_hints(self) -> None:
-        """Drop what other processes may have changed, and what a failed transaction has added."""
+        """Drop values that other processes may have changed, and numbers that a failed transaction has assigned."""
         self._new_tenants.clear()
         self._new_streams.clear()
         self.versions.clear()
@@ -540,13 +540,13 @@ class ReadConnectionPool:
 
 
 DRIVER_ERRORS = (apsw.Error, OSError, UnicodeDecodeError)
-"""What SQLite and the system raise."""
+"""Errors of SQLite and the system."""
 
 _CHECKSUM_ERROR_CODES = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
 
 
 class ErrorTranslator:
-    """A context manager that turns whatever SQLite raises in its body into a Limpet error."""
+    """A context manager that raises errors of SQLite and the system in its body as Limpet errors."""
 
     def __init__(self, explain: Callable[[Exception], errors.Error]) -> None:
         self._to_error = explain

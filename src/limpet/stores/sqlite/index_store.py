@@ -94,7 +94,7 @@ class SQLiteIndexStore:
 
     @contextlib.contextmanager
     def _read_connection(self) -> Iterator[apsw.Connection | None]:
-        """Yield a connection for reading; None while there is no file."""
+        """Yield a connection for reading; None if the file does not exist."""
         if self._closed:
             raise errors.EngineClosed
         with self._error_translator:

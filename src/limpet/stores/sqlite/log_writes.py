@@ -31,8 +31,9 @@ TIME_BUCKET_BITS = 20
 class AppendBatch:
     """Appends of one transaction, and the heads that they lead to.
 
-    Rows wait for `flush`, which writes them together. Constraints tell it if a version or claim was taken, or a
-    cached row shape is stale. That is rare; then a `careful` batch checks before each append and writes at once.
+    Rows are collected for `flush`, which writes them together. Database constraints detect a taken version or claim
+    and a stale cached row shape. That is rare: then the appends are repeated in a `careful` batch, which checks each
+    append first and writes it at once.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class AppendBatch:
         return port.Appended(begin, head.position)
 
     def flush(self) -> bool:
-        """Write the waiting rows; return False if a cached value was stale: then the caller rolls back."""
+        """Write the collected rows; return False if a cached value was stale: then the caller rolls back."""
         executemany, sql = self._cursor.executemany, self._sql
         try:
             executemany(sql["add_event"], self._events)
@@ -144,7 +145,7 @@ class AppendBatch:
         return source, spans
 
     def _stretch(self, key: int) -> tuple[int, tuple[Span, ...]]:
-        """Return the stretch that a stream is written in, and the spans before it."""
+        """Return the newest stretch of a stream, and the spans before it."""
         found = self._cache.stretches.get(key)
         if found is None:
             *spans, last = reads.read_path(self._connection, key, None)

@@ -87,7 +87,7 @@ def verify_file(path: Path, anchor: Anchor, notes: tuple[str, ...]) -> Iterator[
     except apsw.IOError as error:
         if not database.is_checksum_error(error):
             raise
-        # Once more without page checksums, to say what the damage has reached.
+        # Checked again without page checksums, to find out which data is damaged.
         unchecked = database.connect(path, write=False, verified=False)
         with contextlib.closing(unchecked) as connection:
             for step in verify_connection(connection, anchor, notes):
@@ -105,10 +105,10 @@ def verify_connection(
     marked: tuple[str, ...] = CHECKSUMMED_TABLES,
     tables: tuple[str, ...] = (),
 ) -> Iterator[int | port.Report]:
-    """Check events' digests and links, every page, streams' gaplessness, marks, blobs, and the anchor.
+    """Check digests and links of events, gaps in streams, checksums of rows, blobs, every page, and the anchor.
 
-    With fewer tables marked than all, what is derived and what hangs on it is left out. With `tables`,
-    SQLite looks at their structure alone.
+    `marked` are the tables whose row checksums are checked; blobs are checked only if these are all. `tables`: SQLite
+    checks the structure of these tables only.
     """
     seen, faults = 0, list[str]()
     # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
@@ -138,9 +138,9 @@ def verify_connection(
 
 
 def log_faults(connection: apsw.Connection, *, part: bool = False) -> Iterator[str]:
-    """Yield what is wrong with the log itself: events, streams, and what is said to be erased.
+    """Yield the faults of the log itself: of events, streams and erasures.
 
-    `part`: the rest of it, with notices of what is erased, may still be copied here.
+    `part`: the copy of the log is not complete, so notices of erasures may still be missing.
     """
     for tenant in read_tenants(connection):
         yield from (fault for _, fault in _check_events(connection, tenant) if fault)
@@ -268,7 +268,7 @@ def copy_database(files: StoreFiles, source: apsw.Connection, target: Path) -> I
 
 @contextlib.contextmanager
 def _staged_copy(files: StoreFiles, target: Path) -> Iterator[Path]:
-    """Yield an empty file in a folder beside the target, to one backup at a time; delete what a killed one left."""
+    """Yield an empty file in a folder beside the target. Only one backup at a time; a killed one's file is deleted."""
     folder = target.with_name(f"{target.name}.part")
     lock, fresh = folder / "lock", folder / "copy"
     with database.translator(str(target)):

@@ -61,7 +61,7 @@ class CommitHook:
 
     synchronous: Synchronous = "FULL"
     reports_anchor = True
-    """Whether `remarks` mention a replaced anchor."""
+    """Whether `remarks` mention a rewritten anchor."""
     kept = False
     """Whether `commit` has made the open transaction durable, so that it takes effect even if SQLite fails to commit."""
 
@@ -79,12 +79,12 @@ class CommitHook:
         """Prepare a connection that will write."""
 
     def opened(self, connection: apsw.Connection) -> tuple[str, ...]:
-        """Apply what the hook has and the store lacks, in own transactions; return remarks for people."""
+        """Apply commits that the hook has and the store lacks, in transactions of its own; return remarks for people."""
         del connection
         return ()
 
     def catch_up(self, connection: apsw.Connection, *, others: bool) -> bool:
-        """Apply in the open transaction what the store lacks; return whether anything was missing.
+        """Apply commits that the store lacks in the open transaction; return whether there were any.
 
         If so, the caller commits and calls again. `others`: other processes have committed since the last call.
         """
@@ -170,9 +170,11 @@ class SQLiteStore:
                     self._anchor = Anchor(self._files, Path(f"{self.path}-anchor"), store_id)
                     undo.callback(self._anchor.close)
                     database.check_foreign_checkpoint(self._writer, self._anchor, had_log=had_log)
-                    told = self._commit_hook.opened(self._writer)
-                    noted = database.compare_anchor(self._writer, self._anchor, store_id)
-                    self.remarks = (*told, *noted) if self._commit_hook.reports_anchor else told
+                    hook_remarks = self._commit_hook.opened(self._writer)
+                    anchor_remarks = database.compare_anchor(self._writer, self._anchor, store_id)
+                    self.remarks = (
+                        (*hook_remarks, *anchor_remarks) if self._commit_hook.reports_anchor else hook_remarks
+                    )
                     database.enable_checkpoint_on_close(self._writer)
                     self._file_identity.accept(found)
                     self._update_cache_epoch()
@@ -277,7 +279,7 @@ class SQLiteStore:
         self._begin()
         seen = self._writer.data_version("main")
         while self._commit_hook.catch_up(self._writer, others=seen != self._seen_data_version):
-            # A writer that died in between left commits; they are on the disk before anything is decided.
+            # Commits of a writer that died in between are made durable before anything is decided on them.
             self._cursor.execute("COMMIT")
             self._seen_data_version = None
             self._begin()
@@ -430,10 +432,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _write_transaction(self, *, quietly: bool = False) -> Iterator[apsw.Connection]:
-        """Hold the write lock and a transaction for a change that is no append.
-
-        `quietly`: no cache depends on the change.
-        """
+        """Hold the write lock and a transaction for a change that is no append. `quietly`: no cache depends on it."""
         with self.write_lock() as caches_valid:
             with self._error_translator, self._transaction() as writer:
                 yield writer
@@ -444,7 +443,7 @@ class SQLiteStore:
 
     @contextlib.contextmanager
     def _transaction(self, heads: Mapping[int, LogHead] | None = None) -> Iterator[apsw.Connection]:
-        """One transaction, for the holder of the write lock. The heads that the body puts in are anchored with it."""
+        """Run the body in one transaction, with the write lock held. The heads that it adds to `heads` are anchored."""
         try:
             self._begin()
             yield self._writer
@@ -628,7 +627,7 @@ class SQLiteStore:
         return counts
 
     def _forget_after_change(self) -> None:
-        """Have the next holder of the write lock drop its caches: this change was no append."""
+        """Make the next holder of the write lock drop its caches, after a change that was no append."""
         self._cache.forget_streams()
         self._seen_data_version = None
 
@@ -675,7 +674,7 @@ class SQLiteStore:
             raise incomplete
 
     def _scrub(self, done: bytes, left: bytes) -> errors.Error | None:
-        """Return the error that keeps the scrub pending although every other step is done."""
+        """Scrub; return the error of a part that could not be scrubbed: the scrub then stays pending."""
         list_path, sql = self._commit_hook.erased_list_path(self.path), self._sql
         row = database.first_row(self._writer, sql["pending"], ())
         if row is None or not isinstance(row[0], bytes):
@@ -800,10 +799,8 @@ def open_store(
 ) -> SQLiteStore:
     """Open the store at a path, creating it if nothing is there.
 
-    `again` erases again what was erased since a copy was made that was put here.
-
-    Raises UnsafeStore, NotAStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy or InvalidRequest; in
-    each case the file is left as it was.
+    `again` repeats the erasures that a restored backup lacks. Raises UnsafeStore, NotAStore, NewerStore, Corrupt,
+    StoreReadOnly, StoreBusy or InvalidRequest; in each case the file is left as it was.
     """
     place, used = urls.resolve_path(path), files or StoreFiles()
     with database.translator(str(place)):
