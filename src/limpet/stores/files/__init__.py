@@ -31,11 +31,9 @@ def open_store(
 ) -> FilesStore:
     """Open the store in a folder, creating it if nothing is there.
 
-    `again` knows how streams are derived, for an index that has to be brought up to its journal, and erases again
-    what was erased since a copy was made that was put here.
-
-    Raises UnsafeStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy, Refused or InvalidRequest; in each case the
-    journal is left as it was.
+    `again` derives the rows of an index that lags behind its journal, and repeats the erasures that a restored backup
+    lacks. Raises UnsafeStore, NewerStore, Corrupt, StoreReadOnly, StoreBusy, Refused or InvalidRequest; in each case
+    the journal is left as it was.
     """
     place, used = urls.resolve_path(path), files or StoreFiles()
     with database.translator(str(place)):

@@ -244,7 +244,6 @@ def decode_document(data: bytes) -> dict[str, Json] | None:
 
 
 def _decode_json(data: bytes) -> dict[str, Json] | list[Json] | None:
-    """Return the JSON object or array in a text, else None."""
     try:
         return msgspec.json.decode(data, type=dict[str, Json] | list[Json])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -279,7 +278,7 @@ class FileDocuments:
     def write_lock(self) -> Iterator[None]:
         """Keep other threads and processes from writing: an older state must not follow a newer one.
 
-        Raises StoreBusy, which names the holder, if another process does not pass it on.
+        Raises StoreBusy, which names the holder, if another process holds it for too long.
         """
         with self._thread_lock, self._error_translator:
             path = self.folder / LOCK_NAME
@@ -346,9 +345,9 @@ class FileDocuments:
             self._files.sync(self.folder)
 
     def drop_unless(self, keeps: Callable[[Mapping[str, Json]], bool]) -> list[Path]:
-        """Remove every document, backup and copy put aside but those to be kept; return what can't be removed. The caller holds the write lock.
+        """Remove documents, backups and set-aside copies that `keeps` rejects; return files that can't be removed.
 
-        What is no document of ours is somebody else's, whatever it is called, and stays.
+        Other files stay, whatever their names. The caller holds the write lock.
         """
         left = self._clear_leftovers()
         for path in (*files_named(self.folder, _DOCUMENT_NAMES), *files_named(self.folder, _SET_ASIDE_NAMES)):
@@ -361,7 +360,7 @@ class FileDocuments:
         return left
 
     def _must_be_removed(self, path: Path, keeps: Callable[[Mapping[str, Json]], bool]) -> bool:
-        """Return whether a file is a document, edited or not, that is not known to be one of those to keep."""
+        """Return whether a file is a document, edited or not, that `keeps` does not accept."""
         data = self._read_bytes(path)
         if data is None or not _is_document(data):
             return False
@@ -369,10 +368,9 @@ class FileDocuments:
         return not isinstance(document, dict) or not keeps(document)
 
     def survey(self, version: Callable[[str, str], int]) -> dict[str, int]:
-        """Return how many documents there are, how many lag behind the log, and how many were edited.
+        """Return the numbers of documents, of those that lag behind the log, of edited ones, and of other files.
 
-        `others` is how much else lies there: what was put aside, and whatever somebody keeps there. `version` says at
-        which version a stream of a tenant is.
+        `version` returns the present version of a tenant's stream.
         """
         found = {"files": 0, "lagging": 0, "edited": 0, "others": 0}
         ours = set(files_named(self.folder, _DOCUMENT_NAMES))

@@ -39,7 +39,7 @@ _LINE_END: Final = b'"}\n'
 _CHECKSUM_FIELD: Final = b',"sum":"'
 _CHECKSUM_TAIL_BYTES: Final = len(_CHECKSUM_FIELD) + CHECKSUM_CHARS + len(_LINE_END)
 _CONTENT_FORMS: Final = 3
-"""Writes a content."""
+"""The number of forms in which content can be written."""
 
 _INT_BITS: Final = 63
 """Bits of a SQLite integer without its sign."""
@@ -51,7 +51,7 @@ NumberInTenant = Annotated[int, Meta(ge=1, le=NUMBER_MASK)]
 """A position, a stream's number or a version: numbers within a tenant."""
 
 NumberOrZero = Annotated[int, Meta(ge=0, le=NUMBER_MASK)]
-"""The same, or 0 for none."""
+"""A `NumberInTenant`, or 0 for none."""
 
 TimeUs = Annotated[int, Meta(ge=-(1 << _INT_BITS), le=(1 << _INT_BITS) - 1)]
 HexText = Annotated[str, Meta(pattern=r"\A(?:[0-9a-f]{2})*\Z")]
@@ -97,7 +97,7 @@ def encode_content(content: bytes) -> LineContent:
         return LineContent(base64=base64.b64encode(content).decode())
     if content[:1] in (b"{", b"[", b'"') and b"\n" not in content:
         try:
-            # Only what is read back as it is.
+            # Only content that reads back unchanged.
             if bytes(msgspec.json.decode(content, type=Raw)) == content:
                 return LineContent(json=Raw(content))
         except (msgspec.MsgspecError, RecursionError):
@@ -234,10 +234,7 @@ def _checksum(before: str, body: bytes) -> str:
 
 def stated_checksum(line: bytes) -> str:
     """Return the checksum in a line; empty if the line does not end as one does."""
-    if (
-        len(line) < _CHECKSUM_TAIL_BYTES
-        or line[-_CHECKSUM_TAIL_BYTES : -len(_LINE_END) - CHECKSUM_CHARS] != _CHECKSUM_FIELD
-    ):
+    if line[-_CHECKSUM_TAIL_BYTES : -len(_LINE_END) - CHECKSUM_CHARS] != _CHECKSUM_FIELD:
         return ""
     return line[-len(_LINE_END) - CHECKSUM_CHARS : -len(_LINE_END)].decode("ascii", "replace")
 
@@ -272,7 +269,7 @@ def decode_commit(line: bytes) -> CommitLine:
         change = _commit_decoder.decode(line)
     except _DECODE_ERRORS as error:
         raise UnreadableLine(f"it can't be read ({error})") from error
-    # Looked at here, where a line is read: whoever writes one has just made the headers.
+    # Checked only when a line is read: a writer has just encoded the headers.
     for index, event in enumerate(change.events):
         try:
             event_address(event)

@@ -315,11 +315,10 @@ class DerivedRows(msgspec.Struct, frozen=True):
 class StreamDerivation:
     """Derives the rows of one stream. Its events are iterated once, before `rows`."""
 
-    def __init__(self, driver: Driver, tenant: str, stream: StreamRow, name: str) -> None:
+    def __init__(self, driver: Driver, tenant: str, stream: StreamRow) -> None:
         self._driver = driver
         self._tenant = tenant
         self._stream = stream
-        self._name = name
         self._positions = array("Q")
 
     def events(self, rows: Iterable[FeedRow] | None = None) -> Iterator[port.StoredEvent]:
@@ -328,7 +327,7 @@ class StreamDerivation:
             rows = checked_reads.own_events(self._driver, self._tenant, self._stream)
         for row in rows:
             self._positions.append(row.event.address.position)
-            yield checked_reads.checked_event(self._tenant, row, self._name)
+            yield checked_reads.checked_event(self._tenant, row, self._stream.name)
 
     def rows(self, derived: port.DerivedState) -> DerivedRows:
         """Return the derived state of these events as rows."""

@@ -164,7 +164,7 @@ class DuplicateRow(msgspec.Struct, frozen=True, gc=False):
 class AppliedUnderContention(msgspec.Struct, frozen=True, gc=False):
     """The change was applied, and another store has or wants the tenant's advisory lock.
 
-    A writer that wins every race learns of the others only by this.
+    Without this result, a writer that wins every race would not learn of the other writers.
     """
 
 

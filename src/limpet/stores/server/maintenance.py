@@ -342,7 +342,7 @@ class TenantRebuild:
                 if not left:
                     # The last try derives inside the lock, so that at least this process can't get ahead of it.
                     yield from self.prepare()
-                # This change tells no cache of the engine: the next batch must report that caches are stale.
+                # The engine's caches do not see this change: the next batch must report that caches are stale.
                 invalidate([self.tenant])
                 self.done = self._driver.replace_derived(self.tenant, self._head, self._spooled_changes())
             if self.done:
@@ -353,7 +353,7 @@ class TenantRebuild:
     def _derive_stream(self, stream: StreamRow, hashes: set[bytes]) -> DerivedRows:
         tenant, rows = self.tenant, DerivedRows([], [], [])
         if not is_erased_stream(stream.name):
-            derivation = StreamDerivation(self._driver, tenant, stream, stream.name)
+            derivation = StreamDerivation(self._driver, tenant, stream)
             blobs = functools.partial(checked_reads.read_blobs, self._driver, tenant)
             rows = derivation.rows(self._derive(stream.name, derivation.events(), blobs))
         raise_if_damaged([chain.missing_blob_fault(h, at) for at, h in rows.blob_uses if h not in hashes])
@@ -478,7 +478,7 @@ class ServerErasure:
 
     def _collect_derived(self, share: StreamErasure, stream: StreamRow) -> None:
         """Collect the projections and blobs that a stream has now, by deriving it once more."""
-        events = StreamDerivation(self._driver, self._tenant, stream, share.stream).events()
+        events = StreamDerivation(self._driver, self._tenant, stream).events()
         try:
             derived = self._derive(share.stream, events, self._read_blobs)
         except errors.Corrupt:
@@ -533,7 +533,7 @@ class ServerErasure:
             self._new_blobs[chain.blob_hash(content)] = content
 
     def _derive_remaining(self, share: StreamErasure, stream: StreamRow, notice: FeedRow) -> DerivedRows:
-        derivation = StreamDerivation(self._driver, self._tenant, stream, share.stream)
+        derivation = StreamDerivation(self._driver, self._tenant, stream)
         events = derivation.events(self._remaining_events(stream, notice))
         return derivation.rows(self._derive(share.stream, events, self._read_blobs))
 

@@ -60,7 +60,7 @@ class ServerStore:
 
     @property
     def durability(self) -> str:
-        """What the server's settings hold."""
+        """Return the durability that the server's settings give."""
         return self._driver.durability
 
     def write_lock(self) -> AbstractContextManager[bool]:
@@ -68,10 +68,7 @@ class ServerStore:
         return WriteLockGuard(self)
 
     def acquire_write_lock(self) -> bool:
-        """Take the write lock, for `write_lock`. Returns whether cached state may be trusted; raises StoreBusy, EngineClosed.
-
-        After any exception, KeyboardInterrupt included, the lock is free.
-        """
+        """Acquire the write lock; return whether cached state may be trusted. After any exception the lock is free."""
         me = threading.current_thread()
         assert self._holder is not me, "this thread holds the write lock already"
         try:
@@ -90,7 +87,6 @@ class ServerStore:
             raise
 
     def release_write_lock(self) -> None:
-        """Free the write lock if this thread holds it."""
         # An interrupt may come between taking the lock and setting `_holder`, so only the RLock itself knows.
         if self._lock._is_owned():  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
             try:
@@ -378,7 +374,7 @@ class ServerStore:
 
     def erase(self, erasure: Erasure, derive: port.StreamDeriver) -> ErasureCounts | port.Stale:
         with self.write_lock():
-            # This change tells no cache of the engine: the next batch must report that caches are stale.
+            # The engine's caches do not see this change: the next batch must report that caches are stale.
             self._tenant_cache.invalidate((erasure.tenant,))
             for _ in range(CHANGE_TRIES_MAX):
                 attempt = maintenance.ServerErasure(self._driver, erasure, derive, self._random)

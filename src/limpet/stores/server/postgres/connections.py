@@ -18,10 +18,8 @@ import select
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, TypeVar
 from urllib.parse import unquote
 
@@ -35,8 +33,6 @@ from psycopg.pq.abc import PGconn, PGresult
 from limpet import errors, limits
 from limpet.stores import split_statements, urls
 from limpet.stores.port import DURABILITY_LEVELS
-from limpet.stores.server import driver
-from limpet.stores.server.driver import ChangeResult, TenantChange
 from limpet.stores.server.postgres import error_mapping, serialization
 
 
@@ -545,71 +541,3 @@ def _flush_output(connection: PostgresConnection) -> None:
     while handle.flush():
         if connection.wait_for_server(to_send=True):
             handle.consume_input()
-
-
-CallFactory = Callable[[PostgresConnection, TenantChange], PreparedCall]
-ResultParser = Callable[[TenantChange, bytes], ChangeResult]
-
-
-class PostgresPipeline:
-    """Changes in flight over one connection. `is_prepared` tells whether the statement of a change is prepared."""
-
-    def __init__(
-        self,
-        loan: BorrowedConnection,
-        call: CallFactory,
-        is_prepared: Callable[[PostgresConnection, TenantChange], bool],
-        parse_result: ResultParser,
-    ) -> None:
-        self._loan = loan
-        self._call = call
-        self._is_prepared = is_prepared
-        self._parse_result = parse_result
-        self._in_flight: deque[Sequence[TenantChange]] = deque()
-
-    def __enter__(self) -> PostgresPipeline:
-        self._connection = self._loan.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        connection = self._connection
-        del self._connection
-        if self._in_flight or error is not None:
-            connection.close()
-        else:
-            try:
-                end_pipeline(connection)
-            except BaseException as failure:
-                self._loan.__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        self._loan.__exit__(kind, error, trace)
-
-    def send(self, changes: Sequence[TenantChange]) -> bool:
-        """Send changes; return False if a statement must be prepared first, which needs every answer to be in."""
-        connection = self._connection
-        if not all(self._is_prepared(connection, change) for change in changes):
-            if self._in_flight:
-                return False
-            end_pipeline(connection)
-        calls = [self._call(connection, change) for change in changes]
-        self._in_flight.append(changes)
-        send_pipelined(connection, calls)
-        return True
-
-    def receive(self) -> list[ChangeResult]:
-        answers = receive_pipelined(self._connection, len(self._in_flight[0]))
-        return list(map(self._parse_result, self._in_flight.popleft(), answers))
-
-    def has_answer(self) -> bool:
-        handle = self._connection.pgconn
-        if handle.is_busy():
-            handle.consume_input()
-        return not handle.is_busy()
-
-    def fileno(self) -> int:
-        return self._connection.pgconn.socket
-
-
-_conforms: type[driver.ChangePipeline] = PostgresPipeline

@@ -12,7 +12,9 @@ import contextlib
 import re
 import socket
 import threading
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -25,10 +27,10 @@ from limpet.stores import chain, port
 from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.postgres import connections, error_mapping, schema, serialization
 from limpet.stores.server.postgres.connections import (
+    BorrowedConnection,
     PostgresConnection,
     PostgresConnectionPool,
     PostgresDsn,
-    PostgresPipeline,
     Rows,
     without_timeout,
 )
@@ -63,14 +65,14 @@ class PostgresDriver:
 
     def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
         with self._connections.borrow() as connection:
-            connections.send_calls(connection, [self._prepared_call(connection, change) for change in changes])
+            connections.send_calls(connection, [self.prepared_call(connection, change) for change in changes])
             answers = connections.receive_answers(connection, len(changes))
-        return [self._change_result(*each) for each in zip(changes, answers, strict=True)]
+        return [self.change_result(*each) for each in zip(changes, answers, strict=True)]
 
     def pipeline(self) -> PostgresPipeline:
-        return PostgresPipeline(self._connections.borrow(), self._prepared_call, _is_prepared, self._change_result)
+        return PostgresPipeline(self, self._connections.borrow())
 
-    def _prepared_call(self, connection: PostgresConnection, change: driver.TenantChange) -> connections.PreparedCall:
+    def prepared_call(self, connection: PostgresConnection, change: driver.TenantChange) -> connections.PreparedCall:
         name = _statement_name(change)
         if name == _APPEND:
             if connection.record_type_oids is None:
@@ -86,7 +88,7 @@ class PostgresDriver:
             connections.prepare_statement(connection, name, statement.encode())
         return name, arguments
 
-    def _change_result(self, change: driver.TenantChange, answer: bytes) -> driver.ChangeResult:
+    def change_result(self, change: driver.TenantChange, answer: bytes) -> driver.ChangeResult:
         if answer == _APPLIED:
             return None
         if answer == _APPLIED_UNDER_CONTENTION:
@@ -115,22 +117,22 @@ class PostgresDriver:
     ) -> bool:
         with connection.transaction() as transaction:
             head = {"position": before.position, "link": before.link, "epoch": before.epoch}
-            if self._run_for_tenant(connection, tenant, "hold", **head):
+            if self._run_for_tenant(connection, tenant, self._sql["hold"], **head):
                 raise psycopg.Rollback(transaction)
             for part in ("claims", "uses", "terms", "projections", "snapshots"):
-                self._run_for_tenant(connection, tenant, f"clear_{part}")
+                self._run_for_tenant(connection, tenant, self._sql[f"clear_{part}"])
             for change in derived:
                 self._put_derived(connection, msgspec.structs.replace(change, before=before, after=before))
-            self._run_for_tenant(connection, tenant, "next_epoch")
+            self._run_for_tenant(connection, tenant, self._sql["next_epoch"])
             values = {"channel": self._channel, "news": f"{before.position} {encode_tenant(tenant)}"}
             connection.execute(self._sql["notify"].encode(), values)
             return True
         return False
 
     def _put_derived(self, connection: PostgresConnection, change: driver.TenantChange) -> None:
-        connections.send_calls(connection, [self._prepared_call(connection, change)])
+        connections.send_calls(connection, [self.prepared_call(connection, change)])
         (answer,) = connections.receive_answers(connection, 1)
-        if isinstance(self._change_result(change, answer), driver.HeadMoved | driver.DuplicateRow):
+        if isinstance(self.change_result(change, answer), driver.HeadMoved | driver.DuplicateRow):
             # The function has undone this change. The error rolls back the whole rebuild.
             raise errors.Corrupt(
                 "the log derives one row twice.",
@@ -138,9 +140,14 @@ class PostgresDriver:
                 facts={"tenant": change.tenant},
             )
 
-    def _run_for_tenant(self, connection: PostgresConnection, tenant: str, name: str, **values: object) -> Rows:
+    def _run_for_tenant(self, connection: PostgresConnection, tenant: str, statement: str, /, **values: object) -> Rows:
+        """Run one statement, pipelined with the setting of the tenant: both are one transaction."""
         values["tenant"] = encoded = encode_tenant(tenant)
-        return execute_for_tenant(connection, self._sql["tenant"], encoded, self._sql[name], values)
+        with connection.pipeline():
+            connection.execute(self._sql["tenant"].encode(), {"tenant": encoded})
+            cursor = connection.cursor(binary=True)
+            cursor.execute(statement.encode(), values)
+        return cursor.fetchall() if cursor.description else []
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
         return int(self._query_once(tenant, self._sql["forget_keys"], before=before_us)[0][0])
@@ -238,10 +245,8 @@ class PostgresDriver:
         return self._query_once(tenant, statement, **values)
 
     def _query_once(self, tenant: str, statement: str, /, **values: object) -> Rows:
-        """Return the rows of one statement, run in a transaction of the tenant."""
-        values["tenant"] = encoded = encode_tenant(tenant)
         with self._connections.borrow() as connection:
-            return execute_for_tenant(connection, self._sql["tenant"], encoded, statement, values)
+            return self._run_for_tenant(connection, tenant, statement, **values)
 
     def head(self, tenant: str) -> driver.FeedHead:
         rows = self._read(tenant, "head")
@@ -390,17 +395,6 @@ class PostgresDriver:
         return [_note_row(row) for row in rows]
 
 
-def execute_for_tenant(
-    connection: PostgresConnection, tenant_statement: str, tenant: str, statement: str, values: Mapping[str, object]
-) -> Rows:
-    """Run one statement for one tenant, pipelined with the setting of the tenant: both are one transaction."""
-    with connection.pipeline():
-        connection.execute(tenant_statement.encode(), {"tenant": tenant})
-        cursor = connection.cursor(binary=True)
-        cursor.execute(statement.encode(), values)
-    return cursor.fetchall() if cursor.description else []
-
-
 def _decode_text(kept: bytes) -> str:
     """Return a text. Invalid UTF-8 is replaced: it is damage, which checksums and digests detect."""
     return str(kept, "utf-8", "replace")
@@ -458,17 +452,68 @@ def _statement_name(change: driver.TenantChange) -> bytes:
     return _APPLY_REMOVALS if serialization.has_removals(change) else _APPLY
 
 
-def _is_prepared(connection: PostgresConnection, change: driver.TenantChange) -> bool:
-    """Whether the change's statement is prepared. Preparing one needs an answer, so it can't be pipelined."""
-    return _statement_name(change) in connection.prepared
-
-
 def _count_by_status(counts: Rows) -> dict[str, Json]:
     counts_by_kind: dict[str, dict[str, int]] = {}
     for kind, status, count in counts:
         if kind:
             counts_by_kind.setdefault(kind.decode(), {})[status.decode()] = count
     return dict(counts_by_kind)
+
+
+class PostgresPipeline:
+    """Changes in flight over one connection."""
+
+    def __init__(self, postgres_driver: PostgresDriver, loan: BorrowedConnection) -> None:
+        self._driver = postgres_driver
+        self._loan = loan
+        self._in_flight: deque[Sequence[driver.TenantChange]] = deque()
+
+    def __enter__(self) -> PostgresPipeline:
+        self._connection = self._loan.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        del self._connection
+        if self._in_flight or error is not None:
+            connection.close()
+        else:
+            try:
+                connections.end_pipeline(connection)
+            except BaseException as failure:
+                self._loan.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._loan.__exit__(kind, error, trace)
+
+    def send(self, changes: Sequence[driver.TenantChange]) -> bool:
+        """Send changes; return False if a statement must be prepared first, which needs every answer to be in."""
+        connection = self._connection
+        if not all(_statement_name(change) in connection.prepared for change in changes):
+            if self._in_flight:
+                return False
+            connections.end_pipeline(connection)
+        calls = [self._driver.prepared_call(connection, change) for change in changes]
+        self._in_flight.append(changes)
+        connections.send_pipelined(connection, calls)
+        return True
+
+    def receive(self) -> list[driver.ChangeResult]:
+        answers = connections.receive_pipelined(self._connection, len(self._in_flight[0]))
+        return list(map(self._driver.change_result, self._in_flight.popleft(), answers))
+
+    def has_answer(self) -> bool:
+        handle = self._connection.pgconn
+        if handle.is_busy():
+            handle.consume_input()
+        return not handle.is_busy()
+
+    def fileno(self) -> int:
+        return self._connection.pgconn.socket
+
+
+_conforms: type[driver.ChangePipeline] = PostgresPipeline
 
 
 class PostgresAdvisoryLock:
@@ -575,13 +620,13 @@ class PostgresListener:
     def _notifications(self, connection: PostgresConnection) -> Iterator[tuple[str, int]]:
         handle = connection.pgconn
         while not self._closed.is_set():
-            while (news := handle.notifies()) is not None:
-                told = _NOTIFICATION.fullmatch(news.extra.decode(errors="replace"))
-                if told is None:
+            while (received := handle.notifies()) is not None:
+                match = _NOTIFICATION.fullmatch(received.extra.decode(errors="replace"))
+                if match is None:
                     # Any program may write to the channel: an unreadable text may have been a notification.
                     yield _MISSED
-                elif told[1] != "0" or news.be_pid != self._advisory_lock.notifier_pid:
-                    yield decode_tenant(told[2]), int(told[1])
+                elif match[1] != "0" or received.be_pid != self._advisory_lock.notifier_pid:
+                    yield decode_tenant(match[2]), int(match[1])
             if self._closed.is_set():
                 return
             ready = connections.wait_readable(limits.SERVER_RESPONSE_S, handle.socket, self._wakes.fileno())

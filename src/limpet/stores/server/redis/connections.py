@@ -2,7 +2,6 @@
 
 redis-py's pools and retries are not used, because they repeat a command whose answer was lost.
 Here a write that was sent and not answered is never repeated; a read is, once.
-`RedisPipeline` sends changes before the earlier ones are answered.
 
 Each file in `lua/` holds several scripts, each below a line `-- name: x FLAGS`. The flags are
 `writes`; `repeatable` (writes, but may be sent twice); `derived` (needs the functions for derived
@@ -17,11 +16,9 @@ import re
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from types import TracebackType
 from typing import Any, Final, Protocol, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -35,8 +32,6 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptErr
 from limpet import errors, limits
 from limpet.stores import urls
 from limpet.stores.port import DURABILITY_LEVELS
-from limpet.stores.server import driver
-from limpet.stores.server.driver import ChangeResult, DuplicateRow, TenantChange
 from limpet.stores.server.redis import error_mapping
 
 _TLS_OPTIONS: Final = {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "key": "ssl_keyfile"}
@@ -540,71 +535,3 @@ class RedisServers:
             links = list(self._pools.values())
         for pool in links:
             pool.close()
-
-
-class RedisPipeline:
-    """Changes in flight over one connection. `prepare` runs before changes are sent, `check` before answers count."""
-
-    def __init__(
-        self,
-        pool: RedisConnectionPool,
-        *,
-        prepare: Callable[[Sequence[TenantChange]], None],
-        call: Callable[[TenantChange], RedisCall],
-        parse_result: Callable[[RedisAnswer], ChangeResult],
-        check: Callable[[], None],
-    ) -> None:
-        self._dsn = pool.dsn
-        self._loan = pool.borrow()
-        self._prepare = prepare
-        self._call = call
-        self._parse_result = parse_result
-        self._check = check
-        self._in_flight: deque[int] = deque()
-
-    def __enter__(self) -> RedisPipeline:
-        with error_mapping.translate_errors(self._dsn):
-            self._connection = self._loan.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._in_flight and error is None:
-            kind, error = UnansweredChanges, UnansweredChanges()
-        self._loan.__exit__(kind, error, trace)
-
-    def send(self, changes: Sequence[TenantChange]) -> bool:
-        self._prepare(changes)
-        commands = [self._call(change).command() for change in changes]
-        self._in_flight.append(len(changes))
-        with error_mapping.translate_errors(self._dsn):
-            self._connection.send_packed_command(self._connection.pack_commands(commands))
-        return True
-
-    def receive(self) -> list[ChangeResult]:
-        with error_mapping.translate_errors(self._dsn):
-            answers = [read_answer(self._connection) for _ in range(self._in_flight[0])]
-            for answer in answers:
-                if isinstance(answer, Exception) and not isinstance(answer, NOT_EXECUTED):
-                    raise answer
-        self._in_flight.popleft()
-        self._check()
-        return [
-            DuplicateRow() if isinstance(answer, NOT_EXECUTED) else self._parse_result(answer) for answer in answers
-        ]
-
-    def has_answer(self) -> bool:
-        with error_mapping.translate_errors(self._dsn):
-            return self._connection.can_read(0)
-
-    def fileno(self) -> int:
-        sock = self._connection._sock  # pyright: ignore[reportPrivateUsage]
-        return sock.fileno() if sock is not None else -1
-
-
-class UnansweredChanges(Exception):
-    """A pipeline was left before every change was answered."""
-
-
-_conforms: type[driver.ChangePipeline] = RedisPipeline

@@ -13,7 +13,9 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
 from typing import Final, cast
 
 import msgspec
@@ -25,14 +27,16 @@ from limpet.stores import chain, port
 from limpet.stores.server import checked_reads, driver
 from limpet.stores.server.redis import error_mapping, serialization
 from limpet.stores.server.redis.connections import (
+    NOT_EXECUTED,
     RedisAnswer,
     RedisCall,
     RedisConnection,
+    RedisConnectionPool,
     RedisDsn,
-    RedisPipeline,
     RedisServers,
     interrupt_reader,
     load_script,
+    read_answer,
 )
 from limpet.stores.server.redis.serialization import RedisKeys, decode_name, pack, unpack_number, unpack_text
 from limpet.stores.server.redis.settings import RedisSettings
@@ -245,32 +249,24 @@ class RedisDriver:
         return self._settings.durability()
 
     def apply(self, changes: Sequence[driver.TenantChange]) -> list[driver.ChangeResult]:
-        self._prepare_changes(changes)
-        answers = self._servers.run([self._apply_call(change) for change in changes])
-        self._recheck_durability()
+        self.prepare_changes(changes)
+        answers = self._servers.run([self.apply_call(change) for change in changes])
+        self.recheck_durability()
         return [_change_result(answer) for answer in answers]
 
     def pipeline(self) -> RedisPipeline | None:
         """Return a pipeline; None on a cluster, or if each change waits for a sync (WAITAOF)."""
         pool = self._servers.single_pool()
-        if pool is None:
-            return None
-        return RedisPipeline(
-            pool,
-            prepare=self._prepare_changes,
-            call=self._apply_call,
-            parse_result=_change_result,
-            check=self._recheck_durability,
-        )
+        return RedisPipeline(self, pool) if pool is not None else None
 
-    def _prepare_changes(self, changes: Sequence[driver.TenantChange]) -> None:
+    def prepare_changes(self, changes: Sequence[driver.TenantChange]) -> None:
         self._settings.recheck()
         for change in changes:
             self._list_tenant(self._names.tenants, change.tenant)
             if change.pending_work is not None:
                 self._pending_erasures.announce(change.tenant, change.after.position)
 
-    def _recheck_durability(self) -> None:
+    def recheck_durability(self) -> None:
         """Raise Unavailable if the server no longer has the durability that the URL asks for.
 
         The change may have gone over a new connection, to a server with other settings. It is applied, so it can be
@@ -285,7 +281,7 @@ class RedisDriver:
                 facts=error.facts,
             ) from error
 
-    def _apply_call(self, change: driver.TenantChange) -> RedisCall:
+    def apply_call(self, change: driver.TenantChange) -> RedisCall:
         notification = serialization.pack_notification(change.tenant, change.after.position, self._names.sender)
         words = (serialization.pack_change(change), self._names.channel, notification, self._lock_token)
         return RedisCall(self._names.head(change.tenant), words, load_script("apply"))
@@ -579,7 +575,62 @@ def _change_result(answer: RedisAnswer) -> driver.ChangeResult:
     return driver.AppliedUnderContention() if word == b"wanted" else None
 
 
-_: type[driver.Driver] = RedisDriver
+class RedisPipeline:
+    """Changes in flight over one connection."""
+
+    def __init__(self, redis_driver: RedisDriver, pool: RedisConnectionPool) -> None:
+        self._driver = redis_driver
+        self._dsn = pool.dsn
+        self._loan = pool.borrow()
+        self._in_flight: deque[int] = deque()
+
+    def __enter__(self) -> RedisPipeline:
+        with error_mapping.translate_errors(self._dsn):
+            self._connection = self._loan.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._in_flight and error is None:
+            kind, error = UnansweredChanges, UnansweredChanges()
+        self._loan.__exit__(kind, error, trace)
+
+    def send(self, changes: Sequence[driver.TenantChange]) -> bool:
+        self._driver.prepare_changes(changes)
+        commands = [self._driver.apply_call(change).command() for change in changes]
+        self._in_flight.append(len(changes))
+        with error_mapping.translate_errors(self._dsn):
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+        return True
+
+    def receive(self) -> list[driver.ChangeResult]:
+        with error_mapping.translate_errors(self._dsn):
+            answers = [read_answer(self._connection) for _ in range(self._in_flight[0])]
+            for answer in answers:
+                if isinstance(answer, Exception) and not isinstance(answer, NOT_EXECUTED):
+                    raise answer
+        self._in_flight.popleft()
+        self._driver.recheck_durability()
+        return [
+            driver.DuplicateRow() if isinstance(answer, NOT_EXECUTED) else _change_result(answer) for answer in answers
+        ]
+
+    def has_answer(self) -> bool:
+        with error_mapping.translate_errors(self._dsn):
+            return self._connection.can_read(0)
+
+    def fileno(self) -> int:
+        sock = self._connection._sock  # pyright: ignore[reportPrivateUsage]
+        return sock.fileno() if sock is not None else -1
+
+
+class UnansweredChanges(Exception):
+    """A pipeline was left before every change was answered."""
+
+
+_driver: type[driver.Driver] = RedisDriver
+_pipeline: type[driver.ChangePipeline] = RedisPipeline
 
 MISSED = ("", 0)
 """Notifications may have been missed."""
