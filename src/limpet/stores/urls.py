@@ -84,9 +84,9 @@ def resolve_path(path: str | Path) -> Path:
 def without_password(url: object) -> str:
     """Return a path or URL for output, without its password."""
     scheme, joint, rest = str(url).partition("://")
-    # A password may hold anything, even what should have been written otherwise: it ends at the last @.
-    who, at, where = rest.rpartition("@")
-    user, colon, _ = who.partition(":")
+    # A password may hold unescaped characters, even an @: so it ends at the last one.
+    login, at, where = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
     hidden = f"{user}:***@{where}" if at and colon else rest
     return scheme + joint + _PASSWORD_OPTION.sub(r"\1***", hidden) if joint else scheme
 
@@ -133,7 +133,7 @@ def split_url(url: str) -> SplitResult:
         url.encode()
         return urlsplit(url)
     except ValueError:
-        # Its text may quote what stands beside the host, and that is the password.
+        # The error may quote the password, which is beside the host.
         raise _impossible_host_error() from None
 
 
@@ -162,7 +162,7 @@ def check_credentials(url: str) -> None:
         authority.count("@") > 1
         or "@" in path
         or any("@" in name for name in names)
-        # Behind a : may be a password, of which this may still be a part.
+        # After a : this may still be part of a password.
         or ("@" in query and ":" in authority)
     ):
         raise errors.InvalidRequest(

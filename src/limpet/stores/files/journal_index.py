@@ -144,15 +144,11 @@ def _event_entries(connection: apsw.Connection, rows: Iterable[SQLiteRow]) -> tu
             names[stream] = str(found[0]) if found else ""
         made.append(
             EventEntry(
-                tenant=key >> TENANT_SHIFT,
-                stream=names[stream],
-                header=Raw(header),
-                salt=None if salt is None else salt.hex(),
-                digest=digest.hex(),
-                link=link.hex(),
+                tenant=key >> TENANT_SHIFT, stream=names[stream], header=Raw(header), digest=digest.hex(),
+                link=link.hex(), salt=None if salt is None else salt.hex(),
                 payload=None if payload is None else encode_content(payload),
             )
-        )
+        )  # fmt: skip
     return tuple(made)
 
 

@@ -208,7 +208,7 @@ class ChangeBuilder:
         return (*self._spans_before_stretch(stream), last) if stream.bases else (last,)
 
     def _spans_before_stretch(self, stream: StreamRow) -> tuple[Span, ...]:
-        """Return the spans before the stretch that a stream with bases is written in."""
+        """Return the spans before the newest stretch of a stream with bases."""
         found = self._earlier_spans.get(stream.number) or self._cached.earlier_spans.get(stream.number)
         if found is None:
             *spans, _ = self._stream_path(stream, stream.version)
@@ -292,7 +292,6 @@ class ChangeBuilder:
 
 
 def _current_stretch(stream: StreamRow) -> int:
-    """Return the stretch that a stream is written in."""
     return stream.bases[-1].stretch if stream.bases else stream.number
 
 

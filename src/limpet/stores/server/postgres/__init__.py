@@ -15,15 +15,15 @@ __all__ = ["PostgresDriver", "PostgresIndexStore", "exists", "open_index_store",
 
 
 def open_store(url: str) -> Store:
-    """Open the store that a URL names, making it the first time."""
+    """Open the store at a URL, creating it if there is none."""
     return ServerStore(PostgresDriver(connections.parse_url(url)))
 
 
 def exists(url: str) -> bool:
-    """Whether there is a store where a URL says. Nothing is made; raises NotAStore if something else is there."""
+    """Whether there is a store at a URL. Creates nothing; raises NotAStore if the schema holds something else."""
     return schema.store_exists(connections.parse_url(url))
 
 
 def open_index_store(url: str) -> PostgresIndexStore:
-    """Open the shelf beside the store that a URL names."""
+    """Open the index store beside the store at a URL."""
     return PostgresIndexStore(connections.parse_url(url))

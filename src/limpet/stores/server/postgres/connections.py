@@ -51,7 +51,7 @@ _NAME_PATTERN = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,39}")
 
 
 class PostgresDsn(msgspec.Struct, frozen=True, kw_only=True):
-    """A database, and how a store in it is used. `conninfo` may hold a password; `shown` never does."""
+    """The settings of a store in a database. `conninfo` may hold a password; `shown` never does."""
 
     conninfo: str
     shown: str
@@ -77,15 +77,15 @@ def parse_url(url: str) -> PostgresDsn:
     urls.split_url(url)
     named, ours = _split_options(url)
     try:
-        # Options that the URL leaves out get a bound: nothing waits for ever.
-        told = {**_LIBPQ_DEFAULTS, **conninfo.conninfo_to_dict(named)}
+        # Timeouts that the URL leaves out get a value, so that no wait is endless.
+        options = {**_LIBPQ_DEFAULTS, **conninfo.conninfo_to_dict(named)}
     except (psycopg.Error, ValueError) as error:
         # Without its cause, which quotes the URL with its password: a traceback would show it.
         raise errors.InvalidRequest(
             f"this is no URL of a PostgreSQL database: {_without_password(error, named)}.",
             hint=_option_hint(str(error)),
         ) from None
-    for host in str(told.get("host") or "").split(","):
+    for host in str(options.get("host") or "").split(","):
         if not host.startswith(("/", "@")):
             urls.check_host(host)
     for name, value in ours.items():
@@ -95,8 +95,8 @@ def parse_url(url: str) -> PostgresDsn:
                 f"{name}={value} in the URL of the store is not what it can be.", hint=f"For {name} write {form}."
             )
     return PostgresDsn(
-        conninfo=conninfo.make_conninfo("", **told),
-        shown=_display_name(told),
+        conninfo=conninfo.make_conninfo("", **options),
+        shown=_display_name(options),
         schema=ours.get("schema", "limpet"),
         role=ours.get("role", DEFAULT_ROLE),
         durability=ours.get("durability", "power-loss"),
@@ -121,9 +121,9 @@ def _split_options(url: str) -> tuple[str, dict[str, str]]:
     return scheme.lower() + joint + rest + ("?" + "&".join(theirs) if theirs else ""), ours
 
 
-def _option_hint(said: str) -> str:
+def _option_hint(error: str) -> str:
     """Return the hint for an unknown option, or for a whole URL."""
-    unknown = re.search(r'query parameter: "([^"]*)"', said)
+    unknown = re.search(r'query parameter: "([^"]*)"', error)
     if unknown is None:
         return "Write postgresql://user@host:5432/database, with libpq's options after a ?."
     ours = f"Beside libpq's, options are {', '.join(_OPTIONS)}."
@@ -153,11 +153,11 @@ _LIBPQ_DEFAULTS: Final = {
 }
 
 
-def _display_name(told: Mapping[str, object]) -> str:
-    told = {**_environment_options(), **told}
-    host = told.get("host") or told.get("hostaddr") or "the local socket"
-    port = f":{told['port']}" if told.get("port") else ""
-    return f"PostgreSQL at {host}{port}/{told.get('dbname') or ''}".rstrip("/")
+def _display_name(given: Mapping[str, object]) -> str:
+    options = {**_environment_options(), **given}
+    host = options.get("host") or options.get("hostaddr") or "the local socket"
+    port = f":{options['port']}" if options.get("port") else ""
+    return f"PostgreSQL at {host}{port}/{options.get('dbname') or ''}".rstrip("/")
 
 
 def _environment_options() -> dict[str, str]:
@@ -209,7 +209,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         return super().wait(patient, interval)
 
     def wait_for_server(self, *, to_send: bool = False) -> bool:
-        """Wait until input arrives, or output can be sent; return whether input arrived. Raises TimeoutError."""
+        """Wait until input arrives or output can be sent; return whether input arrived. Raises TimeoutError."""
         if to_send:
             self._poll.modify(self.pgconn.socket, select.POLLIN | select.POLLOUT)
         timeout_ms = None if math.isinf(self.timeout_s) else self.timeout_s * 1000
@@ -256,7 +256,7 @@ def _with_timeout(gen: PQGen[Result], patience_s: float) -> Generator[Any, Any, 
 
 
 def connect(place: PostgresDsn, *, role: bool = True) -> PostgresConnection:
-    """Open a connection and make its settings. Without the role it is the owner's, for maintenance."""
+    """Open a connection and apply the settings. Without `role` it acts as the owner of the schema, for maintenance."""
     connection = PostgresConnection.connect(place.conninfo, autocommit=True)
     try:
         connection.timeout_s = place.timeout_s + CLIENT_GRACE_S

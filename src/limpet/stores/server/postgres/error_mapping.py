@@ -80,11 +80,11 @@ _CASES_BY_SQLSTATE = {
     "42804": _TABLES_MISSING, "3F000": _TABLES_MISSING,
 }  # fmt: skip
 
-# A file that may not grow, by a quota or a limit, is an internal error of the server's.
+# The server reports a quota or a limit of a file's size as an internal error.
 _INTERNAL_ERROR = "XX000"
 _DISK_FULL_PATTERN = r"could not (extend|write to) file|[Dd]isk quota exceeded|File too large|No space left"
 
-# Of a connection that was refused libpq tells no code, only the text.
+# For a refused connection libpq has no code, only a text.
 _CASES_BY_TEXT = (
     (r"the database system is ", _STARTING),
     (r"too many |connection slots", _TOO_MANY_CONNECTIONS),
@@ -142,15 +142,15 @@ def _case_by_text(error: Exception, text: str) -> ErrorCase | None:
     if not isinstance(error, (psycopg.OperationalError, OSError)):
         return None
     refused = text.partition("FATAL:")[2] or text
-    for said, case in _CASES_BY_TEXT:
-        if re.search(said, refused):
+    for pattern, case in _CASES_BY_TEXT:
+        if re.search(pattern, refused):
             return case
     return _UNREACHABLE if re.search("connection failed|connection to server|could not", text) else _CONNECTION_ENDED
 
 
 @contextlib.contextmanager
 def translate_errors(shown: str, *, owner: bool = False) -> Iterator[None]:
-    """Raise what PostgreSQL or the system raises in the body as an error of Limpet's; `owner` as for `to_error`."""
+    """Raise errors of PostgreSQL and the system in the body as Limpet errors; `owner` as for `to_error`."""
     try:
         yield
     except (psycopg.Error, OSError) as error:

@@ -23,23 +23,23 @@ from limpet.stores.server.postgres import connections, error_mapping
 from limpet.stores.server.postgres.connections import DEFAULT_ROLE, PostgresConnection, PostgresDsn, Rows
 
 MIGRATIONS: Final = ("schema-1.sql", "schema-2.sql", "schema-3.sql")
-"""The files that lift a store by one version each, from nothing on."""
+"""The SQL files that migrate a store by one schema version each, from an empty schema on."""
 
 SERVER_VERSION_MIN: Final = 14
 MIGRATION_TRIES_MAX: Final = 20
-"""Times that a migration tries again for a lock that others hold."""
+"""How often a migration step is retried because another connection holds a lock that the step needs."""
 
 _VERSION_PATTERN: Final = re.compile(rb"[1-9][0-9]{0,8}")
 
 TENANT_TABLES: Final = ("heads", "streams", "bases", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots", "notes")  # fmt: skip
-"""The tables that hold what is a tenant's."""
+"""The tables whose rows belong to a tenant."""
 
 _CREATE_ROLE: Final = "CREATE ROLE {role} NOLOGIN"
 _GRANT_ROLE: Final = "GRANT {role} TO {user}"
 
 
 class PostgresServer(msgspec.Struct, frozen=True):
-    """What a server says of itself."""
+    """Version and settings of a server, as the server reports them."""
 
     version: int
     encoding: str
@@ -62,7 +62,7 @@ def inspect_server(connection: PostgresConnection) -> PostgresServer:
 
 
 def check_server(server: PostgresServer, place: PostgresDsn) -> None:
-    """Raise what is wrong with a server for the use that is asked for."""
+    """Raise UnsafeStore or StoreReadOnly for a server that can't hold the store as the URL asks."""
     if server.version // 10_000 < SERVER_VERSION_MIN:
         raise errors.UnsafeStore(
             f"{place.shown} has version {server.version // 10_000}; Limpet needs {SERVER_VERSION_MIN} or later.",
@@ -98,7 +98,7 @@ def _weak_settings(server: PostgresServer) -> str:
 
 
 def prepare_schema(place: PostgresDsn) -> PostgresServer:
-    """Look at the server, lift the schema if it is older, and make sure that tenants are apart."""
+    """Check the server, migrate an older schema, and prove that the role sees only the rows of a set tenant."""
     with connections.owner_connection(place) as owner:
         server = inspect_server(owner)
         check_server(server, place)
@@ -153,9 +153,9 @@ def schema_version(connection: PostgresConnection, place: PostgresDsn) -> int:
 
 
 def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, str]) -> None:
-    """Run what is missing, each step in a transaction of its own, one process at a time.
+    """Run the missing steps, each in a transaction of its own, in one process at a time.
 
-    Nobody is kept waiting for long: a step that does not get its locks at once gives way and tries again.
+    A step that does not get its locks at once is rolled back and retried, so no other connection waits for long.
     """
     with connections.without_timeout(owner), _migration_lock(owner, place):
         _create_role_and_schema(owner, place)
@@ -166,7 +166,7 @@ def migrate(owner: PostgresConnection, place: PostgresDsn, steps: Mapping[int, s
 
 
 def _create_role_and_schema(owner: PostgresConnection, place: PostgresDsn) -> None:
-    """Make the role and the schema; raise UnsafeStore with all that an administrator has to run, if not both can be."""
+    """Create role and schema; raise UnsafeStore, with statements for an administrator, if this user may not."""
     has_schema = _fetch_flag(owner, "schema", name=place.schema)
     lacking = _create_role(owner, place)
     if not has_schema and not _fetch_row(owner, "may_create_schema")[0]:
@@ -194,7 +194,7 @@ def _migrate_step(owner: PostgresConnection, place: PostgresDsn, step: int, text
 
 @contextlib.contextmanager
 def _migration_lock(owner: PostgresConnection, place: PostgresDsn) -> Iterator[None]:
-    """Hold the right to migrate. It ends with the connection at the latest."""
+    """Hold the lock of migrations. The server releases it with the connection at the latest."""
     _execute(owner, "lock", name=place.channel)
     try:
         yield
@@ -203,11 +203,11 @@ def _migration_lock(owner: PostgresConnection, place: PostgresDsn) -> Iterator[N
 
 
 def _create_role(owner: PostgresConnection, place: PostgresDsn) -> list[str]:
-    """See to it that the role is there, and that this user may take it; return what only others can do of it."""
+    """Create the role and let this user take it; return the statements that only an administrator may run."""
     if not _fetch_flag(owner, "role", role=place.role):
         if not _fetch_flag(owner, "may_create_roles"):
             return [_CREATE_ROLE, _GRANT_ROLE]
-        # Roles are one for all databases of a server: somebody may be at it in another one.
+        # All databases of a server share their roles: another process may create this role now.
         with contextlib.suppress(psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
             owner.execute(_role_statement("create_role", place))
     if not _fetch_flag(owner, "may_set_role", role=place.role):
@@ -232,10 +232,10 @@ def _role_statement(name: str, place: PostgresDsn) -> sql.Composed:
 
 def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Sequence[str]) -> errors.UnsafeStore:
     user = _fetch_row(owner, "user")[0]
-    run = "; ".join(one.format(role=place.role, schema=place.schema, user=user) for one in lacking)
-    # Row-level security binds nobody who owns a table.
+    run = "; ".join(each.format(role=place.role, schema=place.schema, user=user) for each in lacking)
+    # Row-level security does not apply to the owner of a table.
     wanted = [f"a role {place.role} that {user} may take"] * (_GRANT_ROLE in lacking)
-    wanted += [f"a schema {place.schema} that {user} owns"] * any("SCHEMA" in one for one in lacking)
+    wanted += [f"a schema {place.schema} that {user} owns"] * any("SCHEMA" in each for each in lacking)
     return errors.UnsafeStore(
         f"{place.shown} is not set up for a store: it needs {' and '.join(wanted)}, which {user} may not make.",
         hint=f"Let an administrator run in this database: {run}",
@@ -244,7 +244,7 @@ def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Se
 
 
 def _check_role_privileges(owner: PostgresConnection, place: PostgresDsn, *, makes: bool) -> None:
-    """Raise UnsafeStore, before anything is made, for a role that no policy binds. `makes`: tables will be this user's."""
+    """Raise UnsafeStore for a role that row-level security does not bind. `makes`: this user will own the tables."""
     rows = _fetch_rows(owner, "might", role=place.role)
     mighty, owns = rows[0] if rows else (False, False)
     if mighty or (makes and owns):
@@ -270,7 +270,7 @@ def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> Non
 
 
 def check_isolation(user: PostgresConnection, place: PostgresDsn) -> None:
-    """Try out that the role sees nothing as long as no tenant is named, and can't see to it that it does."""
+    """Raise UnsafeStore if the role sees rows while no tenant is set, or could change that it sees none."""
     who, mighty, owns, barred, bare, gone = _fetch_row(user, "isolation", tables=list(TENANT_TABLES))
     if mighty or owns:
         raise _role_isolation_error(place, str(who), mighty=mighty)
@@ -323,23 +323,22 @@ def _fetch_row(connection: PostgresConnection, name: str, /, **values: object) -
 
 
 def _fetch_flag(connection: PostgresConnection, name: str, /, **values: object) -> bool:
-    """Return the value of a single row; False if there is no row."""
     rows = _fetch_rows(connection, name, **values)
     return bool(rows and rows[0][0])
 
 
 ERASED_TABLES = ("streams", "events", "claims", "keys", "blobs", "uses", "projections", "terms", "snapshots")
-"""The tables that an erasure takes something out of: of the tenants of whom something was erased."""
+"""The tables that an erasure deletes from. A scrub rewrites the partitions of the erasure's tenant."""
 
 NOTES_TABLE = "notes"
-"""Notes are dropped by those who are told of an erasure, maybe long after it, of whichever tenant it was."""
+"""Erasure hooks delete notes later, and of any tenant: a scrub rewrites all partitions of this table."""
 
 
 def scrub_erased(place: PostgresDsn) -> None:
-    """Write the partitions of all tenants anew of whom something was erased, and all notes.
+    """Rewrite the partitions of all tenants with erasures, and all notes.
 
-    Raises StoreBusy if a transaction that could still see it, or uses them, goes on for too long; StoreReadOnly if this
-    user may not.
+    Raises StoreBusy if a transaction that may see erased rows, or uses a table, takes too long; StoreReadOnly if this
+    user may not rewrite the tables.
     """
     with connections.owner_connection(place) as owner:
         erasures = _fetch_rows(owner, "erasures")
@@ -351,7 +350,7 @@ def scrub_erased(place: PostgresDsn) -> None:
         ]  # fmt: skip
         for (part,) in parts:
             _rewrite_table(owner, place, str(part))
-        # Those that came meanwhile may be in what was written anew before them.
+        # Erasures that were added meanwhile stay listed: a table may have been rewritten before them.
         _execute(owner, "scrubbed", ids=[id_ for id_, _ in erasures])
 
 
@@ -374,7 +373,7 @@ def _rewrite_table(owner: PostgresConnection, place: PostgresDsn, part: str) -> 
 
 
 def _execute_with_short_locks(owner: PostgresConnection, place: PostgresDsn, statement: sql.Composed) -> None:
-    """Run what needs a table for itself. Whoever comes after it waits behind it: so it waits for moments, often."""
+    """Run a statement that needs an exclusive lock in many short tries, since others queue behind a waiting one."""
     until = time.monotonic() + limits.SCRUB_WAIT_S
     while True:
         last = time.monotonic() > until
@@ -390,7 +389,7 @@ def _execute_with_short_locks(owner: PostgresConnection, place: PostgresDsn, sta
 
 
 def _wait_for_readers(owner: PostgresConnection, place: PostgresDsn) -> None:
-    """Wait until no transaction is left that began before: a table keeps what such a one could still see."""
+    """Wait for the end of all older transactions: a table keeps the rows that they could still see."""
     marker, began = _fetch_row(owner, "now")[0], time.monotonic()
     while True:
         here, on_replicas = _fetch_row(owner, "older", marker=marker)

@@ -31,7 +31,7 @@ _PROJECTION_FIXED_BYTES = _RECORD_HEADER.size - 4 + _TIME_AND_LOOKUP_HEADER.size
 _EVENT_HEADER = struct.Struct("!iiIiqIiqIiqIiqIi")
 _FIELD_HEADER_16, _FIELD_HEADER_32 = (_FIELD_HEADER.pack(_BYTEA_OID, 16), _FIELD_HEADER.pack(_BYTEA_OID, 32))
 _EVENT_FIXED_BYTES = _EVENT_HEADER.size - 4 + 4 * _FIELD_HEADER.size + 16 + 2 * 32
-"""Of a row without what may be of any length, after its own length. So are those above."""
+"""The bytes of a row without its length field and its values of variable length, as in the two constants above."""
 _BIGINT = struct.Struct("!q")
 _NULL = _LENGTH.pack(-1)
 _EMPTY_BYTEA_ARRAY = struct.pack("!iiI", 0, 0, _BYTEA_OID)
@@ -41,14 +41,14 @@ _EMPTY_NAME = "\\-"
 
 
 def encode_tenant(tenant: str) -> str:
-    """Return a tenant's name as text that PostgreSQL can keep: it has no NUL, and is never empty."""
+    """Return a tenant's name as text that PostgreSQL can store: without NUL, and never empty."""
     if "\\" in tenant or "\0" in tenant:
         tenant = tenant.replace("\\", "\\\\").replace("\0", "\\0")
     return tenant or _EMPTY_NAME
 
 
 def decode_tenant(kept_: str) -> str:
-    """Return the tenant's name that was kept so."""
+    """Return the tenant's name from the result of `encode_tenant`."""
     if "\\" not in kept_:
         return kept_
     if kept_ == _EMPTY_NAME:
@@ -105,7 +105,7 @@ def record_array(type_oid: int, rows: Sequence[bytes]) -> bytes | None:
 
 @lru_cache(64)
 def _cached_field(text: str) -> bytes:
-    """Return a bytea field of a row, for a text of which there are few: a kind, a status."""
+    """Return a text as a bytea field of a row. For texts with few values, such as kinds."""
     value = text.encode()
     return _FIELD_HEADER.pack(_BYTEA_OID, len(value)) + value
 
@@ -152,7 +152,7 @@ def _event_record(kept: FeedRow) -> bytes:
 
 
 class _PackedDumper(adapt.Dumper):
-    """Hands over what is packed already."""
+    """Dumps a value that is packed already."""
 
     format = pq.Format.BINARY
 
@@ -169,15 +169,15 @@ class _BigintArrayDumper(_PackedDumper):
 
 
 def register_dumpers(adapters: adapt.AdaptersMap) -> None:
-    """Let connections take packed arrays."""
-    # Always the same type, so that a statement is prepared once, whatever the number.
+    """Let connections send packed arrays."""
+    # Every int is sent as a bigint, so that a statement is prepared only once.
     adapters.register_dumper(int, Int8BinaryDumper)
     adapters.register_dumper(ByteaArray, _ByteaArrayDumper)
     adapters.register_dumper(BigintArray, _BigintArrayDumper)
 
 
 class RecordTypeOids(NamedTuple):
-    """The numbers that a server has given the types of rows. They are others once a schema was dropped and restored."""
+    """The type OIDs of composite rows. They change if the schema is dropped and restored."""
 
     event: int
     claim: int
@@ -185,12 +185,12 @@ class RecordTypeOids(NamedTuple):
 
 
 def is_plain_append(change: TenantChange) -> bool:
-    """Whether `append` can make it: it brings events that are whole, claims and projections, and nothing else."""
+    """Whether the function `append` can apply a change: it adds unerased events, claims and projections only."""
     return bool(change.rows) and not (
         change.streams or change.keys or change.blobs or change.snapshots or change.drop_projections
         or change.bases or change.blob_uses or change.before.epoch != change.after.epoch
         or has_removals(change)
-        or any(one.erasure is not None or one.event.payload is None for one in change.rows)
+        or any(row.erasure is not None or row.event.payload is None for row in change.rows)
     )  # fmt: skip
 
 
@@ -204,19 +204,19 @@ def append_arguments(change: TenantChange, channel: str, kinds: RecordTypeOids) 
         _BIGINT.pack(before.epoch),
         _BIGINT.pack(after.position),
         after.link,
-        record_array(kinds.event, [_event_record(one) for one in change.rows]),
-        record_array(kinds.claim, [_claim_record(*one) for one in change.claims]),
-        record_array(kinds.projection, [_projection_record(one) for one in _last_projections(change)]),
+        record_array(kinds.event, [_event_record(row) for row in change.rows]),
+        record_array(kinds.claim, [_claim_record(*claim) for claim in change.claims]),
+        record_array(kinds.projection, [_projection_record(row) for row in _last_projections(change)]),
     ]
 
 
 def _last_projections(change: TenantChange) -> Collection[ProjectionRow]:
-    """Return the projections that a change puts: of a row that is put twice the last one counts."""
+    """Return the projections to put. If a row is put twice, the last value counts."""
     return {(row.projection.kind, row.projection.id): row for row in change.projections}.values()
 
 
 def apply_arguments(change: TenantChange, channel: str) -> list[bytes | None]:
-    """Return the arguments of `apply`. Those of `_REMOVALS` are there only if something is removed."""
+    """Return the arguments of `apply`. Those of `_REMOVALS` follow only if the change removes something."""
     before, after = change.before, change.after
     arguments = [
         encode_tenant(change.tenant).encode(),
@@ -231,7 +231,7 @@ def apply_arguments(change: TenantChange, channel: str) -> list[bytes | None]:
 
 
 def has_removals(change: TenantChange) -> bool:
-    """Whether a change removes something, which takes more arguments."""
+    """Whether a change removes or renames rows, or belongs to an erasure."""
     return change.pending_work is not None or any(
         (
             change.erasures, change.renames, change.drop_claims, change.drop_snapshots, change.drop_blob_uses,
@@ -245,7 +245,7 @@ def _texts(values: Sequence[str]) -> ByteaArray | None:
 
 
 def _term_arrays(values: Sequence[Sequence[str]]) -> bytes:
-    """Return arrays of bytea as PostgreSQL writes them, each as one text: an array of arrays would need equal lengths."""
+    """Return arrays of bytea as text literals, because PostgreSQL's nested arrays need equal lengths."""
     literals = ["{" + ",".join(f'"\\\\x{term.encode().hex()}"' for term in terms) + "}" for terms in values]
     return _pack_array(_TEXT_OID, [literal.encode() for literal in literals])
 
@@ -338,7 +338,7 @@ _REMOVALS: Final[tuple[_RowGroup, ...]] = (
 
 
 def _columns(change: TenantChange, groups: Sequence[_RowGroup]) -> Iterator[bytes | None]:
-    """Yield one array a column; None for each column of a group without rows. Most changes have few groups with rows."""
+    """Yield one array for each column; None for each column of a group without rows."""
     for rows_of, columns in groups:
         rows = rows_of(change)
         for pack, value_of in columns:

@@ -19,7 +19,7 @@ __all__ = ["RedisDriver", "RedisIndexStore", "exists", "open_driver", "open_inde
 
 
 def open_driver(url: str) -> RedisDriver:
-    """Return a driver for the server that a URL names, once its settings are seen to hold what is asked of them."""
+    """Return a driver for the server at a URL, after a check of the server's settings."""
     driver = RedisDriver(connections.parse_url(url))
     try:
         driver.check()
@@ -30,19 +30,16 @@ def open_driver(url: str) -> RedisDriver:
 
 
 def open_store(url: str, *, random: Callable[[int], bytes] = ids.SYSTEM_FACTORY.random) -> ServerStore:
-    """Open the store that a URL names; it begins empty.
-
-    Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable; nothing is changed then.
-    """
+    """Open the store at a URL. Raises UnsafeStore, StoreReadOnly, NewerStore, InvalidRequest or Unavailable."""
     return ServerStore(open_driver(url), random=random)
 
 
 def exists(url: str) -> bool:
-    """Whether there is a store where a URL says. Nothing is made; raises as `open_store` does."""
+    """Whether there is a store at a URL. Creates nothing; raises as `open_store` does."""
     with contextlib.closing(RedisDriver(connections.parse_url(url))) as driver:
         return driver.exists()
 
 
 def open_index_store(url: str) -> RedisIndexStore:
-    """Return the shelf beside the store that a URL names."""
+    """Open the index store beside the store at a URL."""
     return RedisIndexStore(connections.parse_url(url))

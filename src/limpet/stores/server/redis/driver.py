@@ -73,8 +73,8 @@ class RedisRebuild:
                 for part in _split_change(change):
                     if not self._script("write_rebuild", number, serialization.pack_derived(part)):
                         return False
-            news = serialization.pack_notification(self._tenant, self._before.position, self._names.sender)
-            done = bool(self._script("install_rebuild", number, *head, self._names.channel, news))
+            notification = serialization.pack_notification(self._tenant, self._before.position, self._names.sender)
+            done = bool(self._script("install_rebuild", number, *head, self._names.channel, notification))
             return done
         finally:
             if done:
@@ -214,7 +214,7 @@ _LOCK_POLL_S, _LOCK_POLL_S_MAX = 0.001, 0.005
 
 
 class RedisDriver:
-    """A server or cluster as one store sees it. Thread-safe.
+    """The driver of one store on a server or cluster. Thread-safe.
 
     `_listed_tenants` and `_note_counts` are used without a lock: single operations of a set and a dict are atomic, and
     a lost entry costs one more command.
@@ -304,7 +304,7 @@ class RedisDriver:
         return count
 
     def put_note(self, tenant: str, name: str, value: bytes | None, *, expected: int) -> bool:
-        """Compare and set. The checksum covers the new version, so that is guessed, and guessed again if it was wrong."""
+        """Compare and set. The checksum covers the new version, so that is predicted, and again if it was wrong."""
         if value is None:
             answer = self._script("put_note", tenant, name, expected, "drop")
             return cast("list[bytes]", answer)[0] == b"yes"
@@ -336,9 +336,9 @@ class RedisDriver:
     def acquire_advisory_lock(self, tenant: str, timeout_s: float) -> bool:
         key, token = self._names.tenant_prefix(tenant) + b"guard", self._random(16)
         until, pause = time.monotonic() + timeout_s, _LOCK_POLL_S
-        news = serialization.pack_notification(tenant, 0, self._names.sender)
+        notification = serialization.pack_notification(tenant, 0, self._names.sender)
         take = RedisCall(key, (b"SET", key, token, b"NX", b"PX", _LOCK_EXPIRY_MS))
-        _, taken = self._servers.run([RedisCall(key, (b"PUBLISH", self._names.channel, news)), take])
+        _, taken = self._servers.run([RedisCall(key, (b"PUBLISH", self._names.channel, notification)), take])
         while not taken:
             if time.monotonic() + pause > until:
                 return False
@@ -659,9 +659,9 @@ class RedisListener:
                 return
             yield MISSED
             while not self._closed.is_set():
-                told = self._next_notification(connection)
-                if told is not None:
-                    yield told
+                notification = self._next_notification(connection)
+                if notification is not None:
+                    yield notification
         except error_mapping.DRIVER_ERRORS as error:
             if not self._closed.is_set():
                 raise error_mapping.to_error(error, self._servers.dsn) from error

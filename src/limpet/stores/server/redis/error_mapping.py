@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from limpet.stores.server.redis.connections import RedisDsn
 
 DRIVER_ERRORS: Final = (redis.RedisError, OSError)
-"""What the driver and the system raise."""
+"""Errors of the client library and the system."""
 
 _LOGIN = ErrorCase(
     errors.InvalidRequest,
@@ -108,7 +108,7 @@ _CASES_BY_TYPE: Final[tuple[tuple[type[Exception], ErrorCase], ...]] = (
     (exceptions.TimeoutError, TIMEOUT),
     (TimeoutError, TIMEOUT),
 )
-"""The driver takes the code off some messages, and tells it by the class."""
+"""The client library removes the code of some errors from the message, and expresses it by the class."""
 
 _CASES_BY_TEXT: Final = (
     ("DB index is out of range", _NO_DATABASE),
@@ -146,7 +146,7 @@ def _hint(case: ErrorCase, place: RedisDsn) -> str:
     single = "redis" if place.tls is None else "rediss"
     hint = case.hint.format(user=place.user or "default", prefix=place.prefix, single=single)
     if case is TIMEOUT and place.tls is not None:
-        # One without TLS waits for the rest of what it takes for a command.
+        # A server without TLS takes the handshake for a command, and waits for its end.
         return f"{hint} If it speaks no TLS, write redis:// in the place of rediss://."
     return hint
 
@@ -165,7 +165,7 @@ def _find_case(error: Exception, text: str) -> ErrorCase | None:
 
 @contextlib.contextmanager
 def translate_errors(place: RedisDsn) -> Iterator[None]:
-    """Raise what the driver or the system raises in the body as an error of Limpet's."""
+    """Raise errors of the client library and the system in the body as Limpet errors."""
     try:
         yield
     except DRIVER_ERRORS as error:

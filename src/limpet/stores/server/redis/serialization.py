@@ -22,12 +22,12 @@ from limpet.stores import chain, port
 from limpet.stores.server import driver
 
 _PLAIN_NAME_BYTES_MAX: Final = 48
-"""A longer text is named by its sum: a key stays short."""
+"""A longer text is replaced by its hash, so that keys stay short."""
 
 
 @lru_cache(maxsize=4_096)
 def encode_name(text: str) -> str:
-    """Return a text as letters, digits, - and _; what is long as its sum. No two texts have the same."""
+    """Return a text in letters, digits, - and _, a long one as its hash. Different texts have different names."""
     raw = text.encode()
     if len(raw) > _PLAIN_NAME_BYTES_MAX:
         return "~" + hashlib.sha256(raw).hexdigest()
@@ -35,19 +35,19 @@ def encode_name(text: str) -> str:
 
 
 def decode_name(name: str) -> str:
-    """Return the text that `encoded` made a name of; of a sum, the sum."""
+    """Return the text of an encoded name; a name made of a hash is returned unchanged."""
     if not name.startswith("="):
         return name
     return base64.urlsafe_b64decode(name[1:] + "=" * (-len(name[1:]) % 4)).decode()
 
 
 class RedisKeys:
-    """The names of a store's keys. All of a tenant's have the same tag, so that they lie on one server."""
+    """The names of a store's keys. All keys of a tenant have the same hash tag, so that one server has them."""
 
     def __init__(self, prefix: str, sender: bytes = b"") -> None:
         self.prefix = prefix
         self.sender = sender
-        """Who tells news: whoever does need not hear them."""
+        """The id of this store object in its notifications, with which its own listener ignores them."""
         self.tenants = f"{prefix}:tenants".encode()
         self.tenants_with_notes = f"{prefix}:noted".encode()
         self.announced_erasures = f"{prefix}:erasing".encode()
@@ -55,7 +55,7 @@ class RedisKeys:
         self.channel = f"{prefix}:news".encode()
         self.format = f"{prefix}:format".encode()
         self.log_pattern = f"{prefix}:{{t*}}:log".encode()
-        """What the keys of all logs are like, for a look through all keys."""
+        """The pattern of the keys of all logs, for a scan."""
         self._prefixes: dict[str, bytes] = {}
 
     def tenant_prefix(self, tenant: str) -> bytes:
@@ -83,7 +83,7 @@ _STR8_HEADERS: Final = tuple(bytes((0xD9, size)) for size in range(256))
 
 
 def raw_bytes(content: bytes) -> msgspec.Raw:
-    """Return bytes as a script's MessagePack takes them."""
+    """Return bytes as a MessagePack string, which scripts can read."""
     size = len(content)
     if size < 32:
         return msgspec.Raw(_FIXSTR_HEADERS[size] + content)
@@ -95,7 +95,7 @@ def raw_bytes(content: bytes) -> msgspec.Raw:
 
 
 def pack(value: object) -> bytes:
-    """Return a value of lists, numbers, texts and `raw` bytes as one string."""
+    """Return lists, numbers, texts and `raw_bytes` as MessagePack."""
     return _encoder.encode(value)
 
 
@@ -127,7 +127,6 @@ def pack_derived(change: driver.TenantChange) -> bytes:
 
 
 def _derived_fields(change: driver.TenantChange) -> tuple[object, ...]:
-    """Return blob uses, projections and snapshots."""
     return (
         [(position, raw_bytes(hash_)) for position, hash_ in change.blob_uses],
         [
@@ -169,7 +168,7 @@ def _event_fields(kept: driver.FeedRow) -> tuple[object, ...]:
 
 
 def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
-    """Return what only an erasure or a copied log has; nothing for any other change."""
+    """Return what only an erasure or a copied log has; an empty tuple for any other change."""
     erasures = (*change.erasures, *((row.event.address.position, row.erasure) for row in change.rows if row.erasure))
     dropped = (
         change.drop_projections, change.drop_claims, change.drop_snapshots, change.drop_blob_uses,
@@ -191,33 +190,33 @@ def _removal_fields(change: driver.TenantChange) -> tuple[object, ...]:
 
 
 def pack_note(version: int, value: bytes, mark: bytes) -> bytes:
-    """Return a note as it is kept: its version first, that the script `put_note` reads."""
+    """Return a note as stored. It begins with its version, which the script `put_note` reads."""
     return b"%d %d " % (version, len(mark)) + mark + value
 
 
-def _pack_projection(one: driver.ProjectionRow) -> bytes:
-    row = one.projection
+def _pack_projection(stored: driver.ProjectionRow) -> bytes:
+    row = stored.projection
     score, member = index_rank(row.time_us, row.id)
     kind = encode_name(row.kind)
     places = pack((score, raw_bytes(member), *index_names(kind, row.owner, row.status, row.lookup, row.terms)))
     content = pack(
-        (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, one.checksum)
+        (row.kind, row.id, row.owner, row.status, row.time_us, row.lookup, row.terms, row.document, stored.checksum)
     )  # fmt: skip
     return len(places).to_bytes(4, "big") + places + content
 
 
 def projection_key(kind: str, id_: str) -> bytes:
-    """Return what a row is kept under: rows compare as kind, then id do."""
+    """Return the key of a row. Keys sort by kind, then by id."""
     return projection_key_prefix(kind) + id_.encode()
 
 
 def projection_key_prefix(kind: str) -> bytes:
-    """Return what all rows of a kind are kept under, before their ids."""
+    """Return the common beginning of the keys of a kind's rows."""
     return kind.encode().replace(b"\0", b"\0\xff") + b"\0\0"
 
 
 def index_names(kind: str, owner: str, status: str, lookup: str, terms: Sequence[str]) -> list[str]:
-    """Return the indexes that a row is in. A text that is empty has none."""
+    """Return the names of the indexes that a row is in. An empty text has no index."""
     named = [f"i:{kind}"]
     for letter, text in (("o", owner), ("s", status), ("l", lookup)):
         if text:
@@ -227,9 +226,9 @@ def index_names(kind: str, owner: str, status: str, lookup: str, terms: Sequence
 
 
 def index_rank(time_us: int, id_: str) -> tuple[str, bytes]:
-    """Return score and member of a row in its indexes: they come by time, then by id in the order of its bytes.
+    """Return score and member of a row in its indexes, which sort by time, then by the bytes of the id.
 
-    A score is a float. A moment that it can't hold is in the member too.
+    A score is a float. A time that a float can't hold exactly is part of the member too.
     """
     score = str(int(float(time_us)))
     if -_EXACT_NUMBER_MAX <= time_us <= _EXACT_NUMBER_MAX:
@@ -258,7 +257,7 @@ def _upper_bound(query: port.Query) -> tuple[str, bytes]:
     if query.after is not None:
         bounds.append(index_rank(*query.after))
     if query.until_us is not None:
-        # No id has this byte.
+        # No UTF-8 text has this byte.
         score, member = index_rank(query.until_us, "")
         bounds.append((score, member + b"\xff"))
     return min(bounds, key=lambda bound: (int(bound[0]), bound[1]), default=("+inf", b""))
@@ -368,7 +367,7 @@ def unpack_snapshot(stream: str, content: object) -> driver.SnapshotRow:
 
 
 def unpack_projection(content: object) -> driver.ProjectionRow:
-    """Return a projection, which stands behind the places that it is indexed at."""
+    """Return a stored projection. The names of its indexes come before it."""
     kept = cast("bytes", content)
     begin = 4 + int.from_bytes(kept[:4], "big")
     try:

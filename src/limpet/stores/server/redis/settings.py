@@ -55,7 +55,7 @@ class RedisSettings:
         self.check()
 
     def check(self) -> None:
-        """Refuse a server that can't keep what it acknowledges, and name the fix."""
+        """Raise an error that names the fix for a server that can't hold the store as the URL asks."""
         servers: list[Mapping[str, str]] = []
         for pool in self._primary_pools():
             found = self._read_settings(pool)
@@ -93,7 +93,7 @@ class RedisSettings:
         return self._durability_of([self._read_settings(pool) for pool in self._primary_pools()])
 
     def _durability_of(self, servers: Sequence[Mapping[str, str]]) -> str:
-        """Return the level of the server that holds least."""
+        """Return the lowest level of the servers."""
         levels = [durability_of(found, synced=self._servers.dsn.waitaof) for found in servers]
         return min(levels, key=DURABILITY_LEVELS.index)
 
@@ -118,9 +118,9 @@ class RedisSettings:
 
     def _read_settings(self, pool: RedisConnectionPool) -> dict[str, str]:
         sections = [(b"INFO", name) for name in (b"server", b"replication", b"persistence", b"memory")]  # fmt: skip
-        *told, config = self._run(pool, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
+        *infos, config = self._run(pool, *sections, (b"CONFIG", b"GET", *_CONFIG_NAMES))
         found: dict[str, str] = {}
-        for answer in told:
+        for answer in infos:
             found |= serialization.unpack_info(error_mapping.checked_answer(answer, pool.dsn))
         if not isinstance(config, Exception):
             found |= serialization.unpack_config(config)
