@@ -87,7 +87,11 @@ def plan_page(
     again = [raw for raw in events if raw.position <= begin]
     new = list(events[len(again) :])
     for raw in again:
-        _check_newly_erased(raw, there.link_at(raw.position), begin)
+        _check_intact(raw)
+        if raw.erased is None:
+            raise _wrong_position_error(raw, begin)
+        if raw.link != there.link_at(raw.position):
+            raise _other_log_error(raw)
     for position, raw in enumerate(new, start=begin + 1):
         link = _check_next(raw, position, link, first=position == begin + 1)
     wanted = {hash_: raw.position for raw in events for hash_ in raw.blobs}
@@ -99,14 +103,6 @@ def plan_page(
     fresh = [key for key in keys if not _key_exists(there, key, end)]
     needed = {hash_: content for hash_, content in blobs.items() if hash_ in wanted}
     return CopyPlan(again, new, needed, fresh, streams.added, streams.renamed, (end, link))
-
-
-def _check_newly_erased(raw: RawEvent, link: bytes, head: int) -> None:
-    _check_intact(raw)
-    if raw.erased is None:
-        raise _wrong_position_error(raw, head)
-    if raw.link != link:
-        raise _other_log_error(raw)
 
 
 def _check_next(raw: RawEvent, position: int, link: bytes, *, first: bool) -> bytes:

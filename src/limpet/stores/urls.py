@@ -1,7 +1,4 @@
-"""Store URLs and local paths: parsing and checks that all backends share.
-
-Errors and output never show a password.
-"""
+"""Store URLs and local paths: parsing and checks that all backends share. Errors and output never show a password."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The store in RAM: the server store over a driver that keeps its rows in dicts.
 
-For tests and throw-away work. It keeps the full contract, damage detection included, and its
-content is gone when it is closed. Several drivers may share one `RamServer`, as several processes
-share a real server.
+For tests and throw-away work. It keeps the full contract, damage detection included, and its content is gone when it is
+closed. Several drivers may share one `RamServer`, as several processes share a real server.
 """
 
 from __future__ import annotations

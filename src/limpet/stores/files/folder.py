@@ -5,8 +5,7 @@ blobs/      large contents of the log, each under its SHA-256: keep them
 sessions/   one readable file for each session, made from the log
 .index/     a database for reads, made from the log: need not be kept
 
-Files are readable by their owner only. No id leads to a path outside the folder, and no two ids
-share a file.
+Files are readable by their owner only. No id leads to a path outside the folder, and no two ids share a file.
 
 A session file has a checksum and a backup. It is replaced in fixed steps: new content synced under
 another name, present file to backup, new file into place, folder synced. A present file that does

@@ -4,10 +4,9 @@ A line is one commit as readable JSON. Every entry is a row of the log exactly a
 written as JSON if it is JSON, else as text, else as base64, and reads back as the same bytes. The
 checksum of a line covers it and the checksum of the line before.
 
-A bad line with nothing after it was never acknowledged and is cut off. A bad line anywhere else
-is damage and raises Corrupt with file and line. The last segment is padded with blanks while it
-is in use: writing over blanks takes half the time of making the file longer. All methods but
-`walk` require the write lock.
+A bad line with nothing after it was never acknowledged and is cut off. A bad line anywhere else is damage and raises
+Corrupt with file and line. The last segment is padded with blanks while it is in use: writing over blanks takes half
+the time of making the file longer. All methods but `walk` require the write lock.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The journal and its index: recording, applying, verifying and rewriting commits.
 
-A hook of SQLite records every row that a transaction changes, so no change can be missed. After
-an erasure every line is written again without the erased content. A plan file makes the
-replacement of segments atomic: it exists from the decision until the index has the new end of
-the journal.
+A hook of SQLite records every row that a transaction changes, so no change can be missed. After an erasure every line
+is written again without the erased content. A plan file makes the replacement of segments atomic: it exists from the
+decision until the index has the new end of the journal.
 """
 
 from __future__ import annotations

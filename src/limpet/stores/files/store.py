@@ -1,10 +1,9 @@
 """The store in a readable folder: its commit hook, and the verbs that differ from those of the SQLite store.
 
-Reads are answered by an SQLite index. The commit hook writes every commit to the journal before the
-index commits it. The holder of the write lock compares both ends: it brings the index up to the
-journal if the last writer died between the two writes, and completes a planned rewrite. An index
-ahead of the journal means that the journal was truncated: that raises Corrupt and is never repaired
-silently.
+Reads are answered by an SQLite index. The commit hook writes every commit to the journal before the index commits it.
+The holder of the write lock compares both ends: it brings the index up to the journal if the last writer died between
+the two writes, and completes a planned rewrite. An index ahead of the journal means that the journal was truncated:
+that raises Corrupt and is never repaired silently.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from limpet.stores.files import journal, journal_index
 from limpet.stores.files.folder import INDEX_NAME, LOCK_NAME, FileDocuments, StoreFolder, not_removed_error
 from limpet.stores.files.journal import START, CommitJournal, JournalLine, JournalPoint
 from limpet.stores.files.journal_index import (
-    CommitEdit,
     ErasedContentRemover,
     JournalRewriter,
     JournalVerification,
@@ -82,10 +80,7 @@ class JournalCommitHook(CommitHook):
         return found or made
 
     def _finish_rewrites(self, connection: apsw.Connection) -> list[Path]:
-        """Complete planned rewrites and remove temporary files; return those that can't be removed.
-
-        No transaction is open.
-        """
+        """Complete planned rewrites and remove temporary files; return undeletable ones. No transaction is open."""
         going = True
         while going:
             with connection:
@@ -271,7 +266,9 @@ class JournalCommitHook(CommitHook):
         left = self._finish_rewrites(connection)
         damage: errors.Corrupt | None = None
         try:
-            self.rewrite(connection, ErasedContentRemover(connection))
+            self._rewriter.write_plan(self._store_id, ErasedContentRemover(connection))
+            self._finish_rewrites(connection)
+            self._point = self._stored_point(connection) or START
         except errors.Corrupt as error:
             # A damaged line can't be rewritten: it has to be restored first.
             damage = error
@@ -290,12 +287,6 @@ class JournalCommitHook(CommitHook):
                 return first_row(connection, self._sql["untouched"], bindings) == (1,)
             case _:
                 return False
-
-    def rewrite(self, connection: apsw.Connection, edit: CommitEdit) -> None:
-        """Rewrite every line of the journal; the index gets the new end."""
-        self._rewriter.write_plan(self._store_id, edit)
-        self._finish_rewrites(connection)
-        self._point = self._stored_point(connection) or START
 
     def _is_needed(self, connection: apsw.Connection, hash_: bytes) -> bool:
         return first_row(connection, self._sql["has_blob"], (hash_,)) is not None

@@ -1,10 +1,9 @@
 """Verification, rebuild, erasure and copying of a tenant's log on a server.
 
-`TenantVerification` checks the log up to the head it had at the start. `TenantRebuild` derives
-everything again into a temporary file and then installs it. `ServerErasure` builds the one change
-that removes payloads, appends notices and replaces derived rows. Each is made for one head, and is
-repeated if other processes have written meanwhile. `LogCopyReader` and `ServerCopyTarget` copy a
-log exactly as stored; a rebuild must follow before the copy is used.
+`TenantVerification` checks the log up to the head it had at the start. `TenantRebuild` derives everything again into a
+temporary file and then installs it. `ServerErasure` builds the one change that removes payloads, appends notices and
+replaces derived rows. Each is made for one head, and is repeated if other processes have written meanwhile.
+`LogCopyReader` and `ServerCopyTarget` copy a log exactly as stored; a rebuild must follow before the copy is used.
 """
 
 from __future__ import annotations
@@ -375,13 +374,9 @@ class TenantRebuild:
             length = int.from_bytes(self._spool.read(_LENGTH_BYTES), "big")
             rows = _derived_rows_decoder.decode(self._spool.read(length))
             yield TenantChange(
-                tenant=self.tenant,
-                before=self._head,
-                after=self._head,
-                claims=tuple(rows.claims),
-                blob_uses=tuple(rows.blob_uses),
-                projections=tuple(rows.projections),
-            )
+                tenant=self.tenant, before=self._head, after=self._head, claims=tuple(rows.claims),
+                blob_uses=tuple(rows.blob_uses), projections=tuple(rows.projections),
+            )  # fmt: skip
 
 
 def rebuild(

@@ -542,6 +542,10 @@ class ReadConnectionPool:
 DRIVER_ERRORS = (apsw.Error, OSError, UnicodeDecodeError)
 """Errors of SQLite and the system."""
 
+_DAMAGE_ERRORS = (
+    apsw.CorruptError, apsw.NotADBError, apsw.FormatError, apsw.SQLError, UnicodeDecodeError, apsw.ConstraintError,
+    apsw.SchemaChangeError, apsw.MismatchError,
+)  # fmt: skip
 _CHECKSUM_ERROR_CODES = frozenset({apsw.SQLITE_IOERR_DATA, apsw.SQLITE_IOERR_CORRUPTFS})
 
 
@@ -578,16 +582,7 @@ def to_error(error: Exception, path: str) -> errors.Error:
             return errors.StoreBusy(f"another program holds a lock on {path}.", hint="Close it and retry.", facts=facts)
         case apsw.ConnectionClosedError():
             return errors.EngineClosed()
-        case (
-            apsw.CorruptError()
-            | apsw.NotADBError()
-            | apsw.FormatError()
-            | apsw.SQLError()
-            | UnicodeDecodeError()
-            | apsw.ConstraintError()
-            | apsw.SchemaChangeError()
-            | apsw.MismatchError()
-        ):
+        case _ if isinstance(error, _DAMAGE_ERRORS):
             return _corrupt_error(path, str(error))
         case apsw.IOError() if is_checksum_error(error):
             found = _corrupt_error(path, "a page's checksum does not match")

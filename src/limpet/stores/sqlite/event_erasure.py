@@ -322,8 +322,7 @@ class ErasuresToRepeat:
 
     def _event_and_cause(self, key: int, cause: int, name: str) -> tuple[port.StoredEvent, port.StoredEvent]:
         event = self._event(key, name)
-        because = self._event(cause, "") if cause and cause != key else event
-        return event, because
+        return event, self._event(cause, "") if cause and cause != key else event
 
     def _event(self, key: int, name: str) -> port.StoredEvent:
         found = self._connection.execute(self._sql["event_at"], (key,)).fetchall()

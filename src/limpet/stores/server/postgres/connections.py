@@ -1,9 +1,8 @@
 """Connections to PostgreSQL: the settings in a URL, the connection class, the pool and the pipeline.
 
-Every wait has a timeout, also for a server that stops answering without closing the connection.
-A connection that raised an error is closed and never reused. Changes are sent through libpq's
-pipeline mode by statements that are prepared once a connection: a cursor for each would take about
-as long as the server needs for a small change.
+Every wait has a timeout, also for a server that stops answering without closing the connection. A connection that
+raised an error is closed and never reused. Changes are sent through libpq's pipeline mode by statements that are
+prepared once a connection: a cursor for each would take about as long as the server needs for a small change.
 """
 
 from __future__ import annotations

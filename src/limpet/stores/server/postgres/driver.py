@@ -291,8 +291,7 @@ class PostgresDriver:
         return _stream_row(rows[0]), kept
 
     def feed(self, tenant: str, *, after: int, limit: int) -> list[driver.FeedRow]:
-        rows = self._read(tenant, "feed", after=after, limit=limit)
-        return [_feed_row(row) for row in rows]
+        return [_feed_row(row) for row in self._read(tenant, "feed", after=after, limit=limit)]
 
     def version_at(self, tenant: str, stream: str, position: int) -> int:
         rows = self._read(tenant, "version_at", name=stream.encode(), position=min(position, _BIGINT_MAX))
@@ -313,16 +312,14 @@ class PostgresDriver:
         return int(self._read(tenant, "claims_of", stretches=bigint_array(list(stretches)))[0][0])
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
-        rows = self._read(tenant, "forks", number=number)
-        return [(_decode_text(name), version) for name, version in rows]
+        return [(_decode_text(name), version) for name, version in self._read(tenant, "forks", number=number)]
 
     def key(self, tenant: str, key: str) -> driver.KeyRow | None:
         rows = self._read(tenant, "key", key=key.encode())
         return _key_row(rows[0]) if rows else None
 
     def keys(self, tenant: str, *, after: str = "", limit: int = 500) -> list[driver.KeyRow]:
-        rows = self._read(tenant, "keys", after=after.encode(), limit=limit)
-        return [_key_row(row) for row in rows]
+        return [_key_row(row) for row in self._read(tenant, "keys", after=after.encode(), limit=limit)]
 
     def keys_covering(self, tenant: str, positions: Collection[int]) -> list[str]:
         if not positions:

@@ -40,8 +40,7 @@ class PostgresIndexStore:
         return cursor.fetchall() if cursor.description else []
 
     def get(self, book: str, keys: Sequence[bytes]) -> Mapping[bytes, bytes]:
-        rows = self._query("get", book=book.encode(), keys=bytea_array(list(keys)))
-        return dict(rows)
+        return dict(self._query("get", book=book.encode(), keys=bytea_array(list(keys))))
 
     def scan(
         self, book: str, first: bytes, last: bytes, *, limit: int, newest: bool = False

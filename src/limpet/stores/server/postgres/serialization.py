@@ -1,8 +1,7 @@
 """Changes as arguments of the SQL functions, in PostgreSQL's binary format.
 
-A plain append goes to the function `append` as arrays of composite rows; any other change goes to
-`apply` as one array a column. Arrays are packed here in one pass, because psycopg's adaptation
-costs one call a value.
+A plain append goes to the function `append` as arrays of composite rows; any other change goes to `apply` as one array
+a column. Arrays are packed here in one pass, because psycopg's adaptation costs one call a value.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """`RedisDriver`: the driver interface over a Redis or Valkey server or cluster.
 
-Each read is one command or one script, hence one moment of the tenant. A change is the script
-`apply`. A rebuild is written under a new generation number and swapped in by one script. Pending
-work of erasures is stored with the tenant and then collected into one list of the store. The
-advisory lock of a tenant is a key that expires. It protects no data, since every change is compared
-with the head; it only keeps several writers from retrying against each other.
+Each read is one command or one script, hence one moment of the tenant. A change is the script `apply`. A rebuild is
+written under a new generation number and swapped in by one script. Pending work of erasures is stored with the tenant
+and then collected into one list of the store. The advisory lock of a tenant is a key that expires. It protects no data,
+since every change is compared with the head; it only keeps several writers from retrying against each other.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ from limpet.stores.server.redis.connections import (
 from limpet.stores.server.redis.serialization import RedisKeys, decode_name, pack, unpack_number, unpack_text
 from limpet.stores.server.redis.settings import RedisSettings
 
-_SCAN_ROWS: Final = 1_000
-"""Rows that one script counts. While it runs, the server answers no other client."""
+_SCAN_ROWS, _ROWS_PER_SCRIPT, _KEYS_PER_SCRIPT = 1_000, 500, 1_000
+"""Rows that one script counts, rows that it writes or deletes, idempotency keys that it deletes.
 
-_ROWS_PER_SCRIPT: Final = 500
-"""Rows that one script writes or deletes. While it runs, the server answers no other client."""
+While a script runs, the server answers no other client.
+"""
 
 _ABANDONED_AFTER_S: Final = 600
 """A rebuild without progress for so long was left by a process that died. The next one deletes its rows."""
@@ -203,9 +202,6 @@ def _entry_work(entry: bytes) -> bytes:
 
 
 _CACHED_NAMES_MAX: Final = 10_000
-_KEYS_PER_SCRIPT: Final = 1_000
-"""Idempotency keys that one script deletes. While it runs, the server answers no other client."""
-
 _LOCK_EXPIRY_MS: Final = 2_000
 """After this time the server drops an advisory lock that was not released: its holder has died, or takes too long."""
 
@@ -448,8 +444,8 @@ class RedisDriver:
         return self.own_events(tenant, stream, low=1, high=0, limit=0)[0]
 
     def streams(self, tenant: str, *, after: int = 0, limit: int = 500) -> list[driver.StreamRow]:
-        answer = cast("list[object]", self._script("streams", tenant, after, limit))
-        return [serialization.unpack_stream(each) for each in answer]
+        answer = self._script("streams", tenant, after, limit)
+        return [serialization.unpack_stream(each) for each in cast("list[object]", answer)]
 
     def own_events(
         self, tenant: str, stream: str | int, *, low: int, high: int, limit: int, newest: bool = False
@@ -482,8 +478,7 @@ class RedisDriver:
         ]
 
     def count_claims(self, tenant: str, stretches: Collection[int]) -> int:
-        asked = pack([]), pack(list(stretches))
-        return unpack_number(self._script("claims", tenant, *asked, "count"))
+        return unpack_number(self._script("claims", tenant, pack([]), pack(list(stretches)), "count"))
 
     def forks(self, tenant: str, number: int) -> list[tuple[str, int]]:
         answer = cast("list[list[object]]", self._script("forks", tenant, number))

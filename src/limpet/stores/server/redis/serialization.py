@@ -305,14 +305,11 @@ def unpack_text(answer: object) -> str:
 
 def unpack_stream(answer: object) -> driver.StreamRow:
     number_, name, first, version, bases, mark = cast("list[object]", answer)
+    packed = (unpack(each, tuple[int, int, int, int]) for each in cast("list[bytes]", bases))
     return driver.StreamRow(
-        unpack_number(number_),
-        unpack_text(name),
-        unpack_number(first),
-        unpack_number(version),
-        tuple(chain.StreamBase(*unpack(each, tuple[int, int, int, int])) for each in cast("list[bytes]", bases)),
-        cast("bytes | None", mark) or b"",
-    )
+        unpack_number(number_), unpack_text(name), unpack_number(first), unpack_number(version),
+        tuple(chain.StreamBase(*base) for base in packed), cast("bytes | None", mark) or b"",
+    )  # fmt: skip
 
 
 def unpack_events(answer: object) -> list[driver.FeedRow]:
