@@ -25,14 +25,7 @@ from limpet import errors, limits
 from limpet.stores import chain, split_statements
 from limpet.stores.chain import Span
 from limpet.stores.sqlite.shared_file import commit_handoff, store_files
-from limpet.stores.sqlite.shared_file.store_files import (
-    NETWORK_FILE_SYSTEMS,
-    Anchor,
-    AnchorSlot,
-    LogHead,
-    StoreFiles,
-    open_regular_file,
-)
+from limpet.stores.sqlite.shared_file.store_files import Anchor, AnchorSlot, LogHead, StoreFiles
 
 APPLICATION_ID: Final = 0x4C504453
 SCHEMA_VERSION: Final = 5
@@ -119,7 +112,7 @@ def check_location(files: StoreFiles, path: Path) -> None:
 def check_file_system(files: StoreFiles, path: Path, folder: Path) -> None:
     """Raise UnsafeStore for a store at `path` if its folder lies on a network file system."""
     kind = files.file_system_type(folder)
-    if kind in NETWORK_FILE_SYSTEMS:
+    if kind in store_files.NETWORK_FILE_SYSTEMS:
         raise errors.UnsafeStore(
             f"{path} lies on a network file system ({kind}), whose locks do not hold.",
             hint="Use a local disk, or a server database.",
@@ -270,7 +263,7 @@ def check_side_files(path: Path) -> None:
         raise _foreign_file_error(anchor_path, store_exists=exists)
     lock = Path(f"{path}-lock")
     if lock.exists():
-        with open_regular_file(lock) as file:
+        with store_files.open_regular_file(lock) as file:
             if not commit_handoff.is_lock_file(file.read(len(commit_handoff.LOCK_FILE_MAGIC))):
                 raise _foreign_file_error(lock, store_exists=exists)
 

@@ -24,15 +24,7 @@ from limpet.stores.sqlite import database, log_writes, reads
 from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, SQLiteCache, first_row, read_head, read_integer
 from limpet.stores.sqlite.reads import decode_event_row, number_in_tenant
 from limpet.stores.sqlite.shared_file import store_files
-from limpet.stores.sqlite.shared_file.store_files import (
-    ERASED_LIST_MAGIC,
-    LINK_PREFIX_BYTES,
-    ErasedListEntry,
-    ErasureGroup,
-    LogHead,
-    StoreFiles,
-    read_erased_list,
-)
+from limpet.stores.sqlite.shared_file.store_files import ErasedListEntry, LogHead, StoreFiles
 
 
 class SQLiteErasure:
@@ -213,8 +205,8 @@ def update_erased_list(files: StoreFiles, path: Path, connection: apsw.Connectio
     """Add all events that the store has erased to the list; durable on return."""
     for leftover in path.parent.glob(f"{glob.escape(path.name)}.*.new"):
         files.remove(leftover)
-    before = read_erased_list(path)
-    known: dict[ErasureGroup, dict[tuple[int, bytes], None]] = {}
+    before = store_files.read_erased_list(path)
+    known: dict[store_files.ErasureGroup, dict[tuple[int, bytes], None]] = {}
     for entry in before:
         known.setdefault(entry.group, {}).update(dict.fromkeys(entry.events))
     count = sum(map(len, known.values()))
@@ -222,10 +214,10 @@ def update_erased_list(files: StoreFiles, path: Path, connection: apsw.Connectio
         assert isinstance(event, int) and isinstance(cause, int)
         assert isinstance(stream, int) and isinstance(link, bytes)
         place = (store_id, event >> TENANT_SHIFT, stream & NUMBER_MASK, cause & NUMBER_MASK)
-        known.setdefault(place, {})[event & NUMBER_MASK, link[:LINK_PREFIX_BYTES]] = None
+        known.setdefault(place, {})[event & NUMBER_MASK, link[: store_files.LINK_PREFIX_BYTES]] = None
     if sum(map(len, known.values())) > count:
         entries = [ErasedListEntry(*place, tuple(events)) for place, events in known.items()]
-        body = ERASED_LIST_MAGIC + msgspec.msgpack.encode(entries)
+        body = store_files.ERASED_LIST_MAGIC + msgspec.msgpack.encode(entries)
         files.replace_content(path, body + hashlib.sha256(body).digest())
 
 
@@ -249,9 +241,7 @@ def rewrite_file(connection: apsw.Connection, path: Path) -> None:
 class ErasuresToRepeat:
     """Events of this log that the erased list names and that still have their payload, as in a restored backup."""
 
-    def __init__(
-        self, connection: apsw.Connection, entries: list[store_files.ErasedListEntry], store_id: bytes
-    ) -> None:
+    def __init__(self, connection: apsw.Connection, entries: list[ErasedListEntry], store_id: bytes) -> None:
         self._connection = connection
         self._sql = database.statements()
         self._causes: dict[int, int] = {}

@@ -18,9 +18,6 @@ from limpet.stores.chain import UNBOUNDED, Span, StreamBase, row_checksum
 from limpet.stores.sqlite import database
 from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, first_row, read_integer
 
-_ERASABLE_TYPES = (bytes, type(None))
-"""The types of a column that can be erased."""
-
 
 def decode_key_record(row: tuple[apsw.SQLiteValue, ...]) -> port.KeyRecord:
     command_hash, begin, end = row
@@ -31,13 +28,12 @@ def decode_key_record(row: tuple[apsw.SQLiteValue, ...]) -> port.KeyRecord:
 def decode_event_row(row: tuple[apsw.SQLiteValue, ...]) -> chain.EventRow:
     """Return an event's columns; raise Corrupt if a type is wrong."""
     match row:
-        case (int(key), int(stream), int(version), bytes(header), payload, salt, bytes(digest), bytes(link)):
+        case (
+            int(key), int(stream), int(version), bytes(header), None | bytes() as payload, None | bytes() as salt,
+            bytes(digest), bytes(link),
+        ):  # fmt: skip
             place = chain.EventAddress(key & NUMBER_MASK, stream & NUMBER_MASK, version)
-            if isinstance(payload, _ERASABLE_TYPES) and isinstance(salt, _ERASABLE_TYPES):
-                return chain.EventRow(place, header, payload, salt, digest, link)
-        case _:
-            pass
-    match row:
+            return chain.EventRow(place, header, payload, salt, digest, link)
         case (int(key), _, int(version), *_):
             raise chain.damaged_event_error(
                 chain.EventAddress(key & NUMBER_MASK, 0, version), "a column has another type"

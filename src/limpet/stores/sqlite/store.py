@@ -22,26 +22,10 @@ from limpet.stores import chain, port, store_copy, urls
 from limpet.stores.chain import RandomPool, check_note
 from limpet.stores.port import Erasure, ErasureCounts, ErasureReplay, WriteLockGuard
 from limpet.stores.sqlite import database, event_erasure, log_writes, maintenance, reads
-from limpet.stores.sqlite.database import (
-    NUMBER_MASK,
-    TENANT_SHIFT,
-    ErrorTranslator,
-    ReadConnectionPool,
-    SQLiteCache,
-    Synchronous,
-)
+from limpet.stores.sqlite.database import NUMBER_MASK, TENANT_SHIFT, ErrorTranslator, SQLiteCache, Synchronous
 from limpet.stores.sqlite.shared_file import store_files
 from limpet.stores.sqlite.shared_file.commit_handoff import CommitHandoff
-from limpet.stores.sqlite.shared_file.store_files import (
-    MEMORY_FILE_SYSTEMS,
-    Anchor,
-    CommitSignal,
-    DeviceInode,
-    FileIdentity,
-    LogHead,
-    ProcessWriteLock,
-    StoreFiles,
-)
+from limpet.stores.sqlite.shared_file.store_files import Anchor, DeviceInode, FileIdentity, LogHead, StoreFiles
 
 _VERSION_COUNTER_NAME = ""
 
@@ -142,10 +126,10 @@ class SQLiteStore:
         self._closed = self._broken = False
         self._seen_data_version: int | None = None
         self._cache_epoch = 0
-        self._process_lock = ProcessWriteLock(files, self._commit_hook.lock_path(path))
+        self._process_lock = store_files.ProcessWriteLock(files, self._commit_hook.lock_path(path))
         self._handoff = CommitHandoff(files, self._process_lock, random)
-        self._commit_signal = CommitSignal()
-        self._readers = ReadConnectionPool(lambda: database.connect(path, write=False))
+        self._commit_signal = store_files.CommitSignal()
+        self._readers = database.ReadConnectionPool(lambda: database.connect(path, write=False))
         try:
             self._open(again)
         except BaseException:
@@ -200,9 +184,8 @@ class SQLiteStore:
     @property
     def durability(self) -> str:
         """Return `power-loss`, because of WAL with synchronous FULL; `process-crash` on a RAM disk."""
-        return (
-            "process-crash" if self._files.file_system_type(self.path.parent) in MEMORY_FILE_SYSTEMS else "power-loss"
-        )
+        kind = self._files.file_system_type(self.path.parent)
+        return "process-crash" if kind in store_files.MEMORY_FILE_SYSTEMS else "power-loss"
 
     def write_lock(self) -> WriteLockGuard:
         return WriteLockGuard(self)
@@ -295,7 +278,7 @@ class SQLiteStore:
 
     def _update_cache_epoch(self) -> None:
         rebuilt = database.read_integer(self._writer, self._sql["rebuilt"], ())
-        if rebuilt != self._cache_epoch or not self._handoff.has_layout:
+        if rebuilt != self._cache_epoch or not self._handoff.layout:
             self._cache.forget_streams()
             self._handoff.set_layout(database.SCHEMA_VERSION, self._file_identity.database_inode, rebuilt)
             self._cache_epoch = rebuilt

@@ -69,7 +69,8 @@ class CommitHandoff:
         self._fd = process_lock.fd
         self._random = random
         self._held_lock_last = False
-        self._layout = 0
+        self.layout = 0
+        """The checksum of what `set_layout` has set; 0 before."""
         self._mailbox: int | None = None
         self._socket: socket.socket | None = None
         self._offer, self._written_bytes = b"", 0
@@ -80,11 +81,7 @@ class CommitHandoff:
 
         Appends of other versions, for another file, or decided before a rebuild or an erasure are not collected.
         """
-        self._layout = binascii.crc32(f"{_APPEND_LAYOUT} {schema} {database} {rebuilt}".encode())
-
-    @property
-    def has_layout(self) -> bool:
-        return self._layout != 0
+        self.layout = binascii.crc32(f"{_APPEND_LAYOUT} {schema} {database} {rebuilt}".encode())
 
     def clear_mailboxes(self) -> None:
         """Clear every mailbox. The caller holds the write lock; processes that wait for outcomes decide again."""
@@ -272,7 +269,7 @@ class CommitHandoff:
         self._files.write(self._fd, flag, _FLAGS_OFFSET + box)
 
     def _put(self, at: int, offer: bytes, body: bytes) -> None:
-        head = _MESSAGE_STRUCT.pack(offer, self._layout, len(body), binascii.crc32(offer + body))
+        head = _MESSAGE_STRUCT.pack(offer, self.layout, len(body), binascii.crc32(offer + body))
         self._files.write(self._fd, head + body, at)
 
     def _get(self, at: int, room: int) -> tuple[bytes, bytes] | None:
@@ -280,7 +277,7 @@ class CommitHandoff:
         if len(head) < _MESSAGE_STRUCT.size:
             return None
         offer, form, size, checksum = _MESSAGE_STRUCT.unpack(head)
-        if form != self._layout or size > room - _MESSAGE_STRUCT.size:
+        if form != self.layout or size > room - _MESSAGE_STRUCT.size:
             return None
         body = self._files.read(self._fd, size, at + _MESSAGE_STRUCT.size)
         return (offer, body) if binascii.crc32(offer + body) == checksum else None
