@@ -163,13 +163,13 @@ def test_another_opener_forgets_what_it_knew(store: sqlite.SQLiteStore, tmp_path
 
 def test_offers_from_before_are_not_collected(store: sqlite.SQLiteStore, tmp_path: Path):
     other = sqlite.open_store(tmp_path / "state.db")
-    before = other._handoff._layout
-    assert before == store._handoff._layout
+    before = other._handoff.layout
+    assert before == store._handoff.layout
     erase_all(store, stream_erasure(store, f"s/{CANARY}"))
     with store.write_lock():
-        assert store._handoff._layout != before
+        assert store._handoff.layout != before
     with other.write_lock():
-        assert other._handoff._layout == store._handoff._layout
+        assert other._handoff.layout == store._handoff.layout
     other.close()
 
 

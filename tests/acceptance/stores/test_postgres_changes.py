@@ -110,7 +110,7 @@ def test_no_interrupt_takes_a_connection_away_for_good(url: str, monkeypatch: py
         pool, kept = driver._connections, list[BaseException]()
         for _ in range(3):
             # Where one is taken, where one that failed is put away, and right after there was room.
-            monkeypatch.setattr(pool, "_take_idle", interrupted)
+            monkeypatch.setattr(pool, "take_connection", interrupted)
             with pytest.raises(KeyboardInterrupt) as met:
                 driver.head("red")
             kept.append(met.value)
