@@ -1,7 +1,7 @@
 """Models behind the APIs of OpenAI and Anthropic, and behind endpoints compatible with them.
 
-Requests go through the provider's client library, with time limits, retries and typed errors. A provider's
-error text may repeat the key or the messages. So errors hold only the status, a known error code, and the
+Requests go through the provider's client library, with time limits, retries and typed errors. Error texts of
+a provider may repeat the key or the messages, so errors contain only the status, a known error code, and the
 setting to check.
 """
 
@@ -40,14 +40,14 @@ _KNOWN_CODES: Final = frozenset({
     "model_not_found", "not_found_error", "overloaded_error", "permission_error", "rate_limit_error",
     "rate_limit_exceeded", "request_too_large", "server_error", "unsupported_parameter", "unsupported_value",
 })  # fmt: skip
-"""Codes that are passed on. Any other text of a provider's may be somebody's words, or a key."""
+"""The codes that errors contain. Any other text of a provider may contain messages or a key."""
 
 _CONTEXT_LENGTH_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _QUOTA_CODES: Final = frozenset({"billing_error", "insufficient_quota"})
 
 
 class StreamedResponse(Protocol):
-    """An answer that is being read, as the client libraries give it."""
+    """A response of a client library while its body is read."""
 
     @property
     def http_response(self) -> object: ...
@@ -56,7 +56,7 @@ class StreamedResponse(Protocol):
 
 
 class StatusError(Protocol):
-    """What both client libraries raise for an answer that is an error."""
+    """The exception of both client libraries for a response with an error status."""
 
     @property
     def status_code(self) -> int: ...
@@ -67,7 +67,7 @@ class StatusError(Protocol):
 
 
 class ClientLibrary(msgspec.Struct, frozen=True):
-    """The errors of a client library, and which settings of ours to name in errors."""
+    """The exceptions of a client library, and the names that our errors use."""
 
     timeout: type[Exception]
     connection: type[Exception]
@@ -75,13 +75,13 @@ class ClientLibrary(msgspec.Struct, frozen=True):
     base: type[Exception]
     provider: str
     variable: str
-    """The environment's variable that may have the key."""
+    """The environment variable of the key."""
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """How long to wait between two tries: `first_s`, doubling up to `most_s`, each shortened by up to half.
+    """The pause between two tries: `first_s`, doubling up to `max_s`, each shortened randomly by up to half.
 
-    `jitter` gives a number from 0 to 1; without it, all who wait would come back at once.
+    `jitter` returns a number from 0 to 1. Without it, all waiting clients would retry at the same moment.
     """
 
     first_s: float = limits.MODEL_RETRY_PAUSE_S
@@ -96,25 +96,25 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class FailedAttempt(msgspec.Struct, frozen=True):
-    """Why a try gave nothing, in words of ours."""
+    """Why a try failed, without any text of the provider."""
 
     why: str
     hint: str = ""
-    transient: bool = False  # it may be otherwise later
-    retryable: bool = False  # it may be otherwise in a moment
-    wait_s: float | None = None  # what the endpoint asks for
+    transient: bool = False  # The caller may retry later.
+    retryable: bool = False  # The endpoint object retries by itself.
+    wait_s: float | None = None  # The pause that the endpoint asks for.
     facts: Mapping[str, object] = msgspec.field(default_factory=dict[str, object])
 
 
 def transient_failure(
     why: str, *, wait_s: float | None = None, facts: Mapping[str, object] = errors.NO_FACTS
 ) -> FailedAttempt:
-    """A failure that may pass."""
+    """Return a failure that is worth a retry."""
     return FailedAttempt(why, "", transient=True, retryable=True, wait_s=wait_s, facts=facts)
 
 
 class Endpoint:
-    """One endpoint of one model, asked with patience. Threads may share it."""
+    """Sends requests to one endpoint of one model, with retries. Threads may share it."""
 
     def __init__(self, client: ClientLibrary, *, timeout_s: float, retries: int, pauses: Backoff) -> None:
         self._client = client
@@ -127,7 +127,7 @@ class Endpoint:
         request: Callable[[], AbstractContextManager[StreamedResponse]],
         read: Callable[[bytes], Reply | FailedAttempt],
     ) -> Reply:
-        """Return what an answer to the request says; raise Unavailable or ModelRefused."""
+        """Send a request and return the reply; raise Unavailable or ModelRefused."""
         tries, failure = 0, FailedAttempt(_NO_ATTEMPT)
         while tries <= self._retries:
             tries += 1
@@ -186,24 +186,24 @@ class Endpoint:
 
 
 class ClosableClient(Protocol):
-    """A client of a client library."""
+    """A client object of a client library."""
 
     def close(self) -> None: ...
 
 
 class ClientFactory(Protocol[ClientT_co]):
-    """Makes a client of a client library. Retries are left to us."""
+    """The class of the client in a client library. It must not retry by itself."""
 
     def __call__(self, *, api_key: str, base_url: str | None, timeout: float, max_retries: int) -> ClientT_co: ...
 
 
 class RemoteModel(Generic[ClientT]):
-    """A model behind an endpoint: its settings, checked, and a client of its library. See Model.
+    """A model behind an endpoint: checked settings, and a client of the provider's library. See Model.
 
-    The key is `api_key`, or the provider's variable of the environment; with a `base_url` there need be none.
-    `window` is how many tokens the model takes, question and answer together. One try takes `timeout_s` at
-    most; `retries` more follow if the endpoint can't be reached or asks for patience. Raises NotInstalled
-    without the provider's library.
+    The key is `api_key`, or that of the provider's environment variable. With a `base_url` it is optional.
+    `window` is the number of tokens of question and answer together. One try takes `timeout_s` at most. Up to
+    `retries` more follow if the endpoint can't be reached or is overloaded. Raises NotInstalled if the
+    provider's library is missing.
     """
 
     def __init__(
@@ -240,7 +240,7 @@ class RemoteModel(Generic[ClientT]):
 
     @property
     def window(self) -> int:
-        """How many tokens question and answer may have together."""
+        """The number of tokens that question and answer may have together."""
         return self._window
 
     def __repr__(self) -> str:
@@ -255,16 +255,16 @@ class RemoteModel(Generic[ClientT]):
 
 
 def not_installed(what: str, library: str) -> errors.NotInstalled:
-    """The error for a client library that is not there, with the command that installs it."""
+    """Return the error for a missing client library, with the command that installs it."""
     return errors.NotInstalled(
         f"{what} takes the library {library}.", hint=f"Install it with: {errors.pip_install_command(library)}"
     )
 
 
 def _read_body(response: StreamedResponse, until: float) -> bytes | FailedAttempt | None:
-    """Return what an answer holds; None if it takes too long, though some of it comes all the time."""
+    """Return the body of a response; None if it is not complete in time, even if bytes still arrive."""
     kept = bytearray()
-    # Which HTTP library a client is built on is its own affair, and has changed before.
+    # The exceptions are those of the HTTP library that the client uses, which its versions have changed.
     library = sys.modules[type(response.http_response).__module__.partition(".")[0]]
     broken = (library.HTTPError, library.StreamError)
     try:
@@ -282,7 +282,7 @@ def _read_body(response: StreamedResponse, until: float) -> bytes | FailedAttemp
 
 
 def decode_answer(body: bytes, kind: type[T]) -> T | FailedAttempt:
-    """Return an answer's body as a value, or say that it is none."""
+    """Decode the body of an answer, or return why it can't be decoded."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -290,7 +290,7 @@ def decode_answer(body: bytes, kind: type[T]) -> T | FailedAttempt:
 
 
 def check_not_empty(reply: Reply) -> Reply | FailedAttempt:
-    """Return an answer that has words, or say why it has none."""
+    """Return a reply with text, or why it has none."""
     if reply.text.strip():
         return reply
     if reply.cut:
@@ -302,7 +302,7 @@ def check_not_empty(reply: Reply) -> Reply | FailedAttempt:
 
 
 def refusal_failure() -> FailedAttempt:
-    """A model that will not answer this."""
+    """Return the failure of a model that declines to answer."""
     return FailedAttempt(
         "the model declines to answer.",
         "Ask another one, or go on without: what stood before stands.",
@@ -335,7 +335,7 @@ def _error_object(body: object) -> object:
 
 
 def _retry_after_s(response: object) -> float | None:
-    """Return the seconds that an endpoint wants nobody to ask it, from its headers."""
+    """Return the seconds until the endpoint accepts the next request, from the headers of its response."""
     headers = cast("Mapping[str, str]", getattr(response, "headers", {}))
     for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         seconds = _parse_number(headers.get(name))
@@ -373,9 +373,9 @@ def _checked_url(url: str | None) -> str | None:
 
 
 def _checked_key(provider: str, variable: str, given: str | None, base_url: str | None) -> str:
-    """Return the key for an endpoint: the one given, or the environment's; a server of one's own may need none.
+    """Return the given key or that of the environment; "none" if there is none and `base_url` is given.
 
-    Raises InvalidRequest, without the key, if there is none or no header can carry it.
+    Raises InvalidRequest, whose text never contains the key, if the key is missing or invalid in a header.
     """
     key = given if given is not None else os.environ.get(variable, "").strip()
     if not key and base_url is not None:
@@ -398,10 +398,10 @@ TokensField = Literal["max_tokens", "max_completion_tokens"]
 
 
 class OpenAIModel(RemoteModel["openai.OpenAI"]):
-    """A model of an OpenAI-compatible endpoint. See RemoteModel for the settings.
+    """A model of an OpenAI-compatible endpoint, by default OpenAI's own. See RemoteModel for the settings.
 
-    Without `base_url` it is OpenAI's own. The key may be in OPENAI_API_KEY of the environment. `tokens_field`
-    names the field for the longest answer, where an endpoint takes only one of the two.
+    The environment variable of the key is OPENAI_API_KEY. `tokens_field` is the request field that limits the
+    answer, for endpoints that accept only one of the two.
     """
 
     def __init__(
@@ -514,7 +514,7 @@ ANTHROPIC_KEY_VARIABLE: str = "ANTHROPIC_API_KEY"
 
 
 class AnthropicModel(RemoteModel["anthropic.Anthropic"]):
-    """A model of Anthropic. The key may be in ANTHROPIC_API_KEY of the environment. See RemoteModel for the settings."""
+    """A model of Anthropic. The environment variable of the key is ANTHROPIC_API_KEY. See RemoteModel for the settings."""
 
     def _load_library(self) -> tuple[ClientLibrary, ClientFactory[anthropic.Anthropic]]:
         try:
@@ -572,7 +572,7 @@ class _MessagesUsage(msgspec.Struct):
     cache_read_input_tokens: int | None = None
 
     def input_total(self) -> int | None:
-        """Return what the model has read, from a cache or not."""
+        """Return the number of input tokens, cached ones included."""
         if self.input_tokens is None:
             return None
         cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)

@@ -46,10 +46,10 @@ class FaultyStore(_Verbs):
         return self.calls >= self.fail_at
 
     def open_pipeline(self) -> None:
-        """Nothing is sent ahead: every commit is a call that can fail."""
+        """Return None: without a pipeline every commit is a call that can fail."""
 
     def rebuild(self, derive: StreamDeriver) -> Generator[int | Rebuilt]:
-        """Rebuild, or fail if this is the call that fails; it counts when the first step is asked for."""
+        """Rebuild, or fail if this is the call that fails. It is counted at the first step."""
         fails = self._counted()
         self._fail(fails and self.before)
         yield from self._store.rebuild(derive)
@@ -82,6 +82,6 @@ class FaultyStore(_Verbs):
 
 
 def seeded(store: Store, *, seed: int, within: int) -> FaultyStore:
-    """Return a store that fails once within so many mutating calls, where and how the seed says."""
+    """Return a store that fails once, at a random one of its first mutating calls. The seed decides which."""
     dice = random.Random(seed)
     return FaultyStore(store, fail_at=dice.randint(1, within), before=dice.random() < 0.5)

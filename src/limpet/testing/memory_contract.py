@@ -34,17 +34,15 @@ class MemoryContract:
     reopens: ClassVar[bool] = True
 
     def open_engine(self, folder: Path) -> MemoryEngine:
-        """Return the engine at a folder; the same folder again gives the same memory."""
+        """Open an engine on a folder. Opening the same folder again gives the same memory."""
         raise NotImplementedError
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """Where the engine may keep files."""
         return tmp_path
 
     @pytest.fixture
     def engine(self, folder: Path) -> Iterator[MemoryEngine]:
-        """An empty engine."""
         opened = self.open_engine(folder)
         yield opened
         opened.close()
@@ -222,13 +220,13 @@ class MemoryContract:
 
 
 def ingest_texts(engine: MemoryEngine, user: TenantUser, session_id: str, *texts: str, day: int = 1) -> None:
-    """Hand over a session in which a user said some things, in chunks of two."""
+    """Ingest a session with these user messages, in chunks of two."""
     history, said = conversation(user, session_id, *texts, day=day)
     engine.ingest(history, (said[at : at + 2] for at in range(0, len(said), 2)))
 
 
 def conversation(user: TenantUser, session_id: str, *texts: str, day: int = 1) -> tuple[History, list[ArchivedMessage]]:
-    """Return a session that took place on a day, each message a microsecond after the one before."""
+    """Return a session of one day, with a microsecond between its messages."""
     messages = [Message(role="user", id=f"{session_id}-{number}", content=text) for number, text in enumerate(texts, 1)]
     said = [_said_at(session_id, position(day, n), m) for n, m in enumerate(messages, 1)]
     history = History(
@@ -243,17 +241,15 @@ def conversation(user: TenantUser, session_id: str, *texts: str, day: int = 1) -
 
 
 def position(day: int, number: int) -> int:
-    """Return where the number-th message of a day stands in the log."""
+    """Return the log position of a message, by its day and its number on that day."""
     return day * 1_000 + number
 
 
 def facts_with_word(engine: MemoryEngine, user: TenantUser, word: str) -> list[Fact]:
-    """Return the facts that have a word."""
     return [fact for fact in engine.facts(user) if word in fact.text]
 
 
 def facts_without_ids(engine: MemoryEngine, user: TenantUser) -> list[tuple[str, str, int, int | None]]:
-    """Return what is known, without ids."""
     return [(f.text, f.about, f.since_us, f.until_us) for f in engine.facts(user)]
 
 

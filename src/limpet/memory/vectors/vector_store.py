@@ -1,10 +1,9 @@
 """Semantic search: vectors of messages in blocks, one index per owner in memory, and ranking by meaning.
 
-A message that resembles many others says little. So the mean similarity of a vector to its ten
-nearest neighbours is subtracted from its scores, as inverse document frequency does for terms.
-Each write expects two rows unchanged: how far the log is embedded, and how often something was
-deleted. So only one of two concurrent workers succeeds, and a batch read before a deletion cannot
-restore what was deleted.
+A message that resembles many others is a weak match. So half the mean similarity of a vector to its ten
+nearest neighbours is subtracted from its scores, like inverse document frequency for terms. Each write
+expects two rows unchanged: the progress of embedding the log, and the count of deletions. So only one of
+two concurrent workers succeeds, and a batch read before a deletion cannot restore deleted messages.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _NEIGHBOURS: Final = 10
 
 
 class VectorSet(msgspec.Struct, frozen=True):
-    """Vectors of length 1 and whose they are, all in one order. A long message has several."""
+    """Unit vectors with their messages, as parallel arrays. A long message has several vectors."""
 
     positions: NDArray[np.int64]
     times: NDArray[np.int64]
@@ -60,7 +59,7 @@ class VectorSet(msgspec.Struct, frozen=True):
         return len(self.positions)
 
     def extended(self, more: VectorSet) -> VectorSet:
-        """Return these with others behind them."""
+        """Return these vectors followed by others."""
         return VectorSet(*(
             np.concatenate((getattr(self, field), getattr(more, field)))
             for field in self.__struct_fields__
@@ -68,35 +67,34 @@ class VectorSet(msgspec.Struct, frozen=True):
 
 
 def empty_vectors(dimensions: int) -> VectorSet:
-    """Return no vectors."""
     none = np.empty(0, np.int64)
     rows = np.empty((0, dimensions), np.float32)
     return VectorSet(none, none, np.empty(0, np.uint8), np.empty(0, np.str_), rows)
 
 
 class VectorIndex:
-    """Vectors with their crowds. It is never changed: `grown` gives a larger one."""
+    """Vectors with their densities: the mean similarity to their nearest neighbours. Immutable."""
 
-    def __init__(self, vectors: VectorSet, crowds: Floats | None = None, known: int = 0) -> None:
+    def __init__(self, vectors: VectorSet, nearest: Floats | None = None, known: int = 0) -> None:
         self.vectors = vectors
         self._step = _background_step(len(vectors))
         same_step = known and _background_step(known) == self._step
-        self._nearest = _neighbour_likenesses(vectors.rows, self._step, crowds if same_step else None, known)
+        self._nearest = _neighbour_likenesses(vectors.rows, self._step, nearest if same_step else None, known)
         finite = np.isfinite(self._nearest)
         total = np.where(finite, self._nearest, 0).sum(1, dtype=np.float32)
         self.densities: Floats = total / np.maximum(finite.sum(1), 1).astype(np.float32)
 
     def extended(self, more: VectorSet) -> VectorIndex:
-        """Return the gallery with more vectors behind those it has."""
+        """Return an index of these vectors followed by others."""
         return VectorIndex(self.vectors.extended(more), self._nearest, len(self.vectors))
 
     @property
     def byte_size(self) -> int:
-        """How many bytes its vectors take."""
+        """The size of the vectors in memory."""
         return self.vectors.rows.nbytes
 
     def nearest(self, vector: Floats, limit: int, wanted: MessageFilter = NO_FILTER) -> list[int]:
-        """Return the positions of up to `limit` messages, the nearest first; of equals the latest. Each is there once."""
+        """Return the positions of up to `limit` distinct messages, the nearest first; of equal scores the latest first."""
         scores = self.vectors.rows @ vector - self.densities / 2
         chosen = self._mask(wanted)
         if chosen is not None:
@@ -106,45 +104,44 @@ class VectorIndex:
             return []
         best = np.argpartition(scores, len(scores) - wide)[len(scores) - wide :]
         order = best[np.lexsort((-self.vectors.positions[best], -scores[best]))]
-        there = order[np.isfinite(scores[order])]
-        return list(dict.fromkeys(self.vectors.positions[there].tolist()))[:limit]
+        found = order[np.isfinite(scores[order])]
+        return list(dict.fromkeys(self.vectors.positions[found].tolist()))[:limit]
 
     def _mask(self, wanted: MessageFilter) -> NDArray[np.bool_] | None:
         if wanted == NO_FILTER:
             return None
-        held = self.vectors
-        chosen = np.ones(len(held), np.bool_)
+        vectors = self.vectors
+        chosen = np.ones(len(vectors), np.bool_)
         if wanted.roles:
             codes = [number for number, role in enumerate(ROLE_CODES) if role in wanted.roles]
-            chosen &= np.isin(held.roles, codes)
+            chosen &= np.isin(vectors.roles, codes)
         if wanted.session_id is not None:
-            chosen &= held.sessions == wanted.session_id
+            chosen &= vectors.sessions == wanted.session_id
         if wanted.since_us is not None:
-            chosen &= held.times >= wanted.since_us
+            chosen &= vectors.times >= wanted.since_us
         if wanted.until_us is not None:
-            chosen &= held.times <= wanted.until_us
+            chosen &= vectors.times <= wanted.until_us
         return chosen
 
     def likeness(self, positions: Sequence[int]) -> Mapping[tuple[int, int], float]:
-        """Return how much each two of some messages, the earlier first, are about the same thing.
+        """Return the likeness of each pair of messages, the earlier position first; messages without vectors have none.
 
-        0 and less is nothing in common, from 0.3 on there is something. Messages without vectors are left out.
+        0 and less means no common subject; 0.3 and more means a common subject.
         """
         at = np.flatnonzero(np.isin(self.vectors.positions, list(positions)))
-        rows, crowds = self.vectors.rows[at], self.densities[at]
-        scores = 2 * (rows @ rows.T) - crowds[:, None] - crowds[None, :]
-        names = self.vectors.positions[at].tolist()
+        rows, densities = self.vectors.rows[at], self.densities[at]
+        scores = 2 * (rows @ rows.T) - densities[:, None] - densities[None, :]
+        messages = self.vectors.positions[at].tolist()
         found: dict[tuple[int, int], float] = {}
-        for one, row in zip(names, scores.tolist(), strict=True):
-            for other, score in zip(names, row, strict=True):
-                if one < other:
-                    pair = one, other
-                    found[pair] = max(score, found.get(pair, score))
+        for old, row in zip(messages, scores.tolist(), strict=True):
+            for new, score in zip(messages, row, strict=True):
+                if old < new:
+                    found[old, new] = max(score, found.get((old, new), score))
         return found
 
 
 def _background_step(count: int) -> int:
-    """Return how many vectors there are for each in the background: it doubles whenever that is full."""
+    """Return n, where every n-th of `count` vectors is in the background. It is a power of two."""
     step = 1
     while count > step * limits.VECTOR_BACKGROUND:
         step *= 2
@@ -152,9 +149,9 @@ def _background_step(count: int) -> int:
 
 
 def _neighbour_likenesses(rows: Floats, step: int, before: Floats | None, known: int) -> Floats:
-    """Return the likenesses of each vector to its nearest in the background, which is every step-th vector.
+    """Return the likenesses of each vector to its nearest neighbours in the background, every step-th vector.
 
-    `before` has those of the first `known` vectors by the background that these had.
+    `before` has the likenesses of the first `known` vectors to the background among them.
     """
     total = len(rows)
     if before is None:
@@ -170,7 +167,7 @@ def _neighbour_likenesses(rows: Floats, step: int, before: Floats | None, known:
 
 
 def _highest_scores(scores: Floats) -> Floats:
-    """Return the ten highest of each row; where there are fewer, minus infinity."""
+    """Return the ten highest scores of each row, filled up with minus infinity."""
     lack = _NEIGHBOURS - scores.shape[1]
     if lack > 0:
         scores = np.pad(scores, ((0, 0), (0, lack)), constant_values=-np.inf)
@@ -178,7 +175,7 @@ def _highest_scores(scores: Floats) -> Floats:
 
 
 class MessageVector(msgspec.Struct, frozen=True, kw_only=True):
-    """A vector of a message, or of a passage of it, of length 1."""
+    """A unit vector of a message, or of a passage of it."""
 
     position: int
     session_id: str
@@ -201,7 +198,7 @@ _block_decoder: Final = msgspec.msgpack.Decoder(_BlockRow)
 
 
 class VectorBlock(msgspec.Struct, frozen=True):
-    """Vectors as bytes, each with the scale that makes numbers of them, and whose they are."""
+    """Vectors quantized to bytes, each with its scale, and their messages, as parallel arrays."""
 
     positions: NDArray[np.int64]
     times: NDArray[np.int64]
@@ -214,21 +211,21 @@ class VectorBlock(msgspec.Struct, frozen=True):
         return len(self.positions)
 
     def section(self, chosen: slice | NDArray[np.bool_]) -> VectorBlock:
-        """Return some of it."""
+        """Return the chosen vectors as a block."""
         return VectorBlock(*(getattr(self, field)[chosen] for field in self.__struct_fields__))
 
     def split(self, size: int) -> Iterator[VectorBlock]:
-        """Yield it in blocks of a size; the last may be smaller."""
+        """Yield blocks of a size; the last may be smaller."""
         for first in range(0, len(self), size):
             yield self.section(slice(first, first + size))
 
     def vectors(self) -> VectorSet:
-        """Return the vectors as numbers, each of length 1."""
+        """Return the vectors as floats, each of length 1."""
         rows = self.rows * self.scales[:, None]
         return VectorSet(self.positions, self.times, self.roles, self.sessions, rows)
 
     def encode(self) -> bytes:
-        """Return it as it is kept."""
+        """Encode the block as the value of a row."""
         return _block_encoder.encode(
             _BlockRow(
                 self.positions.astype("<i8").tobytes(),
@@ -242,13 +239,13 @@ class VectorBlock(msgspec.Struct, frozen=True):
 
 
 def concatenate_blocks(blocks: Sequence[VectorBlock]) -> VectorBlock:
-    """Return blocks, of which there is one at least, as one."""
+    """Return one block of at least one block."""
     fields = VectorBlock.__struct_fields__
     return VectorBlock(*(np.concatenate([getattr(block, field) for block in blocks]) for field in fields))
 
 
 def unit_vectors(rows: EmbeddingRows, count: int, dimensions: int) -> Floats:
-    """Return an embedder's answer as vectors of length 1; raise WrongEmbedder if it is not what was asked for."""
+    """Return an embedder's answer as unit vectors; raise WrongEmbedder if its shape or a vector is invalid."""
     try:
         numbers = np.asarray(rows, np.float32)
     except (TypeError, ValueError) as error:
@@ -264,11 +261,11 @@ def unit_vectors(rows: EmbeddingRows, count: int, dimensions: int) -> Floats:
 
 
 def pack_block(vectors: Sequence[MessageVector], dimensions: int) -> VectorBlock:
-    """Return vectors, of which there is one at least, as a block."""
+    """Quantize at least one vector into a block."""
     units = unit_vectors([vector.row for vector in vectors], len(vectors), dimensions)
     scales = np.abs(units).max(axis=1) / np.float32(127)
     rows = np.rint(units / scales[:, None]).astype(np.int8)
-    # What is read back has length 1 again.
+    # The scale makes the quantized vector, not the original one, of length 1.
     scales = (1 / np.linalg.norm(rows.astype(np.float32), axis=1)).astype(np.float32)
     return VectorBlock(
         np.array([vector.position for vector in vectors], np.int64),
@@ -281,7 +278,7 @@ def pack_block(vectors: Sequence[MessageVector], dimensions: int) -> VectorBlock
 
 
 def decode_block(data: bytes) -> VectorBlock:
-    """Return a block from how it is kept; raise Corrupt if it is not one."""
+    """Decode the value of a row; raise Corrupt if it is damaged."""
     try:
         kept = _block_decoder.decode(data)
         count = len(kept.roles)

@@ -267,7 +267,7 @@ class DurabilityContract(harness.StoreHarness):
 
 
 def _fill_tenant(store: Store, tenant: str) -> None:
-    """Give a tenant three events and one of everything else."""
+    """Write three events of a tenant and one row of every other kind."""
     rows = (
         Projection(kind="row", id="1", owner="ada", terms=("t1", "t2"), document=b"\x00"),
         Projection(kind="row", id="2", owner="bob", terms=("t2",)),
@@ -305,7 +305,7 @@ def _find_all(store: Store, text: str, at: int) -> None:
 
 
 def _all_unicode() -> Iterator[str]:
-    """Give every legal character, in texts as long as an id may be."""
+    """Yield all legal characters, in texts of the maximal length of an id."""
     each = limits.ID_BYTES_MAX // 4
     legal = (*range(0xD800), *range(0xE000, 0x110000))
     for start in range(0, len(legal), each):
@@ -475,7 +475,7 @@ class ConcurrencyContract(harness.StoreHarness):
         append(store, write("a", 0, b"1"))
 
     def test_what_is_decided_in_a_turn_rests_on_what_is_there(self, folder: Path) -> None:
-        """Whoever writes beside it is kept out of the tenant until the turn ends, or is noticed."""
+        """Concurrent writers of the tenant are excluded until the write lock is released, or detected."""
         self.must_reopen()
         with (
             closing(self.open_store(folder)) as mine,
@@ -499,7 +499,7 @@ class ConcurrencyContract(harness.StoreHarness):
             assert [e.position for e in feed_all(theirs)] == list(range(1, mine.head(TENANT) + 1))
 
     def test_what_is_handed_over_is_appended_once(self, folder: Path) -> None:
-        """By whoever holds the turn, or, if nobody takes it, by the one who handed it over."""
+        """The holder of the write lock appends it; if there is none, the process that handed it over."""
         self.must_reopen()
         given = [make_append(write("b", 0, b"1")), make_append(write("b", 5, b"not yet"))]
         with (
@@ -530,7 +530,7 @@ class ConcurrencyContract(harness.StoreHarness):
 
 
 def _hand_over_once(store: Store, given: list[Append]) -> bool:
-    """Hand appends over, commit them if nobody did; return whether just the first was appended."""
+    """Hand appends over; commit them if no other process did; return whether only the first was appended."""
     handed = store.hand_off(given)
     if handed is not None:
         return isinstance(handed[0], Appended) and handed[1] is None
@@ -554,7 +554,7 @@ def _append_until_done(store: Store, stream: str, payload: bytes) -> None:
 
 
 def _follow_feed(store: Store, jobs: list[Future[None]]) -> list[StoredEvent]:
-    """Read the feed as it grows; what is read once must never change."""
+    """Read the feed while it grows. Events that were read must never change."""
     seen: list[StoredEvent] = []
     while not all(job.done() for job in jobs):
         seen += store.feed(TENANT, after=len(seen), limit=7)

@@ -55,7 +55,7 @@ class _ClaimPayload(msgspec.Struct, frozen=True):
 
 
 def derive_claims(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
-    """Return what a stream of these tests leads to."""
+    """Derive the claims of a stream from the payloads of these tests."""
     claims: list[tuple[str, int]] = []
     uses: list[tuple[bytes, int]] = []
     words: list[str] = []
@@ -78,18 +78,16 @@ def _row(stream: str, words: list[str]) -> Projection:
 
 
 def claim_event(claim: str = "", word: str = "", contents: tuple[bytes, ...] = ()) -> NewEvent:
-    """Return an event that says so."""
     return NewEvent("thing.said", 1, 0, claim_payload(claim, word, contents), blobs=contents)
 
 
 def claim_payload(claim: str = "", word: str = "", contents: tuple[bytes, ...] = ()) -> bytes:
-    """Return the bytes of what an event says."""
     hashes = tuple(hash_of(content).hex() for content in contents)
     return msgspec.json.encode(_ClaimPayload(claim, word, hashes))
 
 
 def append_events(store: Store, stream: str, *events: NewEvent, tenant: str = TENANT, key: str = "") -> None:
-    """Append events to a stream, with everything that is derived from it."""
+    """Append events to a stream, with all rows that are derived from it."""
     before = store.version(tenant, stream)
     claims = [msgspec.json.decode(each.payload, type=_ClaimPayload).claim for each in events]
     write = StreamWrite(stream, before, events, tuple((text, at) for at, text in enumerate(claims) if text))
@@ -105,7 +103,7 @@ def append_events(store: Store, stream: str, *events: NewEvent, tenant: str = TE
 
 
 def stream_erasure(store: Store, *streams: str, tenant: str = TENANT, todo: bytes = b"") -> Erasure:
-    """Return the erasure of whole streams as they are now."""
+    """Return an erasure of whole streams at their current versions."""
     shares = tuple(
         StreamErasure(stream=each, expected=store.version(tenant, each), kind=KIND, whole=True) for each in streams
     )
@@ -113,7 +111,7 @@ def stream_erasure(store: Store, *streams: str, tenant: str = TENANT, todo: byte
 
 
 def event_erasure(store: Store, stream: str, version: int, new: bytes, contents: tuple[bytes, ...] = ()) -> Erasure:
-    """Return the erasure of one event, with what is read in its place."""
+    """Return an erasure of one event, with its replacement."""
     (found,) = store.read(TENANT, stream, after=version - 1, until=version)
     stand_in = RedactedPayload(found.position, new, found.position, contents)
     expected = store.version(TENANT, stream)
@@ -122,7 +120,6 @@ def event_erasure(store: Store, stream: str, version: int, new: bytes, contents:
 
 
 def erase_all(store: Store, erasure: Erasure) -> ErasureCounts:
-    """Erase what must be erased."""
     outcome = store.erase(erasure, derive_claims)
     assert isinstance(outcome, ErasureCounts), outcome
     return outcome
@@ -378,7 +375,6 @@ class RandomHistory:
         self.dice = random.Random(seed)
 
     def run(self, steps: int) -> None:
-        """Take so many steps."""
         verbs = (*(self._append_event,) * 3, self.fork, self._rewind, self._erase_event, self._erase_stream)
         for _ in range(steps):
             self.dice.choice(verbs)()
@@ -407,7 +403,7 @@ class RandomHistory:
         append(self.store, new, tenant=self.tenant)
 
     def fork(self) -> None:
-        """Go on from a version of a stream in a new one."""
+        """Fork a stream at a version."""
         if streams := self._streams():
             name = f"f{self.store.head(self.tenant)}"
             self._append_based(name, self.dice.choice(streams), expected=0)
@@ -437,18 +433,17 @@ class RandomHistory:
 
 
 def copy_page(source: Store, after: int, limit: int, tenant: str = TENANT) -> dict[str, Any]:
-    """Return events of a store and their blobs, as `paste` takes them."""
+    """Return a page of events and their blobs, as arguments of `paste`."""
     events = source.copy_events(tenant, after=after, limit=limit)
     return {"events": events, "blobs": blobs_of_events(source, events, tenant)}
 
 
 def blobs_of_events(source: Store, events: Sequence[RawEvent], tenant: str = TENANT) -> dict[bytes, bytes]:
-    """Return the blobs that events refer to."""
     return source.blobs(tenant, {hash_ for raw in events for hash_ in raw.blobs})
 
 
 def copy_log(source: Store, target: Store, *, limit: int = 256, tenant: str = TENANT) -> None:
-    """Copy what is missing, page by page, and the keys."""
+    """Copy missing events, page by page, and the keys."""
     while (given := copy_page(source, target.head(tenant), limit, tenant))["events"]:
         target.paste(tenant, **given)
     after = ""
@@ -458,13 +453,13 @@ def copy_log(source: Store, target: Store, *, limit: int = 256, tenant: str = TE
 
 
 def stored_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
-    """Return all that is kept of a tenant and is not derived."""
+    """Return everything of a tenant that is not derived."""
     events = store.copy_events(tenant, limit=10_000)
     return events, store.copy_keys(tenant, limit=10_000), blobs_of_events(store, events, tenant)
 
 
 def assert_same(source: Store, target: Store) -> None:
-    """Compare two stores, once all that is derived was made again in both."""
+    """Rebuild two stores and compare them."""
     assert stored_state(target) == stored_state(source)
     rebuild_store(source, derive_claims)
     rebuild_store(target, derive_claims)

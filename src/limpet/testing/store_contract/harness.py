@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
 import msgspec
 import pytest
@@ -48,43 +48,46 @@ class StoreHarness:
     """Steps of each random walk."""
 
     def open_store(self, folder: Path) -> Store:
-        """Open the store kept in this folder, making it the first time."""
+        """Open the store in this folder; create it the first time."""
         raise NotImplementedError
 
     def open_backup(self, target: str) -> Store:
-        """Open what `backup` wrote to this path."""
+        """Open a backup that `backup` has written to this path."""
         pytest.skip(f"this suite was not told how to open a backup such as {target}")
 
     def damage(self, store: Store, position: int) -> None:
-        """Change one bit of the payload of TENANT's event there, beneath the store."""
+        """Change one bit of the payload of TENANT's event at a position, bypassing the store."""
         pytest.skip(f"this suite was not told how to damage event {position} of {store}")
 
     def damage_blob(self, store: Store, hash_: bytes) -> None:
-        """Change one bit of the content of TENANT's blob, beneath the store."""
+        """Change one bit of the content of TENANT's blob, bypassing the store."""
         pytest.skip(f"this suite was not told how to damage blob {hash_.hex()} of {store}")
 
     def lose_blob(self, store: Store, hash_: bytes) -> None:
-        """Take TENANT's blob away, beneath the store."""
+        """Delete TENANT's blob, bypassing the store."""
         pytest.skip(f"this suite was not told how to lose blob {hash_.hex()} of {store}")
 
     def damage_note(self, store: Store, name: str) -> None:
-        """Change TENANT's note beneath the store."""
+        """Change TENANT's note, bypassing the store."""
         pytest.skip(f"this suite was not told how to damage note {name} of {store}")
 
     def damage_name(self, store: Store, stream: str, other: str) -> None:
-        """Let two of TENANT's streams have each other's name, beneath the store."""
+        """Swap the names of two of TENANT's streams, bypassing the store."""
         pytest.skip(f"this suite was not told how to swap {stream} and {other} of {store}")
 
     def damage_key(self, store: Store, key: str) -> None:
-        """Let TENANT's idempotency key say that it led to what is not there, beneath the store."""
+        """Make TENANT's idempotency key refer to events that do not exist, bypassing the store."""
         pytest.skip(f"this suite was not told how to damage key {key} of {store}")
 
     def blank(self, store: Store, position: int, *, like: int = 0) -> None:
-        """Take the payload of TENANT's event there away, beneath the store; `like`: say so as of that erased one."""
+        """Delete the payload of TENANT's event at a position, bypassing the store.
+
+        With `like`, mark the event as erased in the same way as the erased event at that position.
+        """
         pytest.skip(f"this suite was not told how to blank event {position} of {store} like {like}")
 
     def tamper(self, store: Store) -> None:
-        """Change some of all that is derived, of TENANT, beneath the store."""
+        """Change some of TENANT's derived rows, bypassing the store."""
         pytest.skip(f"this suite was not told how to tamper with {store}")
 
     @pytest.fixture
@@ -110,7 +113,6 @@ class StoreHarness:
 
 
 def event(payload: bytes, *, ordinal: int = 0, time_us: int = 0, blobs: tuple[bytes, ...] = ()) -> NewEvent:
-    """Return an event."""
     return NewEvent("thing.happened", 1, time_us, payload, ordinal, blobs=blobs)
 
 
@@ -127,58 +129,60 @@ def write(
 
 
 def hash_of(content: bytes) -> bytes:
-    """Return what a blob is kept under."""
+    """Return the hash under which a store keeps a blob."""
     return hashlib.sha256(content).digest()
 
 
 def derive_nothing(*_: object) -> DerivedState:
-    """Derive nothing of a stream: for rebuilds whose result does not matter."""
+    """A stream deriver for rebuilds whose result does not matter."""
     return DerivedState((), ())
 
 
 def blobs_of(store: Store, *contents: bytes, tenant: str = TENANT) -> list[bytes]:
-    """Return those of the contents that the store gives back for their hashes, in that order."""
+    """Return the contents that the store has as blobs, in this order."""
     hashes = [hash_of(content) for content in contents]
     found = store.blobs(tenant, hashes)
     return [found[hash_] for hash_ in hashes if hash_ in found]
 
 
-def make_append(
-    *writes: StreamWrite,
-    tenant: str = TENANT,
-    projections: tuple[Projection, ...] = (),
-    drops: tuple[tuple[str, str], ...] = (),
-    snapshots: tuple[Snapshot, ...] = (),
-    key: KeyUse | None = None,
-    time_us: int = 0,
-) -> Append:
-    """Return an append of the suite's tenant."""
-    made = Append(tenant=tenant, writes=writes, projections=projections, drops=drops, key=key, time_us=time_us)
-    return msgspec.structs.replace(made, snapshots=snapshots)
+class AppendFields(TypedDict, total=False):
+    """The fields of an `Append` beside its writes. Without `tenant` it is TENANT."""
+
+    tenant: str
+    projections: tuple[Projection, ...]
+    drops: tuple[tuple[str, str], ...]
+    snapshots: tuple[Snapshot, ...]
+    key: KeyUse | None
+    time_us: int
+
+
+def make_append(*writes: StreamWrite, **fields: Unpack[AppendFields]) -> Append:
+    """Return an append of some writes."""
+    fields.setdefault("tenant", TENANT)
+    return Append(writes=writes, **fields)
 
 
 def commit(store: Store, *appends: Append) -> list[AppendOutcome]:
-    """Commit appends together under the write lock; repeat once those that lost a race in their tenant.
+    """Commit appends together under the write lock; repeat those once that lost a race in their tenant.
 
-    A store that can't keep other writers out notices them in this way. These appends rest on nothing else.
+    A store that can't exclude other writers reports a lost race. It is safe to repeat these appends, because
+    they depend on nothing that was read.
     """
     with store.write_lock():
         outcomes = store.commit(appends)
-        passed = [at for at, each in enumerate(outcomes) if lost_race(each)]
-        if passed:
-            again = store.commit([appends[at] for at in passed])
-            for at, outcome in zip(passed, again, strict=True):
+        if lost := [at for at, outcome in enumerate(outcomes) if lost_race(outcome)]:
+            for at, outcome in zip(lost, store.commit([appends[at] for at in lost]), strict=True):
                 outcomes[at] = outcome
         return outcomes
 
 
 def lost_race(outcome: AppendOutcome) -> bool:
-    """Whether another writer was faster somewhere in the tenant."""
+    """Whether another writer of the tenant was faster."""
     return isinstance(outcome, Stale) and not outcome.stream
 
 
 def commit_all(store: Store, *appends: Append) -> None:
-    """Commit appends that must all be taken."""
+    """Commit appends that must all be accepted."""
     outcomes = commit(store, *appends)
     assert all(isinstance(outcome, Appended) for outcome in outcomes), outcomes
 
@@ -188,28 +192,17 @@ def try_append(store: Store, *writes: StreamWrite, key: KeyUse | None = None, ti
     return commit(store, make_append(*writes, key=key, time_us=time_us))[0]
 
 
-def append(
-    store: Store,
-    *writes: StreamWrite,
-    tenant: str = TENANT,
-    projections: tuple[Projection, ...] = (),
-    drops: tuple[tuple[str, str], ...] = (),
-    snapshots: tuple[Snapshot, ...] = (),
-    key: KeyUse | None = None,
-    time_us: int = 0,
-) -> None:
-    """Commit one append that must be taken."""
-    made = Append(tenant=tenant, writes=writes, projections=projections, drops=drops, key=key, time_us=time_us)
-    commit_all(store, msgspec.structs.replace(made, snapshots=snapshots))
+def append(store: Store, *writes: StreamWrite, **fields: Unpack[AppendFields]) -> None:
+    """Commit one append that must be accepted."""
+    commit_all(store, make_append(*writes, **fields))
 
 
 def occasion(store: Store, tenant: str = TENANT) -> StreamWrite:
-    """Return a write whose event does not matter to the test, as every append has one."""
+    """Return a write for an append that needs none, because every append has at least one."""
     return write("occasions", store.version(tenant, "occasions"), b"")
 
 
 def project(store: Store, *rows: Projection, tenant: str = TENANT) -> None:
-    """Write projections."""
     append(store, occasion(store, tenant), tenant=tenant, projections=rows)
 
 
@@ -235,7 +228,7 @@ def _count(progress: int | Report) -> int:
 
 
 def visible_state(store: Store, tenant: str = TENANT) -> tuple[object, ...]:
-    """Return all that the suite's small names show of a tenant, to compare before and after."""
+    """Return everything that can be read of a tenant by the names that the suite uses, for comparisons."""
     report = verify_store(store)
     streams, claims, keys = "abc", ("c1", "c2", "c3"), ("k1", "k2", "k3")
     return (
@@ -261,13 +254,13 @@ _TEXTS = ("", "a", "b", "b\x00")
 _BLOBS = tuple(b"%d" % number * 1_000 for number in range(60))
 _CHECK_EVERY = 25
 _SAME_TIME = 30
-"""Microseconds of the walk that projections take for one, so that many rows have equal times."""
+"""Times of projections are rounded to this many microseconds, so that many rows have equal times."""
 
 
 def walk(open_store: Callable[[], Store], *, steps: int, seed: int, reopen_every: int | None = None) -> None:
-    """Take so many random steps on a store and on a model; raise AssertionError where they differ.
+    """Take random steps on a store and on a model; raise AssertionError if they differ.
 
-    With `reopen_every` the store is closed and opened again, on average, after so many steps.
+    With `reopen_every` the store is closed and opened again after that many steps on average.
     """
     walker = _RandomWalk(open_store(), random.Random(seed))
     try:
@@ -287,7 +280,7 @@ def walk(open_store: Callable[[], Store], *, steps: int, seed: int, reopen_every
 
 
 class _TenantModel:
-    """One tenant's truth, kept as plainly as can be."""
+    """The expected content of one tenant, in plain lists and dicts."""
 
     def __init__(self) -> None:
         self.events: list[StoredEvent] = []
@@ -356,7 +349,7 @@ def _stored(new: NewEvent, model: _TenantModel, stream: str) -> StoredEvent:
 
 
 def meets(row: Projection, query: Query) -> bool:
-    """Whether a row is one that a query asks for."""
+    """Whether a row matches a query."""
     low, high = query.since_us, query.until_us
     return (
         row.kind == query.kind
@@ -371,17 +364,16 @@ def meets(row: Projection, query: Query) -> bool:
 
 
 def _without_links(events: list[StoredEvent]) -> list[StoredEvent]:
-    """Return the events without their links, which the model does not know."""
     return [msgspec.structs.replace(e, link=b"") for e in events]
 
 
 class _RandomWalk:
-    """A store, the models of its tenants, and the dice."""
+    """A store, the models of its tenants, and the source of random numbers."""
 
     def __init__(self, store: Store, dice: random.Random) -> None:
         self.store = store
         self.dice = dice
-        # Dice of their own: those who came before them take the same steps as ever.
+        # Own random numbers, so that the steps of a seed stay the same.
         self._blobs = random.Random(0)
         self.now_us = 0
         self.models = {tenant: _TenantModel() for tenant in _TENANTS}

@@ -455,20 +455,18 @@ class ForkContract(harness.StoreHarness):
 def based_write(
     stream: str, expected: int, base: tuple[str, int], *payloads: bytes, claims: tuple[tuple[str, int], ...] = ()
 ) -> StreamWrite:
-    """Return a write with a base."""
     return msgspec.structs.replace(write(stream, expected, *payloads, claims=claims), base=base)
 
 
 def read_payloads(
     store: Store, stream: str, *, after: int = 0, until: int | None = None, at: int | None = None
 ) -> list[tuple[int, bytes]]:
-    """Return versions and payloads of a stream."""
     found = store.read(TENANT, stream, after=after, until=until, at=at)
     return [(e.version, e.payload or b"") for e in found]
 
 
 def _walk_forks(store: Store, prefix: str, dice: random.Random) -> None:
-    """Take random steps on streams and on lists of what they hold, by version."""
+    """Take random steps on streams and on lists of their expected events, by version."""
     lists: dict[str, list[tuple[int, bytes]]] = {}
     was: dict[tuple[str, int], list[tuple[int, bytes]]] = {}
     for number in range(60):

@@ -184,7 +184,7 @@ class _RowsPayload(msgspec.Struct, frozen=True):
 
 
 def derive_rows(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
-    """Return what a stream of these tests leads to."""
+    """Derive claims and projections of a stream from the payloads of these tests."""
     claims: list[tuple[str, int]] = []
     uses: list[tuple[bytes, int]] = []
     rows: tuple[Projection, ...] = ()
@@ -354,7 +354,7 @@ class RebuildContract(harness.StoreHarness):
 
 
 def rebuild_store(store: Store, derive: Callable[..., DerivedState] = derive_rows) -> Rebuilt:
-    """Rebuild a store; return what was made."""
+    """Rebuild a store and return the counts."""
     made: int | Rebuilt = 0
     with closing(store.rebuild(derive)) as steps:
         for step in steps:
@@ -364,7 +364,7 @@ def rebuild_store(store: Store, derive: Callable[..., DerivedState] = derive_row
 
 
 def _fail_at(at: int) -> Callable[..., DerivedState]:
-    """Return a way to derive that fails at a stream."""
+    """Return a stream deriver that fails at the n-th stream."""
     left = iter(range(at, -1, -1))
 
     def fail(stream: str, events: Iterator[StoredEvent], blobs: BlobLoader) -> DerivedState:
@@ -380,7 +380,7 @@ def _event(told: _RowsPayload, contents: tuple[bytes, ...] = ()) -> NewEvent:
 
 
 def _append_randomly(store: Store, dice: random.Random, steps: int) -> None:
-    """Append at random, in every stream of every tenant at least once."""
+    """Append random events, at least one to every stream of every tenant."""
     for tenant in _TENANTS:
         for stream in _STREAMS:
             if not store.version(tenant, stream):
@@ -423,7 +423,7 @@ def _rows(store: Store, tenant: str) -> list[Projection]:
 
 
 def _visible_state(store: Store) -> tuple[object, ...]:
-    """Return all that the store shows but snapshots."""
+    """Return everything that can be read of the store, except snapshots."""
     feeds = [feed_all(store, tenant) for tenant in _TENANTS]
     return (feeds, _derived_part(store), verify_store(store).faults)
 
@@ -445,7 +445,7 @@ def _derived_of(store: Store, tenant: str) -> Generator[object]:
 
 
 def _result_or_corrupt(look: Callable[[], object]) -> object:
-    """Return what looking finds, or the kind of error that comes of a row that was tampered with."""
+    """Return the result of a read, or the type of its error."""
     try:
         return look()
     except errors.Corrupt:
@@ -632,7 +632,7 @@ def _version(store: Store, name: str, tenant: str = TENANT) -> int:
 
 
 def _increment(store: Store) -> bool:
-    """Add one to a note's number, if nobody else was faster."""
+    """Increment a note's number unless another writer was faster."""
     found = store.note(TENANT, "count") or Note(b"0", 0)
     more = b"%d" % (int(found.value) + 1)
     return store.put_note(TENANT, "count", more, expected=found.version)
