@@ -3,8 +3,8 @@
     with MemoryServer(engine, api_key="…") as server:
         memory = HTTPMemory(server.url, api_key="…")
 
-The server passes on a conversation in a thread, chunk by chunk as the chunks arrive, so none is in
-memory as a whole. It aborts an upload that does not continue when others need its place.
+The server passes each conversation to the engine in a thread, chunk by chunk, so it never has a whole
+conversation in memory. It aborts the uploads that have been idle for longest if there are too many.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from limpet.memory.port import MemoryEngine
 
 
 class Scribe:
-    """Keeps every conversation that it was handed, once by key. What is `known` of a user is set by hand.
+    """A fake memory engine that records conversations. A test sets the text that is `known` of a user.
 
-    Its books name a conversation by session and generation ("trip#0"), which a key begins with. It raises what
-    is in `failures`, one after another, then what `fails_for` has for a conversation.
+    Records name a conversation by session and generation ("trip#0"). `ingest` raises the exceptions in
+    `failures`, one at a call, and then the exception that `fails_for` has for the conversation.
     """
 
     def __init__(self, name: str = "scribe") -> None:
@@ -103,7 +103,7 @@ class Scribe:
 
     def texts(self, tenant: str, named: str) -> list[object]:
         """Return the contents of the messages of a conversation."""
-        return [one.message.content for one in self.taken[tenant, named][1]]
+        return [archived.message.content for archived in self.taken[tenant, named][1]]
 
 
 _: type[MemoryEngine] = Scribe
@@ -124,10 +124,10 @@ class MemoryServer:
     """Serves an engine while the body of a `with` statement runs."""
 
     def __init__(self, engine: MemoryEngine, *, api_key: str | None = None, port: int = 0) -> None:
-        self._desk = _Desk(engine)
+        self._service = _Service(engine)
 
         class Handler(_Handler):
-            desk = self._desk
+            service = self._service
             key = api_key
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
@@ -151,11 +151,11 @@ class MemoryServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-        self._desk.close()
+        self._service.close()
 
 
-class _Desk:
-    """One function for each path, from the bytes of a request to an answer."""
+class _Service:
+    """Answers requests: one method for each path, from the bytes of a body to an answer."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
@@ -172,7 +172,7 @@ class _Desk:
     def ingest(self, body: bytes) -> schema.IngestAnswer:
         asked = schema.decode_body(body, schema.IngestJson)
         upload = self._upload(asked)
-        messages = [schema.message_from_json(each) for each in asked.said]
+        messages = [schema.message_from_json(message) for message in asked.said]
         if upload.take(asked.chunk, messages, commit=asked.commit):
             return schema.IngestAnswer("kept")
         return schema.IngestAnswer("taking")
@@ -223,11 +223,11 @@ class _Desk:
 
 
 class _BrokenOff(Exception):
-    """The conversation does not go on."""
+    """The upload was aborted."""
 
 
 class _Upload:
-    """A conversation that comes in pieces, handed to the engine in a thread as it comes."""
+    """A conversation that arrives in chunks. A thread passes them to the engine."""
 
     def __init__(self, engine: MemoryEngine, asked: schema.IngestJson) -> None:
         self.attempt = asked.attempt
@@ -287,7 +287,7 @@ class _Upload:
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    desk: _Desk
+    service: _Service
     key: str | None
     timeout = _IDLE_S
 
@@ -304,7 +304,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         given = self.headers.get("Authorization", "")
         if self.key is not None and not hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):
             raise _Refusal(401, "the API key is missing or wrong.")
-        verb = self.desk.verbs.get(self.path)
+        verb = self.service.verbs.get(self.path)
         if verb is None:
             raise _Refusal(404, "there is no such path.")
         size = self.headers.get("Content-Length", "")
