@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from limpet.admin.migrate import Migrated
     from limpet.admin.retention import Retained, Retention
     from limpet.sessions.manager import SessionService
+
 LogEvent = RecordedEvent | state_cache.TreeEvent | ErasedEvent
 """An event of the log: of a session, of a frame tree, or one whose content was erased."""
 
@@ -36,7 +37,7 @@ WATCH_CHECK_S: Final = 1.0
 
 
 def no_progress(done: int, total: int) -> None:
-    """Ignore progress."""
+    """Do nothing with the progress: the default of `progress` arguments."""
 
 
 class Events:

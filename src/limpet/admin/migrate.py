@@ -1,4 +1,4 @@
-"""Migration and backup: copies the log of a store into another store and rebuilds the state_cache.
+"""Migration and backup: copies the log of a store into another store and derives its other rows again.
 
 Positions and chain links are kept. The target's head tells how far a copy has come, so an
 interrupted copy is continued. A note in the target marks a tenant as unusable until its copy is
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.admin.log import Progress
 
 _REBUILD_PASSES: Final = 2
-"""A rebuild reads each event twice."""
+"""How often a rebuild reads each event."""
 
 
 class Migrated(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,16 +77,14 @@ def _checked_own_id(value: str) -> str:
 
 
 def _bounded_json(what: str, value: Json) -> Json:
-    frozen = freeze(value)
-    size = len(msgspec.json.encode(frozen))
-    check_size(what, size, limits.FRAME_JSON_BYTES_MAX, hint="Put large content into a handle.")
+    frozen, hint = freeze(value), "Put large content into a handle."
+    check_size(what, len(msgspec.json.encode(frozen)), limits.FRAME_JSON_BYTES_MAX, hint=hint)
     return frozen
 
 
 def _checked_goal(goal: str) -> str:
     hint = "Describe its work in a few words."
-    most = limits.FRAME_TEXT_BYTES_MAX
-    return checked_str("a frame's goal", goal, most, not_blank=True, hint=hint)
+    return checked_str("a frame's goal", goal, limits.FRAME_TEXT_BYTES_MAX, not_blank=True, hint=hint)
 
 
 def _bounded_text(what: str, text: str) -> str:
@@ -226,13 +224,10 @@ def begin_tool(
 
 
 def end_tool(
-    frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool,
-    max_messages: int,
-) -> c.EndTool:  # fmt: skip
-    frozen = freeze(output)
-    size = len(msgspec.json.encode(frozen))
-    hint = "Store it elsewhere, and return its address."
-    check_size("the output", size, limits.MESSAGE_BYTES_MAX, hint=hint)
+    frame_id: str, tool_id: str, output: Json, *, is_error: bool, abandon: bool, max_messages: int
+) -> c.EndTool:
+    frozen, hint = freeze(output), "Store it elsewhere, and return its address."
+    check_size("the output", len(msgspec.json.encode(frozen)), limits.MESSAGE_BYTES_MAX, hint=hint)
     return c.EndTool(
         frame_id=_checked_frame_id(frame_id), tool_id=checked_id("a tool's id", tool_id), output=frozen,
         is_error=checked_bool("is_error", is_error), abandon=abandon, max_messages=max_messages,
@@ -259,11 +254,8 @@ def _checked_purpose(purpose: str) -> str:
 
 def find_tool_run(frame: Frame, command: c.BeginTool) -> ToolRun:
     for tool in reversed(frame.tools):
-        same_call = command.call_id is not None and (tool.message_id, tool.call_id) == (
-            command.message_id,
-            command.call_id,
-        )
-        if tool.tool_id == command.tool_id or same_call:
+        has_same_call = tool.message_id == command.message_id and tool.call_id == command.call_id
+        if tool.tool_id == command.tool_id or (command.call_id is not None and has_same_call):
             return tool
     raise errors.ToolNotFound(
         f"the tool {command.name!r} of that key has ended already.", facts={"frame": frame.frame_id}
@@ -340,7 +332,5 @@ def already_decided(found: Suspension) -> errors.AlreadyDecided:
     what = "was revoked" if found.status is SuspensionStatus.REVOKED else f"was {found.status}"
     return errors.AlreadyDecided(
         f"the suspension {found.suspension_id!r} {what}{who}{when}. Nothing was done.",
-        facts={
-            "suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at,
-        },
-    )  # fmt: skip
+        facts={"suspension": found.suspension_id, "status": str(found.status), "by": found.decided_by, "at": at},
+    )

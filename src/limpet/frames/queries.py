@@ -43,7 +43,7 @@ def list_frames(
     if not open_only and len(found) < limit:
         closed = [frame for tree in working for frame in tree.closed if _in_scope(scope, frame)]
         closed.sort(key=_creation_order, reverse=True)
-        # A frame that a tree gave up during this call has a row, too.
+        # A frame that left its tree's state during this call has a row, too.
         seen = {frame.frame_id for frame in (*found, *closed)}
         rows = (frame for frame in _closed_frames(engine, tenant, scope) if frame.frame_id not in seen)
         every = heapq.merge(closed, rows, key=_creation_order, reverse=True)
@@ -53,8 +53,7 @@ def list_frames(
 
 def _closed_frames(engine: Engine, tenant: str, scope: Scope | None) -> Iterator[Frame]:
     """Yield the closed frames of a scope that have rows of their own, the newest first."""
-    owner = scope.actor_id if scope else None
-    query = port.Query(kind=state_cache.FRAME_KIND, owner=owner)
+    query = port.Query(kind=state_cache.FRAME_KIND, owner=scope.actor_id if scope else None)
     for row in iter_rows(engine.store, tenant, query):
         frame = codec.decode_frame(row.document)
         if not frame.open and _in_scope(scope, frame):
@@ -216,9 +215,7 @@ def frame_difference(engine: Engine, tenant: str, frame_id: str, first: int, las
     return FrameDifference(before, after)
 
 
-_EXPIRY_REASONS = (
-    frame_rules.REASON_OVERDUE, frame_rules.REASON_ORPHANED, frame_rules.REASON_PARENT_CLOSED,
-)  # fmt: skip
+_EXPIRY_REASONS = (frame_rules.REASON_OVERDUE, frame_rules.REASON_ORPHANED, frame_rules.REASON_PARENT_CLOSED)
 
 
 def expire_frames(engine: Engine, tenant: str, now_us: int) -> list[str]:
@@ -251,7 +248,6 @@ def _orphaned_trees(engine: Engine, tenant: str) -> Iterator[tuple[str, tuple[st
 
 def _has_ended(engine: Engine, tenant: str, session_id: str) -> bool:
     """Whether a conversation takes no more messages, neither in this session nor in a continuation."""
-
     find = partial(engine.states.current, tenant)
     state = find(session_id)
     while state is not None and not state.hidden and (following := session_rules.find_continuation(state, find)):

@@ -48,7 +48,7 @@ class OffloadJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A generation of a session that ended: memory is to receive its history up to `version`.
 
     `position` is that of the ending event: memory receives histories in the order in which they ended.
-    `begin` is the position of the first event, 0 in notes of versions that did not write it.
+    `begin` is the position of the first event; older versions did not store it, so it is 0 in their notes.
     """
 
     session_id: str
@@ -199,10 +199,7 @@ def read_history(
     stream, after, number = session_stream(state.id), state.began, 0
     while after < state.version:
         beat()
-        page = store.read(
-            tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK,
-            at=state.version,
-        )  # fmt: skip
+        page = store.read(tenant, stream, after=after, until=state.version, limit=limits.READ_CHUNK, at=state.version)
         if not page:
             raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
         after = page[-1].version
@@ -212,16 +209,12 @@ def read_history(
         whole = [stored for stored in added if stored.payload is not None]
         chunk = [
             ArchivedMessage(
-                position=fact.position,
-                session_id=state.id,
-                generation=state.generation,
-                number=numbers[fact.version],
-                time_us=fact.time_us,
-                message=fact.event.message,
+                position=fact.position, session_id=state.id, generation=state.generation,
+                number=numbers[fact.version], time_us=fact.time_us, message=fact.event.message,
             )
             for fact in decode_session_events(store, tenant, whole)
             if isinstance(fact.event, events.MessageAddedEvent) and fact.event.message.origin is None
-        ]
+        ]  # fmt: skip
         if chunk:
             yield chunk
 
@@ -326,10 +319,8 @@ class OffloadTask(Task):
         """Return the position of the session's first own event in a generation: unique in the log."""
         forked = state.forked_from[1] if state.forked_from else 0
         after = max(state.began - 1, forked)
-        found = self._store.read(
-            tenant, session_stream(state.id), after=after, until=state.version, limit=1,
-            at=state.version,
-        )  # fmt: skip
+        stream = session_stream(state.id)
+        found = self._store.read(tenant, stream, after=after, until=state.version, limit=1, at=state.version)
         if not found:
             raise errors.Corrupt("a session's log ends early.", facts={"session": state.id})
         return found[0].position

@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def holder(self) -> str:
-        """The worker's name in leases."""
+        """The worker's name in its leases."""
         return self._leases.holder
 
     def run_once(self) -> Done:

@@ -81,25 +81,23 @@ class Limpet:
 
     @functools.cached_property
     def archive(self) -> Archive:
-        """Everything that was said, to be searched. Loaded and opened when it is first used."""
+        """Full-text search over all messages. Loaded and opened at its first use."""
         return self._background.archive(self._tenant, self._service.wait_for_writes)
 
     @functools.cached_property
     def memory(self) -> Memory:
-        """What is known of users. Loaded and opened when it is first used."""
-        from limpet.memory.api import Memory  # noqa: PLC0415 - as said
+        """Long-term memory: the facts about users. Loaded and opened at its first use."""
+        from limpet.memory.api import Memory  # noqa: PLC0415 - see the docstring
 
-        return Memory(
-            self._opened.engine, self._tenant, self._background.memory, archive=self.archive,
-            erasing=self._erasure,
-        )  # fmt: skip
+        engine, memory = self._opened.engine, self._background.memory
+        return Memory(engine, self._tenant, memory, archive=self.archive, erasing=self._erasure)
 
     def worker(self, *, every_tenant: bool = False) -> Worker:
-        """Return a worker for the background work of this store: `run_once()`, `run(stop)`, `status()`."""
+        """Return a worker that does the background work of this store, for its tenant or for all."""
         return self._background.worker(None if every_tenant else (self._tenant,))
 
     def close(self) -> None:
-        """Wait for deferred writes, give the worker of `worker=True` its last seconds, and close. Twice is fine."""
+        """Wait for deferred writes, let the worker thread finish within its time limit, and close. Idempotent."""
         with contextlib.ExitStack() as closing:
             closing.callback(self._opened.close)
             closing.callback(self._background.close)
@@ -139,30 +137,31 @@ def connect(
     keep_ended_days: float | None = None,
     worker: bool = False,
 ) -> Limpet:
-    """Open a store, creating it if nothing is there: a path (SQLite), sqlite:///path, files:///folder, or volatile:.
+    """Open a store, which is created if it does not exist.
 
-    Or one on a server: postgresql://user@host/database (limpet[postgres]), redis://host (limpet[redis]).
-    `policy` is what new sessions get that are not given their own; it is kept with each of them.
+    The store is a path (SQLite), sqlite:///path, files:///folder or volatile:, or on a server
+    postgresql://user@host/database (limpet[postgres]) or redis://host (limpet[redis]).
+    `policy` is the window policy of new sessions that are not given their own; it is stored with each of them.
     `cached_trees` is how many frame trees are kept in memory; None: LIMPET_CACHED_TREES, or 1,000.
-    `memory` is an engine of long-term memory (True: the built-in one): new sessions of a user begin with what it
-    knows, and the worker hands ended ones to it. `model` writes summaries and finds facts; `summarizer` writes
-    summaries in its place; `embedder` (True: the one of limpet[embeddings]) searches by meaning, too;
-    `idle_timeout_s` ends sessions that nobody touched (None: never); `keep_ended_days` lets those go that ended so long
-    ago, once memory has them and nothing needs them (None: never). All of that happens in the background: with
-    `worker`, by a thread of this process; otherwise by `lp.worker()` or `limpet worker`.
-    Raises a typed error that names the fix; the store is left as it was.
+    `memory` is an engine of long-term memory (True: the built-in one). New sessions of a user begin with what the
+    engine knows of the user, and the worker sends ended sessions to it. `model` writes summaries and extracts facts;
+    a `summarizer` writes the summaries instead. `embedder` (True: that of limpet[embeddings]) adds search by meaning.
+    Sessions without activity for `idle_timeout_s` seconds are ended (None: never). Sessions that ended
+    `keep_ended_days` days ago are erased, once memory has received them and nothing refers to them (None: never).
+    All of that runs in the background: with `worker` in a thread of this process, else in `lp.worker()` or
+    `limpet worker`. If opening fails, a typed error names the fix, and the store is unchanged.
     """
     return _checked_opening(locals())()
 
 
 def connect_for_reading(url: str | Path, *, tenant: str = "default") -> Limpet:
-    """Open a store as `connect` does, for a caller that only reads: no files of sessions are written."""
+    """Open a store for a caller that only reads: no files of sessions are written."""
     opened = StoreHandle(url, tenant, looking=True)
     return _client_of(opened, Settings(tenant=tenant), BackgroundOptions())
 
 
 def _checked_opening(options: Mapping[str, Any]) -> Callable[[], Limpet]:
-    """Return a function that opens what the arguments of `connect` name; raise InvalidRequest for a wrong one."""
+    """Return a function that opens a store by the arguments of `connect`; raise InvalidRequest for a wrong argument."""
     extras = BackgroundOptions.from_arguments(options)
     settings = Settings(**{name: options[name] for name in Settings.__struct_fields__})
 
@@ -175,7 +174,7 @@ def _checked_opening(options: Mapping[str, Any]) -> Callable[[], Limpet]:
 
 
 def _client_of(opened: StoreHandle, settings: Settings, extras: BackgroundOptions) -> Limpet:
-    """Return what callers hold of an open store, which is closed if that can't be made."""
+    """Return the client of an open store; if that fails, close the store."""
     try:
         return Limpet(opened, settings, Background(opened.engine, opened.index_store, extras))
     except BaseException:
@@ -204,11 +203,11 @@ connect_async = _async_opening(connect)
 
 
 class SessionManager(Sessions):
-    """Sessions of many users. `connect(…).sessions` is one; made by itself it opens a store in a folder.
+    """Manages sessions of many users. `connect(…).sessions` is a SessionManager; the constructor opens a store in a folder.
 
-    `base_path` is created if it is missing. `format` is "json", for compatibility. With
-    write="deferred", messages are on their way when add_message returns and on disk when save_session
-    does; otherwise they are on disk at once and `auto_save_interval` has nothing left to do.
+    `base_path` is created if it is missing. `format` is "json", for compatibility. With write="deferred" a message is
+    submitted when add_message returns, and on disk when save_session returns. Otherwise it is on disk when add_message
+    returns, and `auto_save_interval` has no effect.
     """
 
     base_path = ""
@@ -257,8 +256,8 @@ class SessionManager(Sessions):
         except BaseException:
             opened.close()
             raise
-        # The document's programs never close a manager; leaving it open must lose nothing. Handles need no manager,
-        # so it is closed when the last handle is gone, too.
+        # Programs written for Penguin never close a manager, and must lose nothing. Handles keep the service alive, so
+        # the store is closed after the last handle is collected.
         self._finish = weakref.finalize(self._service, _close_in_thread, opened)
 
     def close(self) -> None:
@@ -297,14 +296,14 @@ def _check_folder(name: str) -> None:
 
 
 def _store_of(folder: Path) -> str | Path:
-    """Return the store of a folder of conversations: files, unless it holds a SQLite store already."""
+    """Return the path or URL of a folder's store: a file store, unless the folder has a SQLite store already."""
     database = folder / "state.db"
     return database if database.exists() else f"files:{quote(str(folder))}"
 
 
 def _close_in_thread(opened: StoreHandle) -> None:
-    # A collected manager is closed from whichever thread the collector runs in, which may hold the write lock of the
-    # same file; so another thread closes it, unless the interpreter is ending.
+    # The garbage collector may run in a thread that holds the write lock of the same file, so another thread closes
+    # the store, unless the interpreter is ending.
     if threading.main_thread().is_alive():
         threading.Thread(target=_close_quietly, args=(opened,), name="limpet-close").start()
     else:

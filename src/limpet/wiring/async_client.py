@@ -43,15 +43,15 @@ class AsyncLimpet:
 
     @functools.cached_property
     def archive(self) -> AsyncArchive:
-        """Everything that was said, to be searched. Loaded and opened when it is first used."""
-        from limpet.memory.async_memory import AsyncArchive  # noqa: PLC0415 - as said
+        """Full-text search over all messages. Loaded and opened at its first use."""
+        from limpet.memory.async_memory import AsyncArchive  # noqa: PLC0415 - see the docstring
 
         return AsyncArchive(self._blocking.archive)
 
     @functools.cached_property
     def memory(self) -> AsyncMemory:
-        """What is known of users. Loaded and opened when it is first used."""
-        from limpet.memory.async_memory import AsyncMemory  # noqa: PLC0415 - as said
+        """Long-term memory: the facts about users. Loaded and opened at its first use."""
+        from limpet.memory.async_memory import AsyncMemory  # noqa: PLC0415 - see the docstring
 
         return AsyncMemory(self._blocking.memory)
 
@@ -74,7 +74,7 @@ class AsyncLimpet:
 
 
 class PendingConnection:
-    """What connect_async returns: await it, or enter it with `async with`."""
+    """The result of connect_async: await it, or enter it with `async with`."""
 
     def __init__(self, connect: Callable[[], Limpet]) -> None:
         self._open = connect

@@ -1,6 +1,6 @@
-"""Services of an open store beside sessions: archive, memory, erasure hooks, worker, thread.
+"""The services of an open store beside sessions: archive, memory, erasure, retention, worker.
 
-Each is imported and opened when it is first used.
+Each is imported and opened at its first use.
 """
 
 from __future__ import annotations
@@ -37,10 +37,7 @@ if TYPE_CHECKING:
 
 
 class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store is opened with beside its sessions. `memory` and `embedder`: one, or True for the one that comes along.
-
-    `model` writes summaries, unless there is a `summarizer`, and finds facts for the built-in memory.
-    """
+    """The options of the services; `connect` documents them. `memory` and `embedder` may be True: the built-in ones."""
 
     memory: MemoryEngine | bool | None = None
     bootstrap_tokens: int = limits.BOOTSTRAP_TOKENS
@@ -55,7 +52,7 @@ class BackgroundOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_arguments(cls, options: Mapping[str, Any]) -> Self:
-        """Return the extras among the options of an opening, which has a parameter of the same name for each."""
+        """Return the options among the arguments of `connect`, which has a parameter of the same name for each."""
         return cls(**{name: options[name] for name in cls.__struct_fields__})
 
     def __post_init__(self) -> None:
@@ -91,11 +88,11 @@ _PORT_OPTIONS: Final = (
 
 
 _CLOSING_TASKS: Final = ("archive", "offload")
-"""The tasks that closing gives some time: what was said can be found, and is known, when the next program begins."""
+"""The tasks that are finished at closing, so that the next program finds the last messages and facts."""
 
 
 class Background:
-    """The extras of one open store. What they need is imported and opened when it is first asked for."""
+    """The services of one open store, and its worker thread."""
 
     def __init__(self, engine: Engine, index_store: Callable[[], IndexStore], extras: BackgroundOptions) -> None:
         self._engine = engine
@@ -105,7 +102,7 @@ class Background:
         self._mutex = threading.RLock()
         self._memory: BuiltInMemory | None = None
         self._semantic: tuple[Embedder, SemanticSearch] | None = None
-        # One for every worker: it knows what it has told.
+        # Shared by all workers, because it remembers which deleted sessions it has tried to erase.
         self._purge: PurgeTask | None = None
         self._stop = threading.Event()
         self._abandon = threading.Event()
@@ -130,14 +127,14 @@ class Background:
             if self._paired_store is None:
                 engine = self._engine
                 paired = PairedIndexStore(engine.store, self._open_index_store(), engine.factory.random)
-                # Before its first use: what it has of another store, or of another moment of this one, is cleared.
+                # Checked before its first use: rows of another store, or of another state of this one, are cleared.
                 with contextlib.suppress(errors.Unavailable, errors.NotAStore):
                     paired.check()
                 self._paired_store = paired
             return self._paired_store
 
     def memory(self) -> MemoryEngine:
-        """Return the engine of long-term memory that was given, or the built-in one."""
+        """Return the given engine of long-term memory, or the built-in one."""
         given = self._extras.memory
         if given is not None and not isinstance(given, bool):
             return given
@@ -158,7 +155,7 @@ class Background:
             return self._memory
 
     def archive(self, tenant: str, settle: Callable[[], None] = lambda: None) -> Archive:
-        """Return the archive of a tenant; `settle` waits for what was written and is not there yet."""
+        """Return the archive of a tenant; `settle` waits for deferred writes."""
         from limpet.memory.archive import Archive  # noqa: PLC0415 - as above
 
         return Archive(self._engine, tenant, self._index_store, settle, self.semantic_search)
@@ -182,11 +179,11 @@ class Background:
             return self._semantic
 
     def erasure_service(self, tenant: str, handles: SessionHandles | None = None) -> ErasureService:
-        """Return what erases, of one tenant, with all that is kept beside the store."""
+        """Return the erasure service of a tenant, with the hooks that erase copies outside the log."""
         return ErasureService(self._engine, tenant, self._erasure_hooks(), handles)
 
     def retention(self, tenant: str, handles: SessionHandles | None = None) -> Retention:
-        """Return what lets ended sessions go, of one tenant, once memory has them if there is one."""
+        """Return the retention of a tenant. With long-term memory, sessions stay until memory has received them."""
         from limpet.admin.retention import Retention  # noqa: PLC0415 - as above
 
         only_offloaded = True if self._extras.memory else None
@@ -209,7 +206,8 @@ class Background:
         return known_engines(self._engine.store, tenant) - {self._built_in().name}
 
     def _purge_task(self) -> PurgeTask:
-        # Made when there is a worker: it knows this, and a store that nobody closes is to be noticed at once.
+        # Made for the first worker, not before: its hooks refer to this object, and a cycle would delay the finalizer
+        # of a store that was not closed.
         with self._mutex:
             if self._purge is None:
                 self._purge = PurgeTask(self._engine, self._erasure_hooks())
@@ -260,9 +258,9 @@ class Background:
         return Worker(self._engine, self.tasks(), tenants=tenants, name=name)
 
     def start(self, tenant: str, *, check_index: bool) -> None:
-        """Finish what a crash left of erasures beside the store; start the worker's thread, if there is to be one.
+        """Complete erasures that a crash has interrupted; start the worker's thread if the options ask for it.
 
-        With `check_index` an index store that may have erased content is cleared at once, not before its first use.
+        With `check_index` an index store that may have erased content is cleared now instead of at its first use.
         """
         with contextlib.suppress(errors.Unavailable, errors.Corrupt):
             if self._engine.store.pending_erasures() is not None:
@@ -277,10 +275,10 @@ class Background:
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread, and close the memory that was opened here, but not the index store.
+        """Stop the thread and close the built-in memory, but not the index store.
 
-        The thread has limits.WORKER_FINAL_WORK_S to see through what the next program counts on; after
-        limits.WORKER_STOP_S in all it is left to itself.
+        The thread has limits.WORKER_FINAL_WORK_S to finish the closing tasks. It is abandoned after
+        limits.WORKER_STOP_S in all.
         """
         thread, self._thread = self._thread, None
         self._stop.set()

@@ -1,4 +1,4 @@
-"""Opens the store, and the index store beside it, that a URL names, and the engine over them; restores backups.
+"""Opens the store of a URL with its index store and engine; restores backups.
 
 Other packages register a URL scheme in the entry-point group `limpet.stores`. A handle that is
 never closed warns, and its engine is closed at the end of the program.
@@ -71,7 +71,7 @@ def _check_parents(path: Path) -> None:
         above = next((each for each in path.absolute().parents if each.exists()), None)
         wrong = above is not None and not above.is_dir()
     except OSError:
-        # It may not be looked at: whoever opens it says so.
+        # Without permission to look: opening the store reports that.
         return
     if wrong:
         raise errors.InvalidRequest(
@@ -106,7 +106,7 @@ _SERVER_PACKAGES: Mapping[str, str] = {
     **dict.fromkeys(("postgresql", "postgres"), "postgres"),
     **dict.fromkeys(("redis", "rediss", "redis+cluster", "rediss+cluster"), "redis"),
 }
-"""From the scheme of a server to its package, which is also the name of the extra that it needs."""
+"""The package of each server scheme. The extra that the package needs has the same name."""
 
 _DRIVER_LIBRARIES: Mapping[str, str] = {"postgres": "psycopg[binary]", "redis": "redis[hiredis]"}
 """The library that an extra brings."""
@@ -218,7 +218,7 @@ def sqlite_path(url: str | Path) -> Path | None:
 
 
 def open_index_store(url: str | Path) -> IndexStore:
-    """Return the index store beside the store that a URL names; one in RAM where it has neither files nor a server."""
+    """Return the index store beside a URL's store: in files, on the same server, or else in RAM."""
     named, database, path = str(url), sqlite_path(url), None
     if database is not None:
         path = database.with_name(f"{database.name}-memory")
@@ -239,24 +239,24 @@ _open_handles: weakref.WeakSet[StoreHandle] = weakref.WeakSet()
 
 @atexit.register
 def _close_at_exit() -> None:
-    # What is still held when the modules are taken down may be collected too late to warn.
+    # A handle that is collected while the interpreter takes down its modules is too late to warn.
     for handle in list(_open_handles):
         handle.warn_if_open()
-    # A program that ends without closing must not lose what is under way.
+    # A program that ends without closing must not lose commits in flight.
     for engine in list(_open_engines):
         with contextlib.suppress(errors.Error):
             engine.close()
 
 
 CACHED_TREES_VARIABLE: Final = "LIMPET_CACHED_TREES"
-"""The one setting that is read from the environment, as the document of the state index has it."""
+"""The only setting that is read from the environment: the StateIndex document asks for it."""
 
 
 class StoreHandle:
     """An open store: its engine with the real clock, its index store and its session files.
 
-    Raises UnsafeStore, and closes the store, if the tenant is not all there yet. A handle that is never closed warns
-    (with `warns` also one that is held at the end of the program), and its engine is closed then.
+    Raises UnsafeStore, and closes the store, if the tenant's copy is incomplete. A handle that is collected without
+    being closed warns; with `warns` also at the end of the program. The engine is closed at the end of the program.
     """
 
     def __init__(
@@ -282,7 +282,7 @@ class StoreHandle:
             _open_handles.add(self)
         self._where = _caller_location()
         self._url = url
-        # Nothing can be imported any more when a program ends, and what takes a password out needs that.
+        # Computed now, because removing the password imports a module, which is impossible when the program ends.
         self._shown = urls.without_password(url)
         self.reading_only = looking
         self._open = True
@@ -291,14 +291,14 @@ class StoreHandle:
         self._opening = threading.Lock()
 
     def index_store(self) -> IndexStore:
-        """Return the index store beside the store, opened when it is first asked for."""
+        """Return the index store beside the store, opened at its first use."""
         with self._opening:
             if self._index_store is None:
                 self._index_store = open_index_store(self._url)
             return self._index_store
 
     def start_files(self, interval_s: float) -> SessionFiles | None:
-        """Return what writes the files of sessions, also in intervals; None if the store has none, or is only read."""
+        """Start the writer of readable session files and return it; None if the store has no files, or is only read."""
         store = self.engine.store
         if isinstance(store, HasReadableDocuments) and not self.reading_only:
             from limpet.sessions.session_files import SessionFiles  # noqa: PLC0415 - only who has a folder pays for it
@@ -308,7 +308,7 @@ class StoreHandle:
         return self._files
 
     def close(self) -> None:
-        """Close all of it; raise what kept the files of sessions from being written. Closing twice is fine."""
+        """Close engine, index store and files; raise the error that kept files from being written. Idempotent."""
         self._open = False
         files, self._files = self._files, None
         with contextlib.ExitStack() as closing:
@@ -322,7 +322,7 @@ class StoreHandle:
         self.warn_if_open()
 
     def warn_if_open(self) -> None:
-        """Warn, once, if this was not closed."""
+        """Warn, once, if the handle was not closed."""
         if getattr(self, "_open", False):
             self._open = False
             warnings.warn(
@@ -354,11 +354,11 @@ def _caller_location() -> str:
 
 
 def restore(backup: str | Path, target: str | Path, progress: Progress, *, verify: bool = True) -> Migrated:
-    """Put what a backup holds into a store that is empty, or not there yet; return what came.
+    """Restore a backup into a store that is empty or does not exist; return the counts.
 
-    Onto a file of SQLite the backup is copied as it is, and what the list of erasures beside the target names is erased
-    again; it is there only when all of that is done and checked. Into any other store its log is copied. Broken off,
-    repeat it. Raises InvalidRequest if something is there.
+    For a SQLite target the backup's file is copied, the erasures in the list beside the target are repeated, and the
+    file gets its name after it is checked. Into any other store the log is copied. Repeat an interrupted restore.
+    Raises InvalidRequest if the target is not empty.
     """
     path = sqlite_path(target)
     with contextlib.closing(open_store(backup)) as source:
@@ -376,7 +376,7 @@ def abandon_copy(target: str | Path, tenants: Sequence[str], progress: Progress)
 
 
 def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
-    """Raise InvalidRequest unless a store has nothing, or what an interrupted restore has brought; the copy compares that."""
+    """Raise InvalidRequest unless a store is empty or has an interrupted restore, which the copy compares with the source."""
     there = store.tenants()
     begun = any(store_copy.is_copy_incomplete(store, tenant) for tenant in there)
     if there and (not begun or set(there) - set(source.tenants())):
@@ -388,7 +388,7 @@ def _check_empty(source: Store, store: Store, backup: str, shown: str) -> None:
 
 
 def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
-    """Return how what a backup holds comes into a store beside what is there: as it is, or its sessions."""
+    """Return a hint: the commands that add a backup's tenants, or its sessions, to a store that is not empty."""
     tenants = source.tenants()
     if not set(tenants) & set(store.tenants()):
         return f" Its tenants are not there yet, and can be added: {shlex.join(['limpet', 'migrate', backup, shown])}"
@@ -399,11 +399,11 @@ def _merge_hint(source: Store, store: Store, backup: str, shown: str) -> str:
 
 
 def _restore_file(source: Store, path: Path, progress: Progress, *, verify: bool) -> Migrated | None:
-    """Copy a backup's file, see to it beside its place that it can be used, then put it there; None if it has no file."""
+    """Copy a backup's file into a staging folder, check it, and move it to its path; None if the backup has no file."""
     from limpet.stores.sqlite import maintenance  # noqa: PLC0415 - only whoever uses SQLite pays for it
 
     if maintenance.files_of_store(path) and not migrate.copy_store_file(source, path, progress):
-        # It may be a log that is on its way there; whoever has a file has refused by now.
+        # The files may be of an interrupted copy of a log. A backup with a file has raised by now.
         return None
     with store_copy.locked_staging_folder(path) as folder:
         made = maintenance.clear_restore_folder(folder)
@@ -419,7 +419,7 @@ def _check_restored(path: Path, progress: Progress, *, verify: bool) -> Migrated
     with contextlib.closing(open_store(path)) as store:
         if verify:
             migrate.verify_copy(store, progress)
-        # What memory knew then may have been forgotten since, and be in no list, if no session was left of it.
+        # Memory may have forgotten users since, of whom no session is left to be in the erased list.
         index_store.unpair(store)
         ends = {tenant: store.head(tenant) for tenant in store.tenants()}
         heads = {tenant: migrate.link_at(store, tenant, end).hex() for tenant, end in ends.items()}
