@@ -15,7 +15,7 @@ import limpet
 from limpet import Message
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.memory_records import TenantUser
-from limpet.jobs.index_tasks import IndexTask
+from limpet.jobs.index_task import IndexTask
 from limpet.memory.index import inverted_index, search, terms
 from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
 from limpet.memory.index_store import IndexStore

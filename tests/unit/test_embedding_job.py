@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import limpet
 from limpet import Message, ToolCallRequest, ToolCallResult, errors, limits
 from limpet.core.values.memory_records import TenantUser
-from limpet.jobs.index_tasks import EmbedTask
+from limpet.jobs.embed_task import EmbedTask
 from limpet.memory.index.search import MessageFilter
 from limpet.memory.index_store import IndexStore, VolatileIndexStore
 from limpet.memory.vectors.embedder import embedding_text, passages

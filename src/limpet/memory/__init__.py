@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Source,
         TenantUser,
     )
-    from limpet.jobs.index_tasks import IndexTask
+    from limpet.jobs.index_task import IndexTask
     from limpet.jobs.offload import QueuedOffload
     from limpet.memory.api import Memory
     from limpet.memory.archive import Archive, ArchiveTool, MessageReference
@@ -77,7 +77,7 @@ if not TYPE_CHECKING:
         "limpet.memory.port",
         "limpet.memory.vectors.embedder",
         "limpet.jobs.offload",
-        "limpet.jobs.index_tasks",
+        "limpet.jobs.index_task",
         "limpet.memory.index_store",
         "limpet.memory.api",
         "limpet.memory.archive",

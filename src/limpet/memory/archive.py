@@ -21,7 +21,7 @@ from limpet.core.values.messages import ROLES
 from limpet.core.values.session_state import SessionState, SessionStatus
 from limpet.core.values.validation import Json, checked_id, checked_int, checked_limit, checked_str
 from limpet.jobs import tasks
-from limpet.jobs.index_tasks import IndexTask
+from limpet.jobs.index_task import IndexTask
 from limpet.memory.index import inverted_index
 from limpet.memory.index import search as index_search
 from limpet.memory.index.inverted_index import ArchiveIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from limpet.core.values.validation import Json
-from limpet.jobs.index_tasks import IndexTask
+from limpet.jobs.index_task import IndexTask
 from limpet.memory.api import Memory
 from limpet.memory.archive import TOOL_NAME, Archive, ArchiveTool
 from limpet.runtime.asyncio_bridge import awaited

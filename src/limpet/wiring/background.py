@@ -215,7 +215,7 @@ class Background:
 
     def tasks(self) -> list[Task]:
         from limpet.jobs.cleanup import ExpireTask  # noqa: PLC0415 - as above
-        from limpet.jobs.index_tasks import EmbedTask, IndexTask  # noqa: PLC0415 - as above
+        from limpet.jobs.index_task import IndexTask  # noqa: PLC0415 - as above
         from limpet.jobs.offload import OffloadTask, ReextractionTask  # noqa: PLC0415 - as above
         from limpet.jobs.summaries import SummaryTask  # noqa: PLC0415 - as above
 
@@ -234,6 +234,9 @@ class Background:
         if summarizer := self._summarizer():
             made.append(SummaryTask(engine, summarizer))
         if by_meaning := self._embedder_and_search():
+            # Its import needs numpy, which only a store with an embedder has.
+            from limpet.jobs.embed_task import EmbedTask  # noqa: PLC0415 - as said
+
             embedder, search = by_meaning
             made.append(EmbedTask(engine.store, search.vectors, embedder))
         return made

@@ -17,7 +17,7 @@ import pytest
 import limpet
 from limpet import Message, errors
 from limpet.core.values.memory_records import TenantUser
-from limpet.jobs.index_tasks import IndexTask
+from limpet.jobs.index_task import IndexTask
 from limpet.memory.index import inverted_index, search
 from limpet.memory.index.inverted_index import ArchiveIndex, IndexBatch
 from limpet.memory.index_store import VolatileIndexStore
