@@ -71,33 +71,14 @@ ESTIMATE_NAME: Final = "estimate-2"
 """The counter name of these estimates. It changes whenever the counting changes."""
 
 _RUN_COSTS: Final[Mapping[str, tuple[int, int, int]]] = {
-    "common": (0, 1000, 0),
-    "english": (4, 940, 73),
-    "western": (3, 462, 399),
-    "eastern": (2, 800, 321),
-    "id": (2, 1600, 480),
-    "digits": (3, 1000, 0),
-    "punctuation": (2, 900, 80),
-    "line": (1, 556, 37),
-    "indent": (16, 615, 17),
-    "cyrillic": (4, 1937, 102),
-    "slavic": (3, 1502, 291),
-    "greek": (2, 1453, 341),
-    "caucasus": (2, 1369, 283),
-    "hebrew": (2, 746, 528),
-    "arabic": (2, 1400, 223),
-    "devanagari": (2, 1254, 321),
-    "indic": (2, 275, 649),
-    "thai": (2, 1800, 380),
-    "simplified": (1, 1470, 722),
-    "traditional": (1, 1756, 947),
-    "kanji": (1, 720, 757),
-    "kana": (1, 1209, 575),
-    "hangul": (1, 826, 781),
-    "signs": (1, 744, 0),
-    "emoji": (1, 1642, 0),
-    "other": (1, 2000, 0),
-}
+    "common": (0, 1000, 0), "english": (4, 940, 73), "western": (3, 462, 399), "eastern": (2, 800, 321),
+    "id": (2, 1600, 480), "digits": (3, 1000, 0), "punctuation": (2, 900, 80), "line": (1, 556, 37),
+    "indent": (16, 615, 17), "cyrillic": (4, 1937, 102), "slavic": (3, 1502, 291), "greek": (2, 1453, 341),
+    "caucasus": (2, 1369, 283), "hebrew": (2, 746, 528), "arabic": (2, 1400, 223), "devanagari": (2, 1254, 321),
+    "indic": (2, 275, 649), "thai": (2, 1800, 380), "simplified": (1, 1470, 722), "traditional": (1, 1756, 947),
+    "kanji": (1, 720, 757), "kana": (1, 1209, 575), "hangul": (1, 826, 781), "signs": (1, 744, 0),
+    "emoji": (1, 1642, 0), "other": (1, 2000, 0),
+}  # fmt: skip
 """By kind of run: the longest short run, thousandths of a token for a short run, and for each further character."""
 
 _ASCII_WORD: Final = re.compile("[A-Z]?[a-z]+|[A-Z]+")
@@ -192,8 +173,7 @@ def _other_scripts(text: str) -> Iterator[tuple[str, list[str]]]:
         found.setdefault(match.lastgroup, []).append(match[0])
     for kind, runs in found.items():
         if kind == "han":
-            chinese = "traditional" if _TRADITIONAL.search(text) else "simplified"
-            yield ("kanji" if "kana" in found else chinese), runs
+            yield "kanji" if "kana" in found else "traditional" if _TRADITIONAL.search(text) else "simplified", runs
         elif kind is not None:
             rare = list(filterfalse(SINGLE_TOKEN_WORDS.__contains__, runs))
             yield "common", runs[len(rare) :]  # only their number matters

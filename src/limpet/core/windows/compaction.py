@@ -1,7 +1,7 @@
 """Compaction plans: which handles of a frame a strategy removes or replaces.
 
-Pure, except for the callbacks that read content and assemble the whole pack. The plan is carried
-out as one command. Compaction gives no spent tokens back to the frame's budget.
+Pure, except for the callbacks that read content and assemble the whole pack. A plan is carried out as one command.
+Compaction does not refund spent tokens to the frame's budget.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from limpet.core.windows.pack import ContextPack
 SUMMARY_ID_PREFIX: Final = "summary_"
 
 CallGroups = Mapping[str, int]
-"""Handles that point at messages of one tool call have the same number; the others have none."""
+"""A group number for handles of messages of one tool call; other handles are missing."""
 
 ReadContents = Callable[[Sequence[ContextHandle]], Mapping[str, str]]
-"""The content of handles by their ids, as far as it can be found."""
+"""Returns the content of handles by id; handles without content are missing."""
 
 AssembleWholePack = Callable[[], ContextPack]
-"""The pack with everything in it."""
+"""Returns the pack with all handles of the frame."""
 
 
 class CompactionPlan(msgspec.Struct, frozen=True):
-    """What shall be done, and what comes of it; nothing if there is no command."""
+    """The command of a compaction, None if nothing changes, and its result."""
 
     command: CompactFrame | None
     result: CompactionResult
 
 
 class _HandleGroup(msgspec.Struct, frozen=True):
-    """Handles that go or stay together, oldest first, with the index of the newest of them."""
+    """Handles that are kept or dropped together, oldest first, with the index of the newest."""
 
     handles: tuple[ContextHandle, ...]
     newest: int
@@ -75,9 +75,9 @@ def plan_compaction(
     contents: ReadContents,
     whole: AssembleWholePack,
 ) -> CompactionPlan:
-    """Return what a strategy does to a frame's handles so that they have at most `target` tokens.
+    """Return the plan by which a strategy reduces a frame's handles to at most `target` tokens.
 
-    Raises InvalidRequest if a custom strategy drops what must stay, or makes handles up.
+    Raises InvalidRequest if a custom strategy drops a handle that must stay, or adds a handle.
     """
     checked_token_count("target_budget", target)
     planning = _CompactionPlanner(frame, target, strategy, _handle_groups(frame, together))
@@ -114,7 +114,7 @@ class _CompactionPlanner:
         self._replacements: list[ContextHandle] = []
 
     def drop_by_priority(self) -> None:
-        """Drop the least important units, the oldest first among equals, until the rest fits."""
+        """Drop the least important groups, the oldest first among equals, until the rest fits."""
         current = self._original
         for unit in sorted(self._units, key=lambda unit: unit.priority):
             if current <= self._target:
@@ -124,7 +124,7 @@ class _CompactionPlanner:
                 current = max(0, current - unit.size)
 
     def truncate(self, most: int) -> None:
-        """Keep the newest units, as many as have `most` handles together."""
+        """Keep the newest groups with at most `most` handles in total."""
         kept, over = 0, False
         for unit in reversed(self._units):
             if unit.must_stay:
@@ -136,7 +136,7 @@ class _CompactionPlanner:
                 kept += len(unit.handles)
 
     def summarise(self, contents: ReadContents) -> None:
-        """Put one summary in the place of all but the newest handles, if it is smaller than they are."""
+        """Replace all but the newest handles by one summary, if it is smaller."""
         if self._original <= self._target:
             return
         newest = self._frame.handle_count - limits.NEWEST_MESSAGES
@@ -164,7 +164,7 @@ class _CompactionPlanner:
         )
 
     def apply_custom(self, strategy: CompactionStrategy, whole: AssembleWholePack) -> None:
-        """Drop what a function takes out of the pack; what it makes shorter is shorter from here on."""
+        """Drop the handles whose segments a function removes; store the content of segments that it shortens."""
         before = whole()
         assert strategy.function is not None, "a custom strategy has a function"
         after = cast("object", strategy.function(before))
@@ -248,11 +248,10 @@ class _CompactionPlanner:
 def resulting_level(
     original: int, final: int, *, changed: bool, summarised: bool, only_critical: bool
 ) -> CompactionLevel:
-    """Return the level that a compaction comes to.
+    """Return the level of a compaction.
 
-    None: nothing changed. Critical: only critical and pinned handles are left. Otherwise by the part of
-    the tokens that is left: light from three quarters on, moderate from a half on, aggressive below. With
-    a summary it is moderate at least.
+    NONE: nothing changed. CRITICAL: only critical and pinned handles are left. Otherwise by the part of the tokens that
+    is left: LIGHT from three quarters, MODERATE from a half, AGGRESSIVE below; with a summary at least MODERATE.
     """
     if not changed:
         return CompactionLevel.NONE

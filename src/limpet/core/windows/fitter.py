@@ -1,8 +1,8 @@
 """The fitting mechanism: prioritised items into a token budget, with a ledger entry for each item.
 
-Pure: the same items, budget and counter give the same result. Required items are placed first. If
-they do not fit, the compaction level rises until they do. The rest is admitted by priority, then
-recency. Items are never split: a tool call stays with all of its results.
+Pure: the same items, budget and counter give the same result. Required items are placed first. If they do not fit, the
+compaction level rises until they do. The other items are admitted by priority, then recency. Items are never split: a
+tool call stays with all of its results.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from limpet.core.values.validation import EMPTY
 from limpet.core.windows import summary
 
 CountMessage = Callable[[Message], int]
-"""Tokens of one message, by the counter that the budget is meant for."""
+"""Returns the tokens of a message, by the counter of the budget."""
 
 BudgetShares = Mapping[str, float]
-"""Parts of a budget by categories' names."""
+"""Parts of a budget by category or pool name."""
 
 RULE_FITS = "newest first, while there is room"
 RULE_NO_ROOM = "older than what there is room for"
@@ -39,9 +39,9 @@ RULE_TOO_LARGE = "larger than the room that was left"
 
 
 class ItemView(msgspec.Struct, frozen=True, gc=False):
-    """An item as it goes in: its messages, whole or shortened, and what they take.
+    """The form of an item in a context: its messages, whole or shortened, and their tokens.
 
-    `entries` is its account, if it was made in advance.
+    `entries` are its ledger entries, if they were made in advance.
     """
 
     messages: tuple[Message, ...]
@@ -52,17 +52,17 @@ class ItemView(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """Messages that stay together, with their tokens. `first` is the number of the first of them.
+    """Messages that stay together, with their tokens. `first` is the number of the first message.
 
-    An item without messages is a gap: `gap_count` messages that were not looked at; `summarised`, if the session's
-    summary stands for them. The summary itself is an item with the numbers that it stands for and its one message.
-    `original_sizes` has the sizes in the conversation of messages that come altered already, 0 for the others; it is
-    empty if none does. `rule` says why the item must be there (critical, high or pinned), or, if `excluded`, why it
-    can't. `cached_view` is how it goes in whole where there is room, with its account, if it was made in advance.
+    An item without messages is a gap of `gap_count` messages that were not read; `summarised` if the session's summary
+    covers them. The summary itself is an item with one message and the numbers that it covers. `original_sizes` are the
+    sizes in the conversation of messages that were altered before, 0 for the others; it is empty if none was. `rule` is
+    the reason of the priority or, if `excluded`, of the exclusion. `cached_view` is the view of the whole item with its
+    ledger entries, if it was made in advance.
 
-    What is no message of a conversation has a `pool` that it is counted in, and a `name`. `standalone`: it is read by
-    itself, so what is older may go in without it. `shorten` makes it shorter, if there is a way of its own.
-    `view_at_level` gives how a critical item goes in at each level, if it may be compacted.
+    An item outside the conversation has a `name` and a `pool` that it is counted in. A `standalone` item may be left out
+    without leaving out older items. `shorten` is the item's own way to shorten its message. `view_at_level` returns the
+    view of a critical item at each level, if it may be compacted.
     """
 
     first: int
@@ -90,14 +90,15 @@ class ContextItem(msgspec.Struct, frozen=True):
 
     @property
     def is_summary(self) -> bool:
-        """Whether it is the summary that the session has."""
+        """Whether the item is the session's summary."""
         return self.summarised and bool(self.messages)
 
 
 class ItemPools(msgspec.Struct, frozen=True):
-    """Items of several kinds in one context: `shares` are parts of what the must-haves leave, by pool.
+    """Rules for items of several pools in one context.
 
-    `summarise` gives what stands for items of a pool, in so many characters.
+    `shares` are parts, by pool, of the budget that required items leave. `summarise` returns the summary of items of a
+    pool, with at most a number of characters.
     """
 
     shares: BudgetShares
@@ -105,10 +106,11 @@ class ItemPools(msgspec.Struct, frozen=True):
 
 
 class FitResult(msgspec.Struct, frozen=True):
-    """What fits: the messages in order, what each takes and all together, the level, and the ledger.
+    """A fitted context: the messages in order, the tokens of each and of all, the level, and the ledger.
 
-    `room` is what is left. `placed`, `left_out` and `summarised` say of each item by its index how it went in, why it
-    did not, or that one of the `summaries` stands for it, which are at the index of the first of theirs.
+    `room` are the tokens that are left. By item index, `placed` are the views in the context, `left_out` the rules of
+    items that are not in it, and `summarised` the items under a summary. `summaries` are keyed by the index of their
+    first item.
     """
 
     messages: tuple[Message, ...]
@@ -125,7 +127,7 @@ class FitResult(msgspec.Struct, frozen=True):
 
 
 def placed_entries(item: ContextItem, view: ItemView) -> list[LedgerEntry]:
-    """Return the entries of an item that went in."""
+    """Return the ledger entries of an item in the context."""
     if view.messages is item.messages and not item.original_sizes:
         return uniform_entries(item, Fate.KEPT, view.rule)
     entries: list[LedgerEntry] = []
@@ -140,20 +142,19 @@ def placed_entries(item: ContextItem, view: ItemView) -> list[LedgerEntry]:
 
 
 def with_cached_view(item: ContextItem) -> ContextItem:
-    """Return the item with what is made of it again and again where there is room for it."""
+    """Return the item with its whole view and ledger entries made in advance."""
     account = tuple(placed_entries(item, whole_view(item, RULE_FITS)))
     fits = ItemView(item.messages, item.tokens, item.size, RULE_FITS, account)
     return msgspec.structs.replace(item, cached_view=fits)
 
 
 def whole_view(item: ContextItem, rule: str) -> ItemView:
-    """Return the item as it is."""
+    """Return the view of the unchanged item."""
     return ItemView(item.messages, item.tokens, item.size, rule)
 
 
-def gap_entry(item: ContextItem, *, told: bool) -> LedgerEntry:
-    """Return the entry of messages that were not looked at."""
-    under = told and item.summarised
+def _gap_entry(item: ContextItem, *, has_summary: bool) -> LedgerEntry:
+    under = has_summary and item.summarised
     fate, rule = (Fate.SUMMARISED, RULE_SUMMARISED) if under else (Fate.LEFT_OUT, item.rule)
     return LedgerEntry(item.first, item.last, fate, item.size, 0, rule)
 
@@ -163,7 +164,7 @@ def _original_size(item: ContextItem, number: int) -> int:
 
 
 def uniform_entries(item: ContextItem, fate: Fate, rule: str) -> list[LedgerEntry]:
-    """Return the entries of an item whose messages all had the same fate."""
+    """Return the ledger entries of an item whose messages all have the same fate."""
     entries: list[LedgerEntry] = []
     at, kept = item.first, fate is Fate.KEPT
     for number, message in enumerate(item.messages):
@@ -186,10 +187,10 @@ def fit(
 ) -> FitResult:
     """Return the context of at most `budget` tokens; raise ContextOverflow if the critical items exceed it.
 
-    `least` is the level to begin at, `overhead` the part of the budget that is not for items. `shares`
-    are parts of the budget that categories may take, by their names; what is left over, all may. With
-    `pools` items of high priority are admitted first, but the level does not rise for them. With `flag`
-    what is critical comes back even where it exceeds the budget: its `room` is below 0 then.
+    `least` is the lowest level to try, `overhead` the part of the budget that is not for items. `shares` limit
+    categories to parts of the budget; remaining room is free for all. With `pools`, items of high priority are admitted
+    first, but the level does not rise for them. With `flag`, critical items are returned even if they exceed the budget;
+    `room` is negative then.
     """
     for level in CompactionLevel:
         if level < least:
@@ -280,7 +281,7 @@ class _FittingAttempt:
         return not (self._shares and item.rule == RULE_CONTEXT)
 
     def _place_included(self) -> None:
-        """Put in what was asked for by name, as long as all but the fixed items take three quarters at most."""
+        """Place items that the caller included, while all items but the fixed ones take at most three quarters."""
         fixed = sum(self._placed[i].size for i in self._placed if self._items[i].view_at_level)
         most = (self._budget - fixed) * 3 // 4
         wanted = [i for i in self._undecided() if self._items[i].rule == RULE_INCLUDED]
@@ -292,12 +293,12 @@ class _FittingAttempt:
     def _summary_view(self, item: ContextItem) -> ItemView:
         if self._level < CompactionLevel.MODERATE:
             return whole_view(item, item.rule)
-        # It may have been written for larger windows: it must not drive out all that was said since.
+        # A summary for a larger window must not displace the newer messages.
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
-        return self._shortened(item, lambda said: summary.shorten_summary(said, chars), item.rule)
+        return self._shortened(item, lambda message: summary.shorten_summary(message, chars), item.rule)
 
     def _undecided(self, among: Iterable[int] | None = None) -> list[int]:
-        """Return the indexes, of some items or of all, that are neither in nor out nor under a summary."""
+        """Return the indices, of some items or of all, that are not placed, left out or summarised."""
         under, placed, out = self._summarised, self._placed, self._left_out
         some = range(len(self._items)) if among is None else among
         return [i for i in some if i not in placed and i not in out and i not in under]
@@ -316,7 +317,7 @@ class _FittingAttempt:
         for message, size in zip(item.messages, item.tokens, strict=True):
             made = shorter(message)
             made_size = size if made is message else self._count(made)
-            # A counter may find fewer characters to be more tokens.
+            # Fewer characters may be more tokens.
             messages.append(made if made_size < size else message)
             tokens.append(min(made_size, size))
         return ItemView(tuple(messages), tuple(tokens), sum(tokens), rule)
@@ -339,7 +340,7 @@ class _FittingAttempt:
                 self._place_summary(pool, old[::-1], before)
 
     def _place_summary(self, pool: str, old: list[int], before: int) -> None:
-        """Put one summary in the place of items of a pool, and of the one that the session has."""
+        """Replace items of a pool, and the session's summary, by one summary."""
         chars = int(self._budget * limits.SUMMARY_SHARE) * 2
         if pool and self._pools is not None:
             made = self._pools.summarise([self._items[index] for index in old], chars)
@@ -350,18 +351,18 @@ class _FittingAttempt:
             told = _item_summary(self._items[before]) if before >= 0 else None
             made = summary.summarise_messages(messages, numbers, chars=chars, before=told).message()
         size = self._count(made)
-        # One summary at most: the session's own goes into this one.
+        # The session's summary is part of the new one, so that a context has one summary at most.
         under = {*old, before} if told else set(old)
         self._summaries[min(under)] = (made, size, pool)
         self._summarised |= under
         self._room -= size
 
     def admit(self) -> None:
-        """Put in what there is room for: by priority, then recency."""
+        """Place the items for which there is room, by priority, then recency."""
         self._required = frozenset(self._placed)
         items, waiting = self._items, self._undecided()
         size = sum([items[index].size for index in waiting])
-        # Where there is room for all, it does not matter who comes first.
+        # If all items fit, their order does not matter.
         if size <= self._room and self._level < CompactionLevel.LIGHT:
             views = {index: items[index].cached_view or whole_view(items[index], RULE_FITS) for index in waiting}
             self._placed.update(views)
@@ -390,7 +391,7 @@ class _FittingAttempt:
         for priority in sorted(classes, reverse=True) if shares else ():
             left = classes[priority] = self._admit_shares(classes[priority], shares, base, full)
             if self._pools is not None:
-                # What is less important waits for what did not go in: that may find room elsewhere.
+                # Less important items of a share wait until its waiting items were tried with the remaining room.
                 full.update(self._share_of(index) for index in left)
         for priority in sorted(classes, reverse=True):
             self._admit_newest(classes[priority])
@@ -398,13 +399,13 @@ class _FittingAttempt:
     def _admit_shares(
         self, newest_first: Sequence[int], shares: BudgetShares, base: int, closed: Set[str]
     ) -> list[int]:
-        """Put in what is within the shares of its category or pool, the newest; return what has to wait.
+        """Place the newest items within the share of their category or pool; return the indices of the others.
 
-        Nothing more goes into those that are `closed`.
+        Nothing is placed in the `closed` shares.
         """
         used: dict[str, float] = {}
         for index, view in self._placed.items():
-            # Pools share what the must-haves leave; categories share everything.
+            # Pools share the room beside required items; categories share the whole budget.
             if self._pools is None or index not in self._required:
                 name = self._share_of(index)
                 used[name] = used.get(name, 0) + view.size
@@ -430,7 +431,7 @@ class _FittingAttempt:
         cut = False
         for index in newest_first:
             item = self._items[index]
-            # What is older than a gap would be read as if it came right before what follows it.
+            # A model would read an item before a gap as if it came right before the item after it.
             view = None if cut and not item.standalone else self._fitting_view(item)
             if view is not None:
                 self._place(index, view)
@@ -447,7 +448,7 @@ class _FittingAttempt:
             view = self._view(item, RULE_FITS)
         if view.size <= self._room:
             return view
-        # Of the current turn even a shortened result is worth more than none; so is high evidence.
+        # Items of the current turn and evidence of high priority are shortened rather than left out.
         shorters = (summary.lighten_message, summary.stub_tool_output) if item.in_current_turn else ()
         if item.shorten is not None and item.priority is ContextPriority.HIGH:
             shorters = (item.shorten,)
@@ -475,7 +476,7 @@ class _FittingAttempt:
         messages, sizes, entries = list[Message](), list[int](), list[LedgerEntry]()
         stands_at = -1
         tells = {at for at, item in enumerate(self._items) if item.summarised and item.is_summary}
-        told = not tells.isdisjoint((*self._placed, *self._summarised))
+        has_summary = not tells.isdisjoint((*self._placed, *self._summarised))
         placed, summaries = self._placed, self._summaries
         for index, item in enumerate(self._items):
             if index in summaries:
@@ -493,7 +494,7 @@ class _FittingAttempt:
                     entries += view.entries
                     continue
             if item.gap_count:
-                entries += [] if index in tells else [gap_entry(item, told=told)]
+                entries += [] if index in tells else [_gap_entry(item, has_summary=has_summary)]
             elif not item.pool:
                 entries += self._entries(index, item, view)
         return FitResult(

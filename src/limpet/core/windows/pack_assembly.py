@@ -1,7 +1,7 @@
 """Assembly of a pack: brief, breadcrumbs, conversation and evidence, fitted into a budget.
 
-Pure, except for the callback that reads the content of handles. Only handles whose estimated size
-can fit are read. Estimates may be wrong: the counted size decides.
+Pure, except for the callback that reads the content of handles. Only handles whose estimated size can fit are read.
+Estimates may be wrong: the counted size decides.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from limpet.core.windows.window import CounterInfo
 EVIDENCE_POOL: Final = "evidence"
 FIXED_POOL: Final = "fixed"
 POOL_SHARES: Final = {"": 0.6, EVIDENCE_POOL: 0.4}
-"""What conversation and evidence have of what the must-haves leave, where both compete for it."""
+"""The shares of conversation and evidence in the budget beside required items, if both compete for it."""
 
 RULE_CRITICAL_HANDLE: Final = "critical handle"
 RULE_PINNED: Final = "pinned"
@@ -56,22 +56,22 @@ RULE_NOT_READ: Final = "not looked at: by its estimated size there was no room"
 RULE_UNRESOLVED: Final = "unresolved"
 
 _BATCH_HANDLES_MAX = 64
-"""Handles that are asked for at once."""
+"""Handles that are read at once."""
 
 _READ_BUDGETS_MAX = 8
-"""How many times its budget a pack looks at before it believes that estimates are wrong."""
+"""Tokens that a pack reads, in multiples of its budget, before it stops: the estimates are wrong then."""
 
 _SIZE_SAMPLES_MIN = 4
-"""After how many handles it is believed that all take more than they say: at least what each of these did."""
+"""Handles after whose reading the smallest excess over an estimate is added to all estimates."""
 
 _FRUITLESS_READS_MAX = 2
-"""How many looks in vain, one after another, it takes to give up."""
+"""Consecutive reads without a fitting handle after which reading stops."""
 
 _LIGHT_TOKENS = limits.LIGHT_CHARS // 3
 
 
 class HandleContent(msgspec.Struct, frozen=True):
-    """The content of a handle, or why there is none; and the session, at a version, that it was copied from."""
+    """The content of a handle or a fault, and the session, with a version, that the content was copied from."""
 
     text: str | None
     fault: str = ""
@@ -79,14 +79,14 @@ class HandleContent(msgspec.Struct, frozen=True):
 
 
 FetchContents = Callable[[Sequence[ContextHandle], bool], Mapping[str, HandleContent]]
-"""The content of handles by their ids. True: they must be there, so one that can't be found raises."""
+"""Returns the content of handles by id. With True, a handle without content raises HandleUnresolved."""
 
 
 class PackInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pack is asked for: the frames from the root to its own, and all that goes into it.
+    """The request of a pack: the frames from the root to its own, the brief, the conversation and the options.
 
-    `conversation` are items of the session's messages, in order. `allow_overflow`: the pack may exceed its budget by
-    what is critical, and says so.
+    `conversation` are items of the session's messages, in order. With `allow_overflow`, critical items may exceed the
+    budget.
     """
 
     ancestry: tuple[Frame, ...]
@@ -103,7 +103,7 @@ class PackInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def frame(self) -> Frame:
-        """The frame that the pack is for."""
+        """The frame of the pack."""
         return self.ancestry[-1]
 
 
@@ -119,10 +119,7 @@ def checked_pack_budget(budget: int) -> int:
 
 
 class EvidenceItem(msgspec.Struct, frozen=True):
-    """A handle that was looked at: its item, and the fence around its content.
-
-    `session` is the one, at a version, that the content was copied from.
-    """
+    """A handle that was read: its item and fence, and the session, with a version, that it was copied from."""
 
     handle: ContextHandle
     item: ContextItem
@@ -131,7 +128,7 @@ class EvidenceItem(msgspec.Struct, frozen=True):
 
 
 class HandleQueue:
-    """Handles of one priority that nobody has to see, the newest first, by their indices in the frame."""
+    """Optional handles of one priority, newest first, by their indices in the frame."""
 
     def __init__(self, priority: ContextPriority, indices: Sequence[int], sizes: Sequence[int]) -> None:
         self.priority = priority
@@ -144,10 +141,10 @@ class HandleQueue:
         self.tokens = sum(found)
 
     def take_within(self, room: int, spent: int, most: int, *, extra: int, each: int) -> Iterator[tuple[int, int]]:
-        """Yield indices and sizes, in order, of those that there is room for; `most` is what any takes at most.
+        """Yield index and size of the next handles that fit into `room`, of which `spent` is used.
 
-        What is larger than the room is passed over; the first that would come too late waits. `extra` is
-        what each takes besides, `each` is 0 if they are not added up.
+        Handles larger than the whole room are skipped; the first handle larger than the rest of it stays in the queue.
+        A handle takes at most `most` tokens plus `extra`. `each` is 0 if sizes are not added up, else 1.
         """
         if min(self._smallest, most) + extra > room:
             return
@@ -168,9 +165,9 @@ class HandleQueue:
 
 
 class SortedHandles:
-    """The handles of a frame: those that must be in, and the rest by priority, then recency.
+    """The handles of a frame: the required ones, and queues of the others by priority, then recency.
 
-    There may be tens of thousands, so nothing is done for each that can be done for all.
+    A frame may have tens of thousands of handles, so this uses C-level loops instead of a Python loop.
     """
 
     def __init__(self, wanted: PackInput) -> None:
@@ -208,7 +205,7 @@ def _newest_first(scores: bytes, priority: ContextPriority, gone: Set[int]) -> l
 
 
 class PackAssembler:
-    """One pack in the making."""
+    """Reads and fits the items of one pack."""
 
     def __init__(self, wanted: PackInput, fetch: FetchContents, sized: CountMessage, counted: CounterInfo) -> None:
         self.wanted = wanted
@@ -220,15 +217,15 @@ class PackAssembler:
         self.faults: list[tuple[ContextHandle, str]] = []
         self._tokens_read = self._fruitless_reads = self._handles_read = 0
         self._extra = limits.TOKENS_MAX
-        # The frame's own moment, so that the same pack is the same whenever it is made.
+        # The frame's time, so that equal packs are equal whenever they are made.
         self._timestamp = wanted.frame.created_at
 
     def fit(self) -> FitResult:
-        """Return what fits; raise ContextOverflow if the critical items do not, unless flagged."""
+        """Return the fitted items; raise ContextOverflow if the critical items do not fit, unless that is allowed."""
         self._read_handles(self.handles.required, must=True)
         free = self.wanted.budget - self.counted.overhead
         free -= sum(item.size for item in self.items if item.priority is ContextPriority.CRITICAL)
-        # With a conversation beside it, evidence has its share first; what is left over comes later.
+        # Beside a conversation, evidence is read for its share first, and for the remaining room later.
         first = int(free * POOL_SHARES[EVIDENCE_POOL]) if self.wanted.conversation else free
         self._read_handles(self._next_handles(first, self.wanted.level_min), must=False)
         placed = 0
@@ -251,7 +248,7 @@ class PackAssembler:
 
     @property
     def items(self) -> list[ContextItem]:
-        """What is fitted, in the order in which it is read."""
+        """The items of the pack, in the order of its messages."""
         evidence = [self.evidence[number].item for number in sorted(self.evidence)]
         told, rest = self._split_conversation
         if self.goal_is_question:
@@ -260,13 +257,13 @@ class PackAssembler:
 
     @cached_property
     def goal_is_question(self) -> bool:
-        """Whether nobody asks anything in the conversation, so that the frame's goal is the question."""
+        """Whether the frame's goal is the question, because the conversation has no user message."""
         said = (m for item in self.wanted.conversation for m in item.messages if not item.excluded)
         return all(message.role != "user" for message in said)
 
     @cached_property
     def _split_conversation(self) -> tuple[list[ContextItem], list[ContextItem]]:
-        """The conversation: the system messages that it begins with, and the rest."""
+        """The system messages at the beginning of the conversation, and the other messages."""
         talk = list(self.wanted.conversation)
         at = 0
         while at < len(talk) and all(m.role == "system" for m in talk[at].messages):
@@ -312,11 +309,11 @@ class PackAssembler:
         return ItemView((message,), (size,), size, name)
 
     def _message(self, name: str, text: str, role: str, category: MessageCategory) -> Message:
-        # Nothing that callers wrote is in its fields but the text, which is checked where it comes in.
+        # The text was checked at its intake, and all other fields are made here.
         return Message(role, text, category, name, self._timestamp, extra=PREVALIDATED)
 
     def _next_handles(self, room: int, level: CompactionLevel) -> list[int]:
-        """Return the next handles that can get in by their estimated sizes, in order, by their indices."""
+        """Return the indices of the next handles that can fit by their estimated sizes."""
         batch: list[int] = []
         spent = 0
         gives_up = (
@@ -324,7 +321,7 @@ class PackAssembler:
         )
         if room <= 0 or level is CompactionLevel.CRITICAL or gives_up:
             return batch
-        # After a look in vain estimates are too small here: several at once may have one that fits.
+        # After a fruitless read the estimates are too small: of several handles at once, one may fit.
         each, most_of = (0, 4**self._fruitless_reads) if self._fruitless_reads else (1, _BATCH_HANDLES_MAX)
         for waiting in self.handles.queues:
             if level >= CompactionLevel.AGGRESSIVE and waiting.priority <= ContextPriority.LOW:
@@ -340,7 +337,7 @@ class PackAssembler:
         return batch
 
     def _evidence_room(self, fitted: FitResult) -> int:
-        """Return what is left for evidence: what nobody took, or what is left of its share."""
+        """Return the room for evidence: the free room or the rest of its share, whichever is larger."""
         talk = evidence = 0
         items = self.items
         for index, view in fitted.placed.items():
@@ -408,7 +405,7 @@ def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> Conte
     def ladder(level: CompactionLevel) -> ItemView:
         if level not in known:
             made = view(level)
-            # A counter may find fewer characters to be more tokens.
+            # Fewer characters may be more tokens.
             below = ladder(CompactionLevel(level - 1)) if level else made
             known[level] = made if made.size < below.size else below
         return known[level]
@@ -421,10 +418,10 @@ def _fixed_item(name: str, view: Callable[[CompactionLevel], ItemView]) -> Conte
 
 
 def assemble(wanted: PackInput, fetch: FetchContents, *, count: CountMessage, counted: CounterInfo) -> ContextPack:
-    """Return the pack of a frame: at most its budget, or what is critical of it if flagged.
+    """Return the pack of a frame, within its budget unless critical items may exceed it.
 
-    Raises BudgetTooSmall, HandleUnresolved for content that must be there, and ContextOverflow with what
-    is required if the critical items do not fit.
+    Raises BudgetTooSmall, HandleUnresolved for a required handle without content, and ContextOverflow if the critical
+    items do not fit.
     """
     checked_pack_budget(wanted.budget)
     work = PackAssembler(wanted, fetch, count, counted)
@@ -454,9 +451,10 @@ class _PackBuilder:
             if view is not None:
                 self._add(item, view)
         level = self._fitted.level
+        shown = pack.shown_frames(self._wanted.ancestry, level)
         return self._draft.finish(
             self._metadata(),
-            _frame_breadcrumbs(self._wanted.ancestry, level),
+            tuple(FrameBreadcrumb(f.frame_id, f.goal, f.status, f.depth) for f in shown),
             PackLedger(tuple(self._entries()), self._fitted.ledger),
             budget=self._wanted.budget,
             level=level,
@@ -552,7 +550,7 @@ class _PackBuilder:
         )
 
     def _unread_entries(self) -> Iterator[HandleEntry]:
-        """Yield one line for all handles of a priority that nobody looked at."""
+        """Yield one entry for all handles of a priority that were not read."""
         level = self._fitted.level
         for waiting in self._work.handles.queues:
             if not waiting.count:
@@ -576,10 +574,3 @@ def _left_out_entry(handle: ContextHandle, rule: str) -> HandleEntry:
     return HandleEntry(
         fate=Fate.LEFT_OUT, rule=rule, priority=handle.priority, tokens=handle.size, handle_id=handle.handle_id
     )
-
-
-def _frame_breadcrumbs(ancestry: Sequence[Frame], level: CompactionLevel) -> tuple[FrameBreadcrumb, ...]:
-    frames = list(ancestry)
-    if level is CompactionLevel.CRITICAL and len(frames) > 2:
-        frames = [frames[0], frames[-1]]
-    return tuple(FrameBreadcrumb(f.frame_id, f.goal, f.status, f.depth) for f in frames)

@@ -1,7 +1,7 @@
 """Recorded selections of windows and packs, and how they are rebuilt byte for byte.
 
-A record refers to messages by number and to texts by hash. Rebuilding replays the selection; it
-never fits again. The recorded digest proves that the result is the same.
+A record refers to messages by number and to texts by hash. Rebuilding reads them again without fitting. The recorded
+digest proves that the result is the same.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from limpet.core.windows.pack import (
 from limpet.core.windows.window import CounterInfo, Window, messages_digest
 
 INLINE_TEXT_CHARS: Final = 256
-"""A shorter text stands in the record itself: a reference would take about as much."""
+"""A shorter text is part of the record itself: a hash would need about the same space."""
 
 RULE_IN_RECORDED_PACK: Final = "it was in the recorded pack"
 
 ReadTexts = Callable[[Sequence[str]], Mapping[str, str]]
-"""Texts that are kept beside the log, by their hashes."""
+"""Returns texts that are stored beside the log, by hash."""
 
 ReadMessagesAt = Callable[[ConversationMoment, int, int], Sequence[Message]]
-"""Messages of a conversation by their numbers, first and last, as it was at a moment."""
+"""Returns the messages of a session version from a first to a last number."""
 
 
 def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
-    """Return what has to be recorded of a pack, and the texts that are kept beside the log."""
+    """Return the selection to record of a pack, and the texts to store beside the log."""
     recording, told = _PackRecorder(pack), pack.token_summary
     chosen = PackSelection(
         digest=pack.context_hash,
@@ -71,7 +71,7 @@ class _PackRecorder:
         self.texts: dict[str, str] = {}
 
     def parts(self) -> list[dict[str, Json]]:
-        """Return what there is to record; unaltered messages that follow on one another are one part."""
+        """Return the parts of the record; consecutive unaltered messages are one part."""
         crumbs = [[c.frame_id, c.goal, str(c.status), c.depth] for c in self._pack.breadcrumbs]
         parts: list[dict[str, Json]] = [{"kind": "frames", **self._text_or_hash(codec.canonical_json(crumbs).decode())}]
         segments = iter(self._pack.segments)
@@ -137,7 +137,7 @@ def _pack_details(pack: ContextPack) -> dict[str, Json]:
 
 
 def rebuilt_pack(chosen: PackSelection, texts: ReadTexts, said: ReadMessagesAt) -> ContextPack:
-    """Return the pack that was recorded; raise Corrupt if it can't be made again as it was, Erased if some of it was."""
+    """Return the recorded pack; raise Corrupt if it differs from the digest, Erased if a part was erased."""
     if not chosen.digest:
         raise errors.Erased("the pack can't be made again: something that was in it was erased.")
     try:
@@ -259,11 +259,11 @@ RULE_NOT_IN_RECORDED_WINDOW = "it was not in the recorded window"
 RULE_IN_RECORDED_WINDOW = "it was in the recorded window"
 
 ReadMessageRange = Callable[[int, int], Sequence[Message]]
-"""Messages of the conversation by their numbers, first and last."""
+"""Returns the messages of the conversation from a first to a last number."""
 
 
 def window_selection(window: Window, tenant: str, session_id: str) -> WindowSelection:
-    """Return what has to be recorded of a window; raise InvalidRequest if another session's made it."""
+    """Return the selection to record of a window; raise InvalidRequest for a window of another session."""
     if not isinstance(cast("object", window), Window):
         raise errors.InvalidRequest(f"window is a Window, not {type(window).__name__}.")
     if window.session_id and (window.tenant, window.session_id) != (tenant, session_id):
@@ -293,7 +293,7 @@ def window_selection(window: Window, tenant: str, session_id: str) -> WindowSele
         messages_digest(window.messages),
     )  # fmt: skip
     try:
-        # What is recorded must be read again; a window that somebody has altered may not be.
+        # The record must be decodable; a window that the caller has altered may not be.
         msgspec.json.decode(msgspec.json.encode(chosen), type=WindowSelection)
     except msgspec.MsgspecError as error:
         raise errors.InvalidRequest(f"the window is not as it was made: {error}.") from error
@@ -301,9 +301,9 @@ def window_selection(window: Window, tenant: str, session_id: str) -> WindowSele
 
 
 def rebuilt_window(recorded: WindowSelection, count: int, read: ReadMessageRange, *, tenant: str) -> Window:
-    """Return the window that was recorded, of a conversation of `count` messages then.
+    """Return the recorded window of a conversation that had `count` messages.
 
-    Raises Corrupt if it is not the same, Erased if something of it was erased.
+    Raises Corrupt if it differs from the digest, Erased if a part was erased.
     """
     if not recorded.digest:
         raise errors.Erased(

@@ -1,9 +1,9 @@
 """Shorter texts: abbreviations, stubs of tool outputs, and summaries without a model.
 
-A shortened message keeps its id, role, calls and pairing, and the missing characters are counted in their place.
-Arguments of calls and reasoning stay unaltered: providers check or reject them otherwise. A summary holds the
-weightiest sentences of messages, word for word, and is deterministic. `recall_score` measures how many of the names,
-numbers and identifiers of messages a summary still contains.
+A shortened message keeps its id, role and calls, and a note with the number of missing characters replaces them.
+Arguments of calls and reasoning are not shortened: providers validate or sign them. A summary consists of the sentences
+of messages with the highest weights, verbatim, and is deterministic. `recall_score` measures how many of the names,
+numbers and identifiers of messages a summary contains.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ ShortenText = Callable[[str], str]
 
 
 def lighten_text(text: str) -> str:
-    """Return the text without trailing and repeated blank space, its middle counted if it is long."""
+    """Return the text without trailing and repeated white space; of a long text only head and tail are kept."""
     return abbreviate(_EXTRA_WHITESPACE.sub("", text), limits.LIGHT_CHARS)
 
 
 def abbreviate(text: str, chars: int) -> str:
-    """Return a text of at most about so many characters: its head and tail, and how much is missing."""
+    """Return a text of about `chars` characters: its head, a note of what is missing, and its tail."""
     if len(text) <= chars + limits.ABBREVIATION_CHARS:
         return text
     head, tail = chars * 2 // 3, chars - chars * 2 // 3
@@ -42,12 +42,12 @@ def abbreviate(text: str, chars: int) -> str:
 
 
 def lighten_message(message: Message) -> Message:
-    """Return the message with long texts shortened; the message itself if nothing is."""
+    """Return the message with long texts shortened; the same object if nothing changes."""
     return _map_message_texts(message, lighten_text)
 
 
 def stub_tool_output(message: Message) -> Message:
-    """Return a tool message whose results are only named by their size; any other is shortened."""
+    """Return a tool message with stubs in place of its results, and any other message with long texts shortened."""
     return _map_message_texts(message, _output_stub if message.role == "tool" else lighten_text)
 
 
@@ -65,7 +65,7 @@ def _map_message_texts(message: Message, shorter: ShortenText) -> Message:
     if content == message.content and results == tuple(message.tool_results):
         return message
     if message.anthropic is not None and message.role == "assistant":
-        # Its blocks may be signed as a whole, and a provider refuses them altered.
+        # Anthropic signs blocks of an answer and refuses altered ones.
         return message
     raw = message.openai
     if raw is not None:
@@ -96,7 +96,7 @@ def _map_part_text(part: Json, shorter: ShortenText) -> Json:
 
 
 class _SentencePatterns:
-    """What sentences are found and weighed by. Made with the first summary: compiling takes a while."""
+    """Patterns that split and weigh sentences. They are compiled with the first summary, because that is slow."""
 
     def __init__(self) -> None:
         self.sentence = re.compile(r"[^\n.!?。！？]*[\n.!?。！？]+|[^\n.!?。！？]+$")
@@ -121,7 +121,7 @@ _SENTENCE_CHARS: Final = 400
 
 
 def message_text(message: Message) -> str:
-    """Return what a message says, as text: content, calls by name, results."""
+    """Return a message as text: its content, calls and results."""
     pieces = [_content_text(message.content)]
     pieces += [f"calls {c.name}({c.arguments or dict(c.args)})." for c in message.tool_calls]
     pieces += [_content_text(result.result) for result in message.tool_results]
@@ -144,19 +144,20 @@ def _part_text(part: Json) -> str:
 
 
 def extract_sentences(messages: Sequence[Message], chars: int, before: str = "", prefix: str = "") -> str:
-    """Return at most so many characters of what the messages say, the weightiest, in order.
+    """Return the sentences of messages with the highest weights, in order, within `chars` characters.
 
-    `before` is an earlier summary; its lines are weighed along with the rest, and may go. `prefix` is what
-    it may begin with, beside the words of a language.
+    `before` is an earlier summary whose lines compete with the sentences. `prefix` is its prefix, if that is not the
+    prefix of a language.
     """
-    sentences = [*_summary_sentences(before, prefix), *_message_sentences(messages)]
+    sentences = _summary_sentences(before, prefix)
+    sentences += [(m.role, sentence) for m in messages for sentence in _split_sentences(message_text(m))]
     return _heaviest_lines(
         [(_sentence_weight(role, sentence), f"{role}: {sentence}") for role, sentence in sentences], chars
     )
 
 
 def extract_named_sentences(texts: Sequence[tuple[str, str]], chars: int) -> str:
-    """Return at most so many characters of what some texts say, each line after the name of its text."""
+    """Return the weightiest sentences of named texts within `chars` characters, each after the name of its text."""
     found = [
         (_sentence_weight("tool", sentence), f"{name}: {sentence}")
         for name, text in texts
@@ -170,7 +171,7 @@ def _heaviest_lines(lines: Sequence[tuple[float, str]], chars: int) -> str:
     taken: dict[str, int] = {}
     room = min(chars, limits.SUMMARY_CHARS_MAX)
     for _, number, line in sorted(found, key=lambda one: (-one[0], -one[1])):
-        # What was said twice is kept once, where it was said last.
+        # A repeated line is kept once, at its last position.
         if len(line) + 1 <= room and line not in taken:
             taken[line] = number
             room -= len(line) + 1
@@ -181,26 +182,19 @@ def _summary_sentences(before: str, prefix: str) -> list[tuple[str, str]]:
     prefix = next((each for each in (prefix, *SUMMARY_PREFIXES.values()) if each and before.startswith(each)), "")
     found: list[tuple[str, str]] = []
     first, *lines = before.removeprefix(prefix).split("\n")
-    # Whatever words it begins with, the line that only names its messages says nothing.
+    # The first line of an extracted summary only names message numbers.
     for line in lines if _sentence_patterns().range.search(first) else [first, *lines]:
         role, colon, sentence = line.partition(": ")
         if colon and role in _SENTENCE_ROLE_WEIGHTS:
             found.append((role, sentence))
         elif line.strip():
-            # Whatever a model wrote is the assistant's.
+            # A line of a written summary has no role and counts as the assistant's.
             found.append(("assistant", abbreviate(line, _SENTENCE_CHARS)))
     return found
 
 
-def _message_sentences(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for message in messages:
-        found += [(message.role, sentence) for sentence in _split_sentences(message_text(message))]
-    return found
-
-
 def _split_sentences(text: str) -> list[str]:
-    # A huge output is looked at from both ends only: the cost follows what is kept.
+    # Only both ends of a huge output are read, so that the cost is bounded.
     near = abbreviate(text, limits.SUMMARY_CHARS_MAX)
     plain = (" ".join(sentence.split()) for sentence in _sentence_patterns().sentence.findall(near))
     return [abbreviate(sentence, _SENTENCE_CHARS) for sentence in plain if sentence]
@@ -225,16 +219,16 @@ def summarise_messages(
     prefix: str | None = None,
     before: Summary | None = None,
 ) -> Summary:
-    """Return what stands for some messages, and for those of the summary before; it names them by their numbers.
+    """Return a summary of messages with these number ranges, and of the messages of the summary `before`.
 
-    It begins with `prefix`, or with the words of the language. Its timestamp is that of the last of them, so
-    that it is the same every time.
+    The text begins with `prefix`, by default the prefix of the language, and the numbers. The timestamp is that of the
+    last message, so that the same messages give the same summary.
     """
     prefix = prefix or SUMMARY_PREFIXES[language]
     ranges = [(before.first, before.last)] if before and before.last else list[tuple[int, int]]()
     for first, last in numbers:
         if ranges and ranges[-1][0] <= first <= ranges[-1][1] + 1:
-            # The summary before may stand for some of them: a larger window looks behind its cut.
+            # The ranges may overlap: a larger window reads messages that the earlier summary covers.
             ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
         else:
             ranges.append((first, last))
@@ -246,24 +240,24 @@ def summarise_messages(
 
 
 def with_prefix(text: str, language: str, prefix: str | None = None) -> str:
-    """Return a summary that somebody else wrote, with the words that say what it is."""
+    """Return a written summary with its prefix."""
     prefix = prefix or SUMMARY_PREFIXES[language]
     return text if text.startswith(prefix) else f"{prefix}{text}"
 
 
 def shorten_summary(message: Message, chars: int) -> Message:
-    """Return a summary with about so many characters: its head and tail."""
+    """Return a summary shortened to about `chars` characters."""
     return replace(message, content=abbreviate(str(message.content), max(0, chars)))
 
 
 def is_summary(message: Message, prefix: str | None = None) -> bool:
-    """Whether a message is a summary of others, by how it begins: with the words of a language, or a prefix."""
+    """Whether a message is a summary: a system message that begins with `prefix` or the prefix of a language."""
     text, known = message.content, (*SUMMARY_PREFIXES.values(), *([prefix] if prefix else []))
     return message.role == "system" and isinstance(text, str) and text.startswith(known)
 
 
 def checked_language(language: str) -> str:
-    """Return the language of a summary; raise InvalidRequest if there are no words for it."""
+    """Return the language of a summary; raise InvalidRequest if it has no summary prefix."""
     if language not in SUMMARY_PREFIXES:
         raise errors.InvalidRequest(f"a summary's language is one of {', '.join(SUMMARY_PREFIXES)}, not {language!r}.")
     return language
@@ -273,7 +267,7 @@ _RECALL_ROLE_WEIGHTS: Final = {"user": 4, "assistant": 2, "system": 2, "tool": 1
 
 
 class _KeyTermPatterns:
-    """Made with the first score: compiling takes a while."""
+    """Patterns of names, numbers and identifiers. They are compiled with the first score, because that is slow."""
 
     def __init__(self) -> None:
         self.identifier = re.compile(
@@ -281,7 +275,7 @@ class _KeyTermPatterns:
             r"|\b[a-z]+[A-Z]\w*|\b[A-Z]{2,}\d*\b|\b[A-Za-z]+\d+\w*\b"
         )
         self.number = re.compile(r"(?<![\w.,:/#@-])\d+(?:[.,:]\d+)*(?![\w/#@-])")
-        # A capital after something else than the end of a sentence.
+        # A capital letter that does not begin a sentence.
         self.name = re.compile(r"(?<=[\w,;:(] )[A-Z][^\W\d_]+(?:[ '-][A-Z][^\W\d_]+)*(?![\w-])")
         self.foreign = re.compile(r"[ァ-ヴー]{3,}|[「『《“]([^」』》”\n]{2,24})[」』》”]")
         self.space = re.compile(r"\s+")
@@ -303,10 +297,10 @@ def _normalise_term(text: str) -> str:
 
 
 def recall_score(messages: Sequence[Message], text: str, before: str = "") -> tuple[float, list[str]]:
-    """Return how much of their marks a summary of messages has, from 0 to 1, and the weightiest that it has not.
+    """Return the part, from 0 to 1, of the messages' key terms that a summary contains, and the missing terms.
 
-    What users said weighs most, and what was said more than once more than once. `before` is the summary
-    that went into this one; what it has counts as if an assistant had said it. With no marks it is 1.
+    Terms are weighted by the role of their messages, users highest, and each message adds its weight. `before` is an
+    earlier summary, whose terms count as an assistant's. Without terms the score is 1.
     """
     weights: dict[str, int] = {}
     said = [(message.role, message_text(message)) for message in messages]
@@ -323,7 +317,7 @@ def recall_score(messages: Sequence[Message], text: str, before: str = "") -> tu
 def _missing_terms(asked: Iterable[str], text: str) -> Iterable[str]:
     spelt = _key_term_patterns().space.sub(" ", text).casefold()
     for mark in asked:
-        # A number within a longer one is another number; a word within a word is no word.
+        # A term inside a longer number or word does not count.
         edges = r"(?<![\w]){}(?![\w])" if mark.isascii() else "{}"
         if not re.search(edges.format(re.escape(mark)), spelt):
             yield mark

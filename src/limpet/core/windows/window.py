@@ -1,8 +1,7 @@
 """`Window`: the messages of a session that a model sees now, with their ledger.
 
-Builds the items of a window from messages, fits them, compares and explains windows, and plans cuts. Building a
-window never changes messages. Cuts are rare and deep, so that the prefix of the prompt stays the same between two cuts
-and a provider can cache it.
+Builds the items of a window from messages, fits them, compares and explains windows, and plans cuts. Cuts are rare and
+deep, so that the prefix of the prompt does not change between two cuts and a provider can cache it.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ RULE_PROMPT = "initial system prompt"
 RULE_QUESTION = "current question"
 RULE_OPEN_CALLS = "calls that wait for their results"
 _SINGLE_MESSAGE = values_messages.MessageGroup(0, 0)
-"""What most messages are: neither a call nor a result."""
+"""The group of a message without calls and results; a constant, because most messages are such."""
 
 MESSAGE_LINE_CHARS = 80
-"""What is shown of a message where each has one line."""
+"""Characters of a message that is shown on one line."""
 
 _RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.CONTEXT: fitter.RULE_CONTEXT}
 
@@ -49,8 +48,8 @@ _RULE_BY_CATEGORY = {MessageCategory.SYSTEM: "system message", MessageCategory.C
 class WindowMessage(msgspec.Struct, frozen=True):
     """A message of a conversation with its number, from 1, and its tokens.
 
-    `original_size` is its size in the conversation if it comes altered, else 0. `cut_turn_question`: it is the question
-    of a turn whose beginning was cut.
+    `original_size` is the size before an alteration, 0 for an unaltered message. `cut_turn_question`: the message is the
+    question of a turn that a cut divides.
     """
 
     number: int
@@ -61,9 +60,9 @@ class WindowMessage(msgspec.Struct, frozen=True):
 
 
 class WindowGap(msgspec.Struct, frozen=True):
-    """Messages of a conversation that are too old to be looked at: how many, and about their size.
+    """Old messages of a conversation that are not read: their number and approximate tokens.
 
-    `summarised`: the summary stands for them.
+    `summarised`: the summary covers them.
     """
 
     first: int
@@ -73,7 +72,7 @@ class WindowGap(msgspec.Struct, frozen=True):
 
 
 class WindowSummary(msgspec.Struct, frozen=True):
-    """The summary that a session has, as a message, and the numbers that it stands for."""
+    """The summary of a session as a message, and the message numbers that it covers."""
 
     first: int
     last: int
@@ -85,7 +84,7 @@ WindowPart = WindowMessage | WindowGap | WindowSummary
 
 
 class CounterInfo(msgspec.Struct, frozen=True):
-    """Who counted: the counter's name, whether it is exact, and tokens that a request takes besides."""
+    """A counter's name, whether it is exact, and the tokens of a request beside its messages."""
 
     name: str
     exact: bool = True
@@ -93,16 +92,16 @@ class CounterInfo(msgspec.Struct, frozen=True):
 
 
 ItemCache = MutableMapping[int, ContextItem]
-"""Items that were made before, by the number of their first message."""
+"""Cached items by the number of their first message."""
 
 
 def window_items(
     parts: Sequence[WindowPart], *, keep_prompt: bool = True, known: ItemCache | None = None
 ) -> list[ContextItem]:
-    """Return what a window is fitted from: groups with their priorities, in order, and gaps.
+    """Return the items of a window, in order: groups with their priorities, gaps and the summary.
 
-    Groups from before the current turn never change: what is in `known` is taken from there, and what
-    is made is put there. It must be of the same conversation, counted in the same way.
+    Groups before the current turn never change and are cached in `known`, which must belong to the same conversation
+    and counter.
     """
     question = len(parts) - 1
     while question >= 0 and not _is_user_message(parts[question]):
@@ -125,7 +124,7 @@ def window_items(
         said = part.message
         alone = not said.tool_calls and said.role != "tool"
         if not alone and not messages:
-            # A group is found by what comes after its beginning.
+            # group_at reads the messages after the beginning of the group.
             messages = [None] * at
             messages += [one.message if isinstance(one, WindowMessage) else None for one in parts[at:]]
         group = _SINGLE_MESSAGE if alone else values_messages.group_at(messages, at)
@@ -202,14 +201,14 @@ def _own_priority(piece: WindowMessage) -> tuple[ContextPriority, str]:
 
 
 def messages_digest(messages: Sequence[Message]) -> str:
-    """Return the hash of all that the messages of a window say."""
+    """Return the hash of all fields of messages."""
     return codec.digest(codec.canonical_json([message.to_dict() for message in messages])).hex()
 
 
 class WindowDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """How one window became another. `same` messages at the beginning are equal, and a provider can cache them.
+    """The difference of two windows. The first `same` messages are equal, and a provider can cache them.
 
-    `common` of them are in both, wherever; `gone_at` and `new_at` say where the others stand in their windows.
+    `common` messages are in both windows at any place. `gone_at` and `new_at` are the indices of the other messages.
     """
 
     same: int
@@ -224,7 +223,7 @@ class WindowDifference(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float:
-        """The part of the other window's tokens that its beginning has in common with this one."""
+        """The part of the other window's tokens that its equal beginning has."""
         return self.same_tokens / self.tokens if self.tokens else 1.0
 
     def __str__(self) -> str:
@@ -247,12 +246,12 @@ def _message_line(message: Message) -> str:
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What fits: the messages in order, and the account of every message of the conversation.
+    """The fitted messages of a conversation in order, and the ledger of all its messages.
 
-    `sizes` are the tokens of each message; `tokens` includes what a request takes besides (`overhead`),
-    and is never above `budget`. `summary_at` is where the summary stands among them, if there is one;
-    `tenant`, `session_id`, `version` and `began` say of which moment of which session it is, if of any;
-    `plain` is its counter, and what that gives for all of it without correction and margin.
+    `sizes` are the tokens of each message; `tokens` includes `overhead`, the tokens of a request beside its messages,
+    and is never above `budget`. `summary_at` is the index of the summary, or -1. `tenant`, `session_id`, `version` and
+    `began` identify the session and its version, if the window was made of a session. `plain` is the counter's name and
+    its count of the whole window without correction and margin.
     """
 
     messages: tuple[Message, ...]
@@ -285,15 +284,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def digest(self) -> str:
-        """The hash of all that its messages say: equal for windows that are the same byte for byte."""
+        """The hash of the messages: equal for windows that are the same byte for byte."""
         return messages_digest(self.messages)
 
     def explain(self, number: int | None = None) -> str:
-        """Say in words what is in it and what is not, and why; or what became of one message."""
+        """Return a text that explains the content of the window, or the fate of one message."""
         return _explain_window(self) if number is None else _explain_message(self, number)
 
     def diff(self, other: Window) -> WindowDifference:
-        """Return what another window has that this one has not, and the other way round."""
+        """Return how `other` differs from this window."""
         if not isinstance(cast("object", other), Window):
             raise errors.InvalidRequest(f"a window differs from a Window, not {type(other).__name__}.")
         before, after = (list(map(_message_key, self.messages)), list(map(_message_key, other.messages)))
@@ -355,7 +354,7 @@ def fit_window(
     shares: fitter.BudgetShares = EMPTY,
     known: ItemCache | None = None,
 ) -> Window:
-    """Return the window of a conversation; raise ContextOverflow if what must be in it does not fit."""
+    """Return the window of a conversation; raise ContextOverflow if the required messages do not fit."""
     checked_window_budget(budget)
     fitted = fitter.fit(
         window_items(parts, keep_prompt=keep_prompt, known=known),
@@ -400,7 +399,7 @@ def _explain_window(window: Window) -> str:
     if under := ledger.messages(Fate.SUMMARISED):
         size = ledger.tokens(Fate.SUMMARISED)
         lines.append(f"  under  {under:,} messages ({size:,} tokens) under the summary")
-    # Of a recorded window only what was in it is known: what was not has no size here.
+    # A recorded window has no sizes of messages outside it.
     lines += [
         f"  out    {messages:,} messages{f' ({size:,} tokens)' if size else ''}: {rule}"
         for rule, (messages, size) in ledger.left_out().items()
@@ -429,10 +428,10 @@ def _explain_message(window: Window, number: int) -> str:
 
 
 class CutInput(msgspec.Struct, frozen=True):
-    """What a session's window is made of before a cut.
+    """The content of a session's window before a cut.
 
-    `pieces` are its messages in order, new ones included, without those that always stay, which take
-    `fixed` tokens. `room` is what the policy has for all of it.
+    `pieces` are its messages in order, with new ones, without always visible ones, which take `fixed` tokens. `room` is
+    the policy's budget without the overhead.
     """
 
     pieces: Sequence[WindowMessage]
@@ -443,22 +442,21 @@ class CutInput(msgspec.Struct, frozen=True):
 
 
 def is_cut_due(tokens: int, room: int, policy: WindowPolicy, left: int = 0) -> bool:
-    """Whether a window of so many tokens has passed the policy's high-water mark.
+    """Whether a window of `tokens` tokens exceeds the policy's high-water mark.
 
-    `left` is what the last cut left. If that was above the mark already, looking at all of it again
-    with each append would be of no use: as much as a cut frees has to come first.
+    If the last cut `left` more than the mark, the next cut waits until as many tokens were added as a cut removes: a
+    plan for each append would be useless.
     """
     high = room * policy.high
     return tokens > (high if left <= high else left + room * (policy.high - policy.low))
 
 
 def plan_cut(live: CutInput, policy: WindowPolicy, count: CountMessage) -> tuple[Cut, Summary | None] | None:
-    """Return the cut down to the low-water mark, and the summary of what goes; None if nothing can go.
+    """Return the cut down to the low-water mark and the summary of the removed messages; None if nothing can go.
 
-    The cut's tokens are those of what is left, with the summary that was there before.
-
-    Output of tools from before the current turn goes first, then whole turns, the oldest first. Only a
-    turn that is too large by itself is cut between its groups; its question stays in any case.
+    Tool outputs before the current turn are replaced first, then whole turns are removed, the oldest first. Only a turn
+    that is too large by itself is cut between its groups; its question stays. The cut's tokens are those of the
+    remaining messages and of the earlier summary.
     """
     turn = _current_question(live.pieces)
     stubs = was = live.cut.stubs if live.cut else 0
@@ -479,7 +477,7 @@ def plan_cut(live: CutInput, policy: WindowPolicy, count: CountMessage) -> tuple
 
 
 def _summary_tokens(live: CutInput, policy: WindowPolicy) -> int:
-    """Return what the summary takes in windows: one that was written for larger ones comes shortened."""
+    """Return the tokens of the summary in windows: a summary for larger windows is shortened."""
     told = live.summary.tokens if live.summary else 0
     if told > policy.budget * limits.SUMMARY_SHARE_MAX:
         return min(told, int(live.room * limits.SUMMARY_SHARE))
@@ -487,9 +485,8 @@ def _summary_tokens(live: CutInput, policy: WindowPolicy) -> int:
 
 
 def _current_question(pieces: Sequence[WindowMessage]) -> int:
-    """Return the number of the current question; 0 if nobody asked anything."""
-    asked = (piece.number for piece in reversed(pieces) if piece.message.role == "user")
-    return next(asked, 0)
+    """Return the number of the newest user message; 0 if there is none."""
+    return next((piece.number for piece in reversed(pieces) if piece.message.role == "user"), 0)
 
 
 def _stub_if_smaller(piece: WindowMessage, turn: int, count: CountMessage) -> WindowMessage:
@@ -505,7 +502,7 @@ def _stub_if_smaller(piece: WindowMessage, turn: int, count: CountMessage) -> Wi
 def _cut_start(
     pieces: Sequence[WindowMessage], turn: int, size: int, policy: WindowPolicy, room: int
 ) -> tuple[int, int]:
-    """Return the index at which the window begins, and what it has then."""
+    """Return the index at which the window begins after the cut, and its tokens then."""
     low, high = room * policy.low, room * policy.high
     start = 0
     for at in _cut_boundaries(pieces, turn):
@@ -519,7 +516,7 @@ def _cut_start(
 
 
 def _cut_boundaries(pieces: Sequence[WindowMessage], turn: int) -> list[int]:
-    """Return where a window may begin: at questions, and in the current turn at its groups."""
+    """Return the indices at which a window may begin: questions, and groups of the current turn."""
     groups = values_messages.group_messages([piece.message for piece in pieces])
     starts = [group.first for group in groups]
     return [at for at in starts if at and (pieces[at].message.role == "user" or pieces[at].number > turn)]
@@ -530,7 +527,7 @@ def _summarise_cut(
 ) -> Summary:
     before = live.summary
     if before and before.last and live.cut and before.last < live.cut.first - 1:
-        # Messages in between went without a summary: one that spans them would claim too much.
+        # Messages between the earlier summary and the cut have no summary: a common range would include them.
         before = None
     numbers = [(piece.number, piece.number) for piece in out]
     chars = int(live.room * limits.SUMMARY_SHARE) * 2
