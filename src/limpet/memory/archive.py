@@ -7,6 +7,7 @@ is configured. `HitContext` reads the messages around a hit. `ArchiveTool` offer
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -292,7 +293,10 @@ class Archive:
         self._settle = settle
         self._semantic_search = semantic_search
         self._task: IndexTask | None = None
-        self._cache = SearchCache()
+
+    @functools.cached_property
+    def _cache(self) -> SearchCache:
+        return SearchCache()
 
     def search(
         self,
