@@ -447,7 +447,7 @@ def _unreadable_plan_error(path: Path) -> errors.Corrupt:
 
 
 class ErasedContentRemover:
-    """An edit of lines: it removes what the index no longer has."""
+    """An edit of journal lines that removes the rows and payloads which the index no longer has."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection = connection

@@ -65,7 +65,7 @@ def place_store(made: Path, target: Path) -> None:
         refuse_present(target)
         if Path(f"{made}-wal").exists():
             raise errors.StoreBusy(f"{made} is in use.", hint="Nobody else is to open it until it is in its place.")
-        # The list of the finished store has the entries of the target's, and what was erased since.
+        # The list of the finished store has all entries of the target's list, and those of later erasures.
         copy_erased_list(made, target)
         files.sync(made)
         files.rename(made, target)
@@ -111,7 +111,7 @@ def verify_connection(
     checks the structure of these tables only.
     """
     seen, faults = 0, list[str]()
-    # The anchor first: read after the log, it could be ahead merely because others write meanwhile.
+    # The anchor is read first: after the log, it could be ahead because of commits in between.
     anchored = anchor.read()
     connection.execute("BEGIN")
     try:
@@ -326,7 +326,7 @@ def derive_all(connection: apsw.Connection, path: Path, derive: port.StreamDeriv
     """Derive everything again, in an open transaction; yield the counts so far."""
     queries, made = database.statements(), port.Rebuilt()
     connection.execute(queries["clear_derived"])
-    # An empty cache: what the store cached of rows is stale now.
+    # With an empty cache, because the cached row shapes of the store are stale now.
     batch = log_writes.AppendBatch(connection.cursor(), SQLiteCache(), bytes, careful=True)
     for tenant in database.read_tenants(connection):
         made = msgspec.structs.replace(made, tenants=made.tenants + 1)

@@ -242,7 +242,7 @@ class SQLiteStore:
     def hand_off(self, appends: Sequence[port.Append]) -> list[port.Appended | None] | None:
         """Have the process that holds the write lock commit appends.
 
-        Returns None if none did: enter `write_lock` and commit. This thread may hold the lock by then.
+        Returns None if no process did: then enter `write_lock` and call `commit`. This thread may hold the lock already.
         """
         try:
             self._thread_lock.acquire()

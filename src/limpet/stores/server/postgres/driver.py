@@ -92,7 +92,7 @@ class PostgresDriver:
         if answer == _APPLIED:
             return None
         if answer == _APPLIED_UNDER_CONTENTION:
-            # The server can't tell this store's own lock from another store's.
+            # The server can't distinguish this store's own lock from another store's.
             return None if self._advisory_lock.locked_tenant == change.tenant else driver.AppliedUnderContention()
         if answer == connections.DUPLICATE:
             return driver.DuplicateRow()

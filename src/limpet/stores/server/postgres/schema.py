@@ -246,13 +246,13 @@ def _not_set_up_error(owner: PostgresConnection, place: PostgresDsn, lacking: Se
 def _check_role_privileges(owner: PostgresConnection, place: PostgresDsn, *, makes: bool) -> None:
     """Raise UnsafeStore for a role that row-level security does not bind. `makes`: this user will own the tables."""
     rows = _fetch_rows(owner, "might", role=place.role)
-    mighty, owns = rows[0] if rows else (False, False)
-    if mighty or (makes and owns):
-        raise _role_isolation_error(place, place.role, mighty=mighty)
+    bypasses, owns = rows[0] if rows else (False, False)
+    if bypasses or (makes and owns):
+        raise _role_isolation_error(place, place.role, bypasses=bypasses)
 
 
-def _role_isolation_error(place: PostgresDsn, role: str, *, mighty: bool) -> errors.UnsafeStore:
-    if mighty:
+def _role_isolation_error(place: PostgresDsn, role: str, *, bypasses: bool) -> errors.UnsafeStore:
+    if bypasses:
         wrong = f"the role {role} is a superuser or has BYPASSRLS"
         fix = "Leave ?role= out of the URL, or name a role there that is no superuser and has no BYPASSRLS."
         if place.role == DEFAULT_ROLE:
@@ -270,32 +270,32 @@ def _check_role_membership(owner: PostgresConnection, place: PostgresDsn) -> Non
 
 
 def check_isolation(user: PostgresConnection, place: PostgresDsn) -> None:
-    """Raise UnsafeStore if the role sees rows while no tenant is set, or could change that it sees none."""
-    who, mighty, owns, barred, bare, gone = _fetch_row(user, "isolation", tables=list(TENANT_TABLES))
-    if mighty or owns:
-        raise _role_isolation_error(place, str(who), mighty=mighty)
-    if barred:
+    """Raise UnsafeStore if the role sees rows while no tenant is set, or row-level security does not bind it."""
+    role, bypasses, owns, forbidden, unprotected, missing = _fetch_row(user, "isolation", tables=list(TENANT_TABLES))
+    if bypasses or owns:
+        raise _role_isolation_error(place, str(role), bypasses=bypasses)
+    if forbidden:
         raise errors.StoreReadOnly(
-            f"the role {who} may not use the schema {place.schema} of {place.shown}.",
+            f"the role {role} may not use the schema {place.schema} of {place.shown}.",
             hint="Name the role that the store was made for with ?role=NAME in the URL, or let its owner"
-            f" GRANT that role TO {who}.",
-            facts={"role": str(who)},
+            f" GRANT that role TO {role}.",
+            facts={"role": str(role)},
         )
-    if gone:
+    if missing:
         raise errors.Corrupt(
-            f"{place.shown} has not all of the store's tables: {', '.join(gone)} of the schema {place.schema} is missing.",
+            f"{place.shown} has not all of the store's tables: {', '.join(missing)} of the schema {place.schema} is missing.",
             hint="Nothing was changed. Restore a backup into a new store: limpet restore BACKUP URL.",
-            facts={"missing": len(gone)},
+            facts={"missing": len(missing)},
         )
-    if bare:
-        wrong = f"row-level security is not forced on {', '.join(bare)}"
-        fix = f"Run: ALTER TABLE {place.schema}.{bare[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
+    if unprotected:
+        wrong = f"row-level security is not forced on {', '.join(unprotected)}"
+        fix = f"Run: ALTER TABLE {place.schema}.{unprotected[0]} ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY"
     elif _fetch_row(user, "anything")[0]:
         wrong = "rows are seen though no tenant is named"
         fix = f"Drop every policy in {place.schema} that is not Limpet's."
     else:
         return
-    raise _isolation_error(place, str(who), wrong, fix)
+    raise _isolation_error(place, str(role), wrong, fix)
 
 
 def _isolation_error(place: PostgresDsn, role: str, wrong: str, fix: str) -> errors.UnsafeStore:

@@ -182,7 +182,7 @@ class RedisPendingErasures:
         self._replace_entries(begun, [b"left " + rest] if rest else [])
 
     def _replace_entries(self, before: list[bytes], after: list[bytes]) -> None:
-        # If another process has replaced them meanwhile, its entries are right.
+        # If another process has replaced the entries meanwhile, its entries stay.
         seen, rest = ([serialization.raw_bytes(each) for each in some] for some in (before, after))
         self._servers.script("set_pending", self._names.pending_erasures, pack(seen), pack(rest))  # fmt: skip
 

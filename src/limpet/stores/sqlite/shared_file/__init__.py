@@ -1,1 +1,1 @@
-"""Files beside the database, and what the processes that share a store do with them."""
+"""Files beside the database, with which the processes that share a store coordinate."""

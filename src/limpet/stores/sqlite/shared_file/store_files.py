@@ -212,7 +212,7 @@ class StoreFiles:
         return _FLOCK_STRUCT.unpack(found)[0] != fcntl.F_UNLCK
 
     def lock_holder(self, fd: int) -> str:
-        """Return the id of the process that holds a file's lock; empty where the system does not tell."""
+        """Return the id of the process that holds a file's lock; empty if the system does not report it."""
         place = f":{os.fstat(fd).st_ino}"
         with contextlib.suppress(OSError):
             for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
@@ -225,7 +225,7 @@ class StoreFiles:
         return ""
 
     def file_system_type(self, path: Path) -> str:
-        """Return the type of a folder's file system; empty where the system does not tell."""
+        """Return the type of a folder's file system; empty if the system does not report it."""
         best, kind, place = 0, "", f"{path}/"
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
