@@ -382,16 +382,13 @@ class ProviderCallIds:
 
     def _provider_id(self, message_id: str, call_id: str) -> str:
         name, attempt = call_id, 0
-        while name in self._taken or not self._fits(name):
+        while name in self._taken or len(name) > self._longest or not self._accepted.fullmatch(name):
             whole = f"{message_id}\n{call_id}\n{attempt}".encode()
             tail = hashlib.sha256(whole).hexdigest()[:_ID_DIGEST_CHARS]
             head = re.sub(r"[^a-zA-Z0-9_-]", "_", call_id)[: self._longest - _ID_DIGEST_CHARS - 1]
             name, attempt = f"{head}_{tail}", attempt + 1
         self._taken.add(name)
         return name
-
-    def _fits(self, name: str) -> bool:
-        return len(name) <= self._longest and self._accepted.fullmatch(name) is not None
 
 
 def tool_name(name: str, *, dots: bool = False) -> str:

@@ -231,16 +231,11 @@ def parse_penguin_session(value: Json, index: Mapping[str, Json] = EMPTY) -> For
     if rest:
         kept["penguin"] = rest
     return ForeignChat(
-        id=name,
-        messages=listed,
-        title=usable_title(known.get("title")),
-        metadata=kept,
-        created_us=parse_time_us(given.get("created_at")),
-        active_us=parse_time_us(given.get("last_active")),
+        id=name, messages=listed, title=usable_title(known.get("title")), metadata=kept,
+        created_us=parse_time_us(given.get("created_at")), active_us=parse_time_us(given.get("last_active")),
         continued_from=usable_id(known.get("continued_from")),
-        continued_to=usable_id(known.get("continued_to")),
-        penguin=True,
-    )
+        continued_to=usable_id(known.get("continued_to")), penguin=True,
+    )  # fmt: skip
 
 
 _JSON_ESCAPES: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)

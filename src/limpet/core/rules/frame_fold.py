@@ -337,31 +337,20 @@ def _apply_tool(frame: Frame, tool: ToolRun) -> Frame:
 def _apply_suspension(frame: Frame, event: events.FrameSuspendedEvent, time_us: int) -> Frame:
     before = frame.suspension
     suspension = Suspension(
-        suspension_id=event.suspension_id,
-        frame_id=frame.frame_id,
-        root_id=frame.root_id,
-        scope=frame.scope,
-        reason=event.reason,
-        purpose=event.purpose,
-        payload=event.payload,
-        previous=before.previous if before else frame.status,
-        suspended_us=time_us,
-        expires_us=event.expires_us,
+        suspension_id=event.suspension_id, frame_id=frame.frame_id, root_id=frame.root_id, scope=frame.scope,
+        reason=event.reason, purpose=event.purpose, payload=event.payload,
+        previous=before.previous if before else frame.status, suspended_us=time_us, expires_us=event.expires_us,
         token_hash=event.token_hash,
-    )
+    )  # fmt: skip
     return replace(frame, status=_S.SUSPENDED, suspension=suspension, resumption=None)
 
 
 def _apply_resumption(frame: Frame, event: events.FrameResumedEvent) -> Frame:
     before = frame.suspension
     resumption = Resumption(
-        suspension_id=event.suspension_id,
-        decision=event.decision,
-        payload=event.payload,
-        purpose=before.purpose if before else "",
-        by=event.by,
-        reason=event.reason,
-    )
+        suspension_id=event.suspension_id, decision=event.decision, payload=event.payload,
+        purpose=before.purpose if before else "", by=event.by, reason=event.reason,
+    )  # fmt: skip
     status = before.previous if before else _S.ACTIVE
     return replace(frame, status=status, suspension=None, resumption=resumption)
 

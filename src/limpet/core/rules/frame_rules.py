@@ -55,7 +55,11 @@ def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool
         if command.intent and known.status is ToolStatus.INTENT:
             return None
         if known.status is not ToolStatus.INTENT:
-            raise _tool_in_progress_error(known)
+            raise errors.InvalidTransition(
+                f"the tool {known.tool_id!r} ({known.name}) is {known.status}: it can't begin again.",
+                hint="Settle it with end_tool or resolve_tool.",
+                facts={"tool": known.tool_id, "status": str(known.status)},
+            )
         check_deadline(tree, frame, now_us)
         return _tool_status_event(frame, known, ToolStatus.STARTED, now_us)
     check_deadline(tree, frame, now_us)
@@ -67,16 +71,10 @@ def _begin_tool_event(tree: TreeState, frame: Frame, command: commands.BeginTool
             facts={"frame": frame.frame_id, "calls": frame.tool_calls, "calls_max": most},
         )
     tool = ToolRun(
-        tool_id=command.tool_id,
-        name=command.name,
-        key=command.key,
-        effect=command.effect,
-        status=ToolStatus.INTENT if command.intent else ToolStatus.STARTED,
-        call_id=command.call_id,
-        message_id=command.message_id,
-        summary=command.summary,
-        changed_us=now_us,
-    )
+        tool_id=command.tool_id, name=command.name, key=command.key, effect=command.effect,
+        status=ToolStatus.INTENT if command.intent else ToolStatus.STARTED, call_id=command.call_id,
+        message_id=command.message_id, summary=command.summary, changed_us=now_us,
+    )  # fmt: skip
     return e.FrameUpdatedEvent(frame_id=frame.frame_id, tool=tool)
 
 
@@ -88,14 +86,6 @@ def _same_tool_run(frame: Frame, command: commands.BeginTool) -> ToolRun | None:
         if command.call_id is not None and (tool.message_id, tool.call_id) == (command.message_id, command.call_id):
             return tool
     return None
-
-
-def _tool_in_progress_error(tool: ToolRun) -> errors.InvalidTransition:
-    return errors.InvalidTransition(
-        f"the tool {tool.tool_id!r} ({tool.name}) is {tool.status}: it can't begin again.",
-        hint="Settle it with end_tool or resolve_tool.",
-        facts={"tool": tool.tool_id, "status": str(tool.status)},
-    )
 
 
 def find_tool(frame: Frame, tool_id: str) -> ToolRun:
@@ -163,14 +153,9 @@ def _suspend_event(frame: Frame, command: commands.SuspendFrame, now_us: int) ->
             facts={"frame": frame.frame_id, "suspension": standing.suspension_id},
         )
     return e.FrameSuspendedEvent(
-        frame_id=frame.frame_id,
-        suspension_id=command.suspension_id,
-        token_hash=command.token_hash,
-        reason=command.reason,
-        purpose=command.purpose,
-        payload=command.payload,
-        expires_us=expires,
-    )
+        frame_id=frame.frame_id, suspension_id=command.suspension_id, token_hash=command.token_hash,
+        reason=command.reason, purpose=command.purpose, payload=command.payload, expires_us=expires,
+    )  # fmt: skip
 
 
 def is_suspension_open(suspension: Suspension, now_us: int) -> bool:
@@ -202,13 +187,9 @@ def _resume_event(frame: Frame, command: commands.EndSuspension, now_us: int) ->
             hint='For example decide_suspension(id, "edit", payload={…}).',
         )
     return e.FrameResumedEvent(
-        frame_id=frame.frame_id,
-        suspension_id=standing.suspension_id,
-        decision=command.decision,
-        payload=standing.payload if unset else command.payload,
-        by=command.by,
-        reason=command.reason,
-    )
+        frame_id=frame.frame_id, suspension_id=standing.suspension_id, decision=command.decision,
+        payload=standing.payload if unset else command.payload, by=command.by, reason=command.reason,
+    )  # fmt: skip
 
 
 def _suspension_over_error(command: commands.EndSuspension) -> errors.Error:

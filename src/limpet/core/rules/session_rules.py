@@ -485,17 +485,11 @@ def _end_events(state: SessionState, command: commands.EndSession) -> list[e.Ses
 
 def _continuation_writes(state: SessionState, command: commands.ContinueSession) -> tuple[SessionWrite, ...]:
     created = e.SessionCreatedEvent(
-        id=command.next_id,
-        user_id=state.user_id,
-        title=state.title,
-        metadata=state.metadata,
-        root_id=state.root_id or state.id,
-        continued_from=state.id,
-        continuation_index=state.continuation_index + 1,
-        policy=state.policy,
-        summary=command.summary,
+        id=command.next_id, user_id=state.user_id, title=state.title, metadata=state.metadata,
+        root_id=state.root_id or state.id, continued_from=state.id,
+        continuation_index=state.continuation_index + 1, policy=state.policy, summary=command.summary,
         corrections=state.corrections,
-    )
+    )  # fmt: skip
     fresh = evolve_one(None, created, time_us=0)
     events = _message_events(fresh, (*command.carried, *command.messages))
     at = len(command.carried)

@@ -190,10 +190,9 @@ class Scope(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     def __post_init__(self) -> None:
         checked_id("an actor's id", self.actor_id)
-        if self.session_id is not None:
-            checked_id("a session's id", self.session_id)
-        if self.thread_id is not None:
-            checked_id("a thread's id", self.thread_id)
+        for what, value in (("a session's id", self.session_id), ("a thread's id", self.thread_id)):
+            if value is not None:
+                checked_id(what, value)
 
     def covers(self, other: Scope) -> bool:
         """Return whether another scope lies within this one; a field that is None here matches any value."""

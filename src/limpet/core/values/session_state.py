@@ -375,17 +375,9 @@ class SessionInfo(msgspec.Struct, frozen=True, gc=False, kw_only=True, omit_defa
 def session_info(state: SessionState) -> SessionInfo:
     """Return the fields of a listing row that are not columns of their own."""
     return SessionInfo(
-        title=state.title or state.preview,
-        status=state.status,
-        metadata=state.metadata,
-        created_us=state.created_us,
-        message_count=state.message_count,
-        total_tokens=state.tokens,
-        version=state.version,
-        generation=state.generation,
-        continued_from=state.continued_from,
-        continued_to=state.continued_to,
-        continuation_index=state.continuation_index,
-        pending_calls=len(state.open_calls),
-        forked_from=state.forked_from[0] if state.forked_from else None,
-    )
+        title=state.title or state.preview, status=state.status, metadata=state.metadata,
+        created_us=state.created_us, message_count=state.message_count, total_tokens=state.tokens,
+        version=state.version, generation=state.generation, continued_from=state.continued_from,
+        continued_to=state.continued_to, continuation_index=state.continuation_index,
+        pending_calls=len(state.open_calls), forked_from=state.forked_from[0] if state.forked_from else None,
+    )  # fmt: skip

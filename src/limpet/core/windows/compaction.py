@@ -212,25 +212,17 @@ class _CompactionPlanner:
         final = self._original - sum(handle.size for handle in out)
         final = max(0, final + sum(handle.size for handle in self._replacements))
         result = CompactionResult(
-            original_tokens=self._original,
-            final_tokens=final,
-            compaction_level=self._level(final, out),
-            items_removed=len(self._removed),
-            items_summarized=len(self._summarised),
+            original_tokens=self._original, final_tokens=final, compaction_level=self._level(final, out),
+            items_removed=len(self._removed), items_summarized=len(self._summarised),
             target_met=final <= self._target,
-        )
+        )  # fmt: skip
         if not out:
             return CompactionPlan(None, result)
         command = CompactFrame(
-            frame_id=self._frame.frame_id,
-            removed=tuple(handle.handle_id for handle in out),
-            replaced=tuple(self._replacements),
-            strategy=self._strategy.label,
-            target_budget=self._target,
-            original_tokens=self._original,
-            final_tokens=final,
-            level=result.compaction_level,
-        )
+            frame_id=self._frame.frame_id, removed=tuple(handle.handle_id for handle in out),
+            replaced=tuple(self._replacements), strategy=self._strategy.label, target_budget=self._target,
+            original_tokens=self._original, final_tokens=final, level=result.compaction_level,
+        )  # fmt: skip
         return CompactionPlan(command, result)
 
     def _level(self, final: int, out: Sequence[ContextHandle]) -> CompactionLevel:

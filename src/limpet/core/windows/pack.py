@@ -305,18 +305,11 @@ class PackDraft:
         """Return the pack with its token summary and its hash."""
         brief = self.messages[[source.kind for source in self.sources].index(SOURCE_BRIEF)]
         pack = ContextPack(
-            metadata=metadata,
-            brief_context=str(brief.content),
-            breadcrumbs=breadcrumbs,
-            segments=tuple(self.segments),
-            token_summary=self._token_summary(budget, level, counted),
-            context_hash="",
-            ledger=ledger,
-            messages=tuple(self.messages),
-            sizes=tuple(self.sizes),
-            sources=tuple(self.sources),
-            conversation_moment=moment,
-        )
+            metadata=metadata, brief_context=str(brief.content), breadcrumbs=breadcrumbs,
+            segments=tuple(self.segments), token_summary=self._token_summary(budget, level, counted),
+            context_hash="", ledger=ledger, messages=tuple(self.messages), sizes=tuple(self.sizes),
+            sources=tuple(self.sources), conversation_moment=moment,
+        )  # fmt: skip
         return msgspec.structs.replace(pack, context_hash=context_hash(metadata.frame_id, pack))
 
     def _token_summary(self, budget: int, level: CompactionLevel, counted: CounterInfo) -> TokenSummary:

@@ -515,13 +515,10 @@ class _PackBuilder:
         if wanted.include or wanted.exclude:
             known = {handle.handle_id for handle in wanted.frame.context_handles}
         return ContextPackMetadata(
-            frame_id=wanted.frame.frame_id,
-            scope=wanted.scope,
-            role=wanted.brief.role,
-            assembled_at=wanted.assembled_at,
-            unknown_includes=tuple(sorted(wanted.include - known)),
+            frame_id=wanted.frame.frame_id, scope=wanted.scope, role=wanted.brief.role,
+            assembled_at=wanted.assembled_at, unknown_includes=tuple(sorted(wanted.include - known)),
             unknown_excludes=tuple(sorted(wanted.exclude - known)),
-        )
+        )  # fmt: skip
 
     def _entries(self) -> Iterator[HandleEntry]:
         for index, item in enumerate(self._items):

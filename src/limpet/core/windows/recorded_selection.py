@@ -52,16 +52,10 @@ def pack_selection(pack: ContextPack) -> tuple[PackSelection, tuple[str, ...]]:
     """Return the selection to record of a pack, and the texts to store beside the log."""
     recording, told = _PackRecorder(pack), pack.token_summary
     chosen = PackSelection(
-        digest=pack.context_hash,
-        budget=told.budget,
-        used=told.used,
-        counter=told.counter,
-        exact=told.exact,
-        level=told.compaction_level,
-        role=pack.metadata.role,
-        parts=tuple(freeze(part) for part in recording.parts()),
-        about=freeze(_pack_details(pack)),
-    )
+        digest=pack.context_hash, budget=told.budget, used=told.used, counter=told.counter, exact=told.exact,
+        level=told.compaction_level, role=pack.metadata.role,
+        parts=tuple(freeze(part) for part in recording.parts()), about=freeze(_pack_details(pack)),
+    )  # fmt: skip
     return chosen, tuple(recording.texts.values())
 
 
@@ -224,13 +218,9 @@ class _PackRebuilder:
                 )
             )  # fmt: skip
         segment = ContextSegment(
-            segment_type=SegmentType(part["type"]),
-            priority=ContextPriority(part["priority"]),
-            content=content,
-            estimated_tokens=size,
-            handle_id=handle_id,
-            shortened=part["shortened"],
-        )
+            segment_type=SegmentType(part["type"]), priority=ContextPriority(part["priority"]), content=content,
+            estimated_tokens=size, handle_id=handle_id, shortened=part["shortened"],
+        )  # fmt: skip
         self._draft.append(message, size, source, segment)
 
     def _append_altered(self, part: Mapping[str, Json], message: Message) -> None:

@@ -306,16 +306,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         new = tuple(at for at, mark in enumerate(after) if mark not in here)
         tokens = other.tokens - other.overhead
         return WindowDifference(
-            same=same,
-            same_tokens=sum(other.sizes[:same]),
-            tokens=tokens,
-            common=len(after) - len(new),
+            same=same, same_tokens=sum(other.sizes[:same]), tokens=tokens, common=len(after) - len(new),
             common_tokens=tokens - sum(other.sizes[at] for at in new),
-            gone=tuple(self.messages[at] for at in gone),
-            new=tuple(other.messages[at] for at in new),
-            gone_at=gone,
-            new_at=new,
-        )
+            gone=tuple(self.messages[at] for at in gone), new=tuple(other.messages[at] for at in new),
+            gone_at=gone, new_at=new,
+        )  # fmt: skip
 
     def to_openai(self) -> list[ChatCompletionMessageParam]:
         """Return the `messages` of an OpenAI Chat Completions call. Raises OpenCalls while calls wait."""
@@ -365,17 +360,10 @@ def fit_window(
         shares=shares,
     )
     return Window(
-        messages=fitted.messages,
-        sizes=fitted.sizes,
-        tokens=fitted.tokens + counted.overhead,
-        budget=budget,
-        ledger=fitted.ledger,
-        level=fitted.level,
-        counter=counted.name,
-        exact=counted.exact,
-        overhead=counted.overhead,
-        summary_at=fitted.summary_at,
-    )
+        messages=fitted.messages, sizes=fitted.sizes, tokens=fitted.tokens + counted.overhead, budget=budget,
+        ledger=fitted.ledger, level=fitted.level, counter=counted.name, exact=counted.exact,
+        overhead=counted.overhead, summary_at=fitted.summary_at,
+    )  # fmt: skip
 
 
 def checked_window_budget(budget: int) -> int:
