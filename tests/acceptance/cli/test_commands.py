@@ -83,7 +83,7 @@ def test_help_fills_the_lines_that_there_are(on: Callable[..., Done], columns: i
     env = {"COLUMNS": str(columns), "NO_COLOR": "1", "PYTHONUTF8": "1"}
     shown = on("context", "--help", cwd=tmp_path, env=env, **width).out
     about = shown.partition("SESSION")[2].partition("Example:")[0]
-    paragraphs = [part.strip().splitlines() for part in about.split("\n\n") if "see" in part or "seen" in part]
+    paragraphs = [part.strip().splitlines() for part in about.split("\n\n") if "Show which" in part or "byte" in part]
     assert len(paragraphs) == 2
     for lines in paragraphs:
         for line, following in itertools.pairwise(lines):

@@ -400,5 +400,5 @@ def test_a_session_and_what_was_deleted_are_erased(folder: Path):
     with limpet.connect(folder / "state.db") as lp:
         lp.sessions.delete_session("visit")
     done = shown(folder, "erase", "--yes")
-    assert done.out.startswith("✓ erased what was deleted: 1 session, ")
-    assert shown(folder, "erase", "--yes").out == "✓ erased what was deleted: there was nothing.\n"
+    assert done.out.startswith("✓ erased all deleted sessions: 1 session, ")
+    assert shown(folder, "erase", "--yes").out == "✓ erased all deleted sessions: there was nothing.\n"

@@ -125,4 +125,4 @@ def test_how_a_store_on_a_server_is_made_is_told(store: Path, tmp_path: Path):
     url = valkey.fresh()
     done = run("status", url, cwd=tmp_path)
     assert done.code == 3
-    assert told(done.err, "or by: ") == ["migrate", "state.db", url]
+    assert told(done.err, "and so does: ") == ["migrate", "state.db", url]
