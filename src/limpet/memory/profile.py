@@ -32,7 +32,7 @@ LastSession = Callable[[SessionState], SessionState]
 
 
 class Bootstrap:
-    """Fills in what is known of a user where a session begins, or its next generation."""
+    """Adds the profile of a user to commands that begin a session or its next generation."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Bootstrap:
         self._rests_until = 0.0
 
     def with_profile(self, engine: Engine, request: c.CommandRequest, last: LastSession) -> c.CommandRequest:
-        """Return a request with what is known of the user it is for. It is the same command either way."""
+        """Return a request whose command has the profile of its user; the same request if there is no profile."""
         command = request.command
         if not isinstance(command, (c.CreateSession, c.ResetSession)):
             return request
@@ -72,7 +72,7 @@ class Bootstrap:
         return msgspec.structs.replace(request, command=filled)
 
     def opening(self, user: TenantUser) -> ProfilePrompt | None:
-        """Return what is known of a user as part of a prompt; None if nothing is, or no answer came in time."""
+        """Return the profile of a user as part of a prompt; None if it is empty or the engine is late or fails."""
         budget = memory_records.profile_tokens_left(self._tokens, self._language)
         number = self._begin_request() if budget else None
         if number is None:
@@ -85,7 +85,7 @@ class Bootstrap:
         return memory_records.fit_profile(profile, self._memory.name, budget=self._tokens, language=self._language)
 
     def _begin_request(self) -> int | None:
-        """Return a number for one more question; None if none is to be asked now."""
+        """Register a request and return its number; None if no request may be made now."""
         now = self._monotonic()
         with self._mutex:
             late = any(now - since > self._timeout_s for since in self._requests.values())
@@ -100,18 +100,18 @@ class Bootstrap:
     def _answer(self, number: int, user: TenantUser, budget: int) -> Profile | AttemptFailure:
         answers: SimpleQueue[Profile | AttemptFailure] = SimpleQueue()
 
-        def ask() -> None:
+        def request() -> None:
             answers.put(self._profile(user, budget))
             with self._mutex:
                 self._requests.pop(number, None)
 
         try:
-            threading.Thread(target=ask, name="limpet-profile", daemon=True).start()
+            threading.Thread(target=request, name="limpet-profile", daemon=True).start()
             return answers.get(timeout=self._timeout_s)
         except Empty:
             return AttemptFailure(TimeoutError())
         except RuntimeError as error:
-            # No thread can be started: nobody was asked.
+            # The thread could not be started, so no request is running.
             with self._mutex:
                 self._requests.pop(number, None)
             return AttemptFailure(error)
@@ -140,12 +140,12 @@ class Bootstrap:
 def _new_session_user(
     command: c.CreateSession | c.ResetSession, state: SessionState | None, last: LastSession
 ) -> str | None:
-    """Return who a session is for that a command begins; None if it begins none, or nobody owns it."""
-    there = state if state is not None and state.status is not SessionStatus.DELETED else None
+    """Return the user of the session that a command begins; None if it begins none, or the session has no user."""
+    existing = state if state is not None and state.status is not SessionStatus.DELETED else None
     if isinstance(command, c.ResetSession):
-        return there.user_id if there else None
-    if there is None:
+        return existing.user_id if existing else None
+    if existing is None:
         return command.user_id
-    if command.or_get and last(there).status is not SessionStatus.ACTIVE:
-        return there.user_id
+    if command.or_get and last(existing).status is not SessionStatus.ACTIVE:
+        return existing.user_id
     return None

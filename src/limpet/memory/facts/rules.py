@@ -24,7 +24,7 @@ _INVISIBLE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\uffff\U000e0000-\U000e0fff]"
 )
-"""Controls, marks of direction and whatever else an eye can't see: orders have been hidden in them."""
+"""Control characters, direction marks and other invisible characters. Attackers hide instructions in them."""
 
 _INSTRUCTIONS: Final = re.compile(
     r"""
@@ -58,19 +58,19 @@ _SECRETS: Final = re.compile(
     r"|(?:\d[ -]?){13,19}|パスワード|暗証番号|カード番号|口座番号|密码|密碼|口令|验证码|驗證碼|卡号|卡號|账号密码",
     re.IGNORECASE,
 )
-"""What opens something, or pays for it: whoever says it once does not want it in every prompt."""
+"""Passwords, PINs, card and account numbers. They must not appear in later prompts."""
 
 
 def is_secret(text: str) -> bool:
-    """Return whether text tells a password, a PIN, a card or an account."""
+    """Return whether a text may contain a password, a PIN, or a card or account number."""
     return _SECRETS.search(unicodedata.normalize("NFKC", text)) is not None
 
 
 def clean(text: str, chars_max: int = limits.FACT_CHARS_MAX) -> str:
-    """Return text as one line of visible characters, cut to a length."""
-    seen = _INVISIBLE.sub(" ", text[: chars_max * 4])
-    whole = "".join(c for c in seen if not 0xD800 <= ord(c) <= 0xDFFF)
-    return " ".join(whole.split())[:chars_max].strip()
+    """Return a text as one line of visible characters, cut to a length."""
+    visible = _INVISIBLE.sub(" ", text[: chars_max * 4])
+    without_surrogates = "".join(c for c in visible if not 0xD800 <= ord(c) <= 0xDFFF)
+    return " ".join(without_surrogates.split())[:chars_max].strip()
 
 
 def reads_as_instruction(text: str) -> bool:
@@ -80,14 +80,14 @@ def reads_as_instruction(text: str) -> bool:
 
 
 TOPIC: Final = "*"
-"""Begins the subject of a rule: the topic that the sentence names is the subject, or else the rest is."""
+"""The first character of `about` of a rule whose subject is the topic named in the sentence, if there is one."""
 
 
 class Rule(NamedTuple):
-    """Sentences of one form: their kind of fact, and what it is about.
+    """A pattern of sentences, with the kind and the subject of the facts that they state.
 
-    `about` may name groups of the pattern. `{items}` stands for each thing of a list. A weak rule does not
-    hold for a request, a plan or a doubt.
+    `about` may name groups of the pattern. `{items}` is replaced by each item of a list. A weak rule does not
+    apply to requests, plans and doubts.
     """
 
     kind: FactKind
@@ -97,7 +97,7 @@ class Rule(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Sentences that are facts because of what they contain: a date, an amount, an identifier."""
+    """Patterns of sentences that are facts because they contain a date, an amount or an identifier."""
 
     kind: FactKind
     speaker: re.Pattern[str]
@@ -163,7 +163,7 @@ _RELAYED_TEXT: Final = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-"""Where somebody else's words begin, or a text to work on: what follows is not stated."""
+"""The beginning of another person's words or of a text to work on. What follows is no statement of the user."""
 
 _SENTENCE_END: Final = re.compile(
     r"(?<![.\s]\b[A-Za-z])(?<!\b[DMS]r)(?<!\bMrs)(?<!\bMs)(?<!\bSt)(?<!\bNo)(?<!\b[a-z]\.[a-z])"
@@ -175,7 +175,7 @@ _CLAUSE_BREAK: Final = re.compile(
     r"|,\s+(?=(?:i|we)(?:'m|’m|'re|’re|'ve|’ve)?\s+(?:live|prefer|moved|hate|love|like|always|never|am|are|have)\b)",
     re.IGNORECASE,
 )
-"""Where a sentence falls into parts that can stand alone."""
+"""The boundaries of clauses that can stand alone."""
 
 _QUESTION: Final = re.compile(
     r"""
@@ -206,10 +206,10 @@ _DATA_LINE: Final = re.compile(r"https?://|www\.|[{}<>\\|=_#]{2}|\w\(\)|^\s*[\[{
 
 
 def stated_clauses(message: Message) -> list[str]:
-    """Return what a message states, in order, each as one clean line; nothing if it gives orders to the model."""
-    # Runs of blanks tell nothing, and patterns would look at each of them many times.
-    said = "\n".join(_text_parts(message))[: limits.FACT_SCAN_CHARS_MAX]
-    text = _LINE_BREAKS.sub("\n", _BLANKS.sub(" ", said))
+    """Return the clauses that a message states, as clean lines in order; none if it reads as an instruction."""
+    # Runs of blanks are shortened first, because they slow the patterns down.
+    text = "\n".join(_text_parts(message))[: limits.FACT_SCAN_CHARS_MAX]
+    text = _LINE_BREAKS.sub("\n", _BLANKS.sub(" ", text))
     if not text or reads_as_instruction(text):
         return []
     own = _QUOTATION.sub(_QUOTATION_MARK, text)
@@ -233,9 +233,9 @@ def _text_parts(message: Message) -> Iterator[str]:
     elif isinstance(message.content, list):
         for part in cast("list[object]", message.content):
             if isinstance(part, Mapping) and cast("Mapping[str, object]", part).get("type") in ("text", "input_text"):
-                said = cast("Mapping[str, object]", part).get("text")
-                if isinstance(said, str):
-                    yield said
+                text = cast("Mapping[str, object]", part).get("text")
+                if isinstance(text, str):
+                    yield text
 
 
 def _clauses(sentence: str) -> Iterator[str]:
@@ -266,8 +266,8 @@ _CJK_AFFIXES: Final = re.compile(r"^(?:私は|僕は|実は|我)|(?:の方|の�
 
 
 def extract(messages: Sequence[ArchivedMessage]) -> list[Fact]:
-    """Return the facts that a user states of themself in these messages, in the order in which they are archived."""
-    return [fact for each in messages if each.message.role == "user" for fact in _message_facts(each)]
+    """Return the facts that a user states about themself in these messages, in order."""
+    return [fact for archived in messages if archived.message.role == "user" for fact in _message_facts(archived)]
 
 
 def _message_facts(archived: ArchivedMessage) -> list[Fact]:
@@ -287,16 +287,16 @@ def _message_facts(archived: ArchivedMessage) -> list[Fact]:
 
 
 def _clause_facts(clause: str) -> Iterator[tuple[FactKind, str]]:
-    """Yield kind and topic of each fact in a clause: by the first rule that fits, else by what it mentions."""
-    # Some characters become eighteen.
+    """Yield kind and subject of each fact in a clause, by the first matching rule or else by evidence."""
+    # Cut after normalizing, because one character may become eighteen.
     plain = unicodedata.normalize("NFKC", clause)[: 2 * limits.FACT_CHARS_MAX].replace("’", "'").replace("‘", "'")
     language = _language_of(plain)
     if not language.hint.search(plain):
         return
     unsure = language.unsure.search(plain) is not None
-    for each in language.rules:
-        if not (each.weak and unsure) and (match := each.pattern.search(plain)):
-            yield from ((each.kind, about) for about in _subjects(each, match, language))
+    for rule in language.rules:
+        if not (rule.weak and unsure) and (match := rule.pattern.search(plain)):
+            yield from ((rule.kind, about) for about in _subjects(rule, match, language))
             return
     if unsure:
         return
@@ -336,7 +336,7 @@ def _fill_subject(about: str, name: str, heads: dict[str, str], head: str) -> st
 
 
 def _head_words(words: str) -> str:
-    """Return what a group of words is about: without articles and adverbs, in the singular, cut short."""
+    """Return the first words of a phrase without articles and adverbs, in the singular."""
     text = " ".join(words.casefold().split()).strip(" .,'\"!?。、")
     before = ""
     while before != text:

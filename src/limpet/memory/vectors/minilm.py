@@ -1,9 +1,9 @@
 """The embedder all-MiniLM-L6-v2 and its tokenizer, in numpy.
 
 The weights come from an installed package. Texts are not padded: the tokens of a batch form one
-matrix, and only attention runs per text length. At start the model must reproduce a known vector. A
-different model would make stored vectors useless. The names of control tokens in a text are
-ordinary characters, so that a message cannot forge them.
+matrix, and only attention runs per text length. The constructor checks a known vector, because vectors
+of a different model could not be compared with stored ones. Names of control tokens in a text are
+ordinary characters, so that a message cannot forge control tokens.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _IDEOGRAPHS: Final = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F), (0x2B740, 0x2B81F),
     (0x2B920, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-"""Characters that are words of their own. The last block but two begins where the reference has it begin."""
+"""Characters that are single words. The block at 0x2B920 begins where the reference implementation begins it."""
 
 
 _DROPPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Co", "Cs"})
 
 
 class WordPieces:
-    """The pieces of a vocabulary: the longest one first, word by word."""
+    """A tokenizer that splits each word into the longest pieces of a vocabulary."""
 
     def __init__(self, vocabulary: Mapping[str, int]) -> None:
         self._ids = vocabulary
@@ -49,7 +49,7 @@ class WordPieces:
         self._words: dict[str, tuple[int, ...]] = {}
 
     def encode(self, text: str, limit: int) -> list[int]:
-        """Return at most `limit` ids, the marks of begin and end included; what is beyond is left out."""
+        """Return the ids of at most `limit` tokens, with those of begin and end; the rest of the text is cut off."""
         begin, end = self._ends
         found = [begin]
         for word in _split_words(text):
@@ -110,7 +110,7 @@ def _split_words(text: str) -> Iterator[str]:
 def _strip_accents(text: str) -> str:
     spaced = "".join(f" {char} " if _is_ideograph(char) else char for char in text if _char_class(char) != "")
     bare = "".join(char for char in unicodedata.normalize("NFD", spaced) if unicodedata.category(char) != "Mn")
-    # One character at a time: the reference knows no final sigma.
+    # One character at a time, because the reference implementation has no final sigma.
     return "".join(map(str.lower, bare))
 
 
@@ -120,7 +120,7 @@ def _is_ideograph(char: str) -> bool:
 
 
 def _char_class(char: str) -> str:
-    """Return w for a character of a word, p for punctuation, s for space, nothing for what is dropped."""
+    """Return "w" for a character of a word, "p" for punctuation, "s" for space, "" for a dropped character."""
     if char in "\t\n\r":
         return "s"
     if char == "\ufffd":
@@ -140,13 +140,13 @@ _HEADS: Final = 12
 _LAYERS: Final = 6
 _EPSILON: Final = np.float32(1e-12)
 _GELU_ROWS: Final = 32
-"""Rows that are worked on at once: they stay in the processor's cache for all of its steps."""
+"""The number of rows in one step, small enough for the processor's cache."""
 
 KNOWN_TEXT: Final = "That is a happy person, naïve 12345 你好"
 KNOWN_VECTOR: Final = (
     -0.03791, 0.02425, 0.03872, -0.05265, -0.04872, -0.0631, 0.12302, -0.0496, 0.00357, -0.02236, 0.06341, -0.03084,
 )  # fmt: skip
-"""The first numbers of its vector, by the model's own library."""
+"""The first numbers of the vector of KNOWN_TEXT, computed with the model's own library."""
 _TOLERANCE: Final = 1e-4
 
 Floats = NDArray[np.float32]
@@ -167,10 +167,10 @@ class _LayerWeights(NamedTuple):
 
 
 class MiniLM:
-    """The model, read once; a batch at a time is embedded. Threads take turns."""
+    """The model. Threads may share it; one batch is embedded at a time."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Read the model from a folder, by default that of its package; raise WrongEmbedder if it is not it."""
+        """Read the model from a folder, by default that of its package; raise WrongEmbedder if it is another model."""
         place = folder or embedder.weights_folder()
         read = _SafetensorsFile(place / "model.safetensors")
         words = (place / "vocab.txt").read_text(encoding="utf-8").split("\n")
@@ -191,7 +191,7 @@ class MiniLM:
 
     @property
     def dimensions(self) -> int:
-        """How many numbers a vector has."""
+        """The number of dimensions of a vector."""
         return DIMENSIONS
 
     def _check_known_vector(self) -> None:
@@ -203,12 +203,12 @@ class MiniLM:
             )
 
     def embed(self, texts: Sequence[str]) -> Floats:
-        """Return a vector of length 1 for each text; of a long one its first limits.EMBED_PIECES_MAX word pieces."""
+        """Return a unit vector for each text, of its first limits.EMBED_PIECES_MAX word pieces."""
         found = np.empty((len(texts), DIMENSIONS), np.float32)
         with self._lock:
             pieces = [self._pieces.encode(text, limits.EMBED_PIECES_MAX) for text in texts]
         for batch in _length_batches(pieces):
-            # One thread: the others belong to the application, and would spin while they wait.
+            # One BLAS thread, because more would spin on cores that the application needs.
             with self._lock, self._threads.limit(limits=1, user_api="blas"):
                 found[batch] = self._run([pieces[number] for number in batch])
         return found
@@ -232,7 +232,7 @@ class MiniLM:
 
 
 class _SafetensorsFile:
-    """The arrays of a safetensors file by name: a header of JSON, then numbers, mapped rather than read."""
+    """The arrays of a safetensors file by name. The file is mapped into memory, not read."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -285,7 +285,7 @@ def _read_layer(read: _SafetensorsFile, prefix: str) -> _LayerWeights:
 
 
 def _length_batches(pieces: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-    """Yield the numbers of texts that are embedded together: those of like length, up to a size in all."""
+    """Yield the indexes of texts that are embedded together: similar lengths, up to limits.EMBED_BATCH_PIECES in all."""
     batch, size = list[int](), 0
     for number in sorted(range(len(pieces)), key=lambda n: len(pieces[n])):
         if batch and size + len(pieces[number]) > limits.EMBED_BATCH_PIECES:
@@ -298,7 +298,7 @@ def _length_batches(pieces: Sequence[Sequence[int]]) -> Iterator[list[int]]:
 
 
 def _length_groups(lengths: NDArray[np.intp], starts: NDArray[np.intp]) -> Iterator[tuple[slice, int, int]]:
-    """Yield the rows of neighbouring texts of one length, how many they are, and that length."""
+    """Yield, for each run of texts of equal length, its rows, the number of texts, and their length."""
     edges = [0, *(np.flatnonzero(np.diff(lengths)) + 1).tolist(), len(lengths)]
     for first, last in itertools.pairwise(edges):
         yield slice(starts[first], starts[last]), last - first, int(lengths[first])
@@ -336,7 +336,7 @@ _ERFC: Final = tuple(map(np.float32, (1.061405429, -1.453152027, 1.421413741, -0
 
 
 def _gelu(rows: Floats, bias: Floats) -> None:
-    """Add the bias and weigh each number x by the normal distribution at x, in place."""
+    """Add the bias and apply GELU, in place: each x times the normal distribution function at x."""
     for first in range(0, len(rows), _GELU_ROWS):
         here = rows[first : first + _GELU_ROWS]
         here += bias
