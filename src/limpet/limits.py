@@ -337,15 +337,15 @@ SUMMARY_PREFIX_CHARS_MAX: Final = 200
 FACTS_ANSWER_MAX: Final = 200
 """Facts accepted in one answer of a model."""
 BOOTSTRAP_TOKENS: Final = 500
-"""Default tokens of a new session's system prompt for what is known of its user, fence included."""
+"""Default tokens of a new session's system prompt for the profile of its user, with the fence."""
 BOOTSTRAP_TIMEOUT_S: Final = 1.0
-"""How long creating a session waits for what is known of its user."""
+"""How long creating a session waits for the profile of its user."""
 BOOTSTRAP_REQUESTS_MAX: Final = 8
 """Sessions that may ask a memory engine at once, each in a thread. Others begin without."""
 BOOTSTRAP_FAILURES_MAX: Final = 3
 """Failures in a row after which new sessions begin without asking the memory engine for a while."""
 BOOTSTRAP_COOLDOWN_S: Final = 30.0
-"""How long they begin without."""
+"""How long new sessions then begin without a profile."""
 TASK_STEP_S_MAX: Final = 900.0
 """How long one step of background work keeps its lease without renewal."""
 EXPIRE_EVERY_S: Final = 60.0
