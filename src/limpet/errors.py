@@ -256,11 +256,11 @@ class PastIsReadOnly(Refused):
 
 
 class EngineClosed(Refused):
-    """The engine is closed. Open it again with limpet.connect."""
+    """The store is closed. Open it again with limpet.connect."""
 
 
 class ForkedEngine(Refused):
-    """This engine was opened before a fork. Open a new one in the child with limpet.connect."""
+    """This store was opened before a fork. Open it again in the child with limpet.connect."""
 
 
 class UnknownScheme(Refused):

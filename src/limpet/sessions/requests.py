@@ -29,6 +29,7 @@ from limpet.core.values.validation import (
     checked_int,
     checked_limit,
     checked_number,
+    checked_str,
     freeze_object,
 )
 from limpet.core.windows import recorded_selection
@@ -124,7 +125,9 @@ class SessionRequests:
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
             metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
-            messages=self.messages([{"role": "system", "content": system}] if system is not None else []),
+            messages=()
+            if system is None
+            else self.messages([{"role": "system", "content": checked_str("a system prompt", system)}]),
             or_get=or_get,
             named=session_id is not None,
             policy=checked_policy(policy) or self._settings.policy,

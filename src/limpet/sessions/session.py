@@ -18,7 +18,7 @@ from limpet.core.values.context import CompactionLevel
 from limpet.core.values.events import MessageAddedEvent
 from limpet.core.values.messages import Message, MessageCategory
 from limpet.core.values.session_state import SessionState, SessionStatus, Summary, WindowPolicy
-from limpet.core.values.validation import EMPTY, Json, thaw
+from limpet.core.values.validation import EMPTY, Json, checked_instance, thaw
 from limpet.core.windows.window import Window
 from limpet.runtime.engine import Engine
 from limpet.runtime.state_cache import messages_of, session_stream, truncated_stream_error
@@ -516,7 +516,8 @@ class Session(ReadableSession):
 
     def get_messages_by_category(self, category: MessageCategory) -> list[Message]:
         """Return its messages of one category, in order."""
-        return [message for message in self.messages if message.category is category]
+        wanted = checked_instance("a category", category, MessageCategory)
+        return [message for message in self.messages if message.category is wanted]
 
     def get_formatted_history(self) -> list[dict[str, Json]]:
         """Return its messages as {"role", "content"} dicts, in order."""

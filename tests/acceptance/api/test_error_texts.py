@@ -291,11 +291,11 @@ def test_a_url_that_names_no_store_is_refused(
 def test_a_file_in_the_place_of_a_folder_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "afile").write_bytes(b"x")
-    with pytest.raises(errors.InvalidRequest, match="afile is a file, and no folder") as caught:
+    with pytest.raises(errors.InvalidRequest, match="afile is a file, not a folder") as caught:
         limpet.connect(url)
     assert "mkdir" not in str(caught.value)
     told = run("status", url, cwd=tmp_path)
-    assert told.code == 3 and "afile is a file, and no folder" in told.err
+    assert told.code == 3 and "afile is a file, not a folder" in told.err
 
 
 def test_an_engine_that_nobody_closed_is_named_in_a_warning():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -126,6 +127,8 @@ def test_views_by_category_and_as_provider_history(lp: Limpet):
     assert [message.content for message in dialog] == ["q", "a"]
     assert [m.content for m in session.get_messages_by_category(MessageCategory.CONTEXT)] == ["doc"]
     assert session.get_messages_by_category(MessageCategory.SYSTEM_OUTPUT) == []
+    with pytest.raises(errors.InvalidRequest, match="a category is a MessageCategory, not str"):
+        session.get_messages_by_category(cast("MessageCategory", "dialog"))
     assert session.get_formatted_history() == [
         {"role": "system", "content": "S"},
         {"role": "user", "content": "q"},
@@ -335,3 +338,9 @@ def test_opening_twice_and_closing_twice_is_fine(lp: Limpet):
     lp.close()
     lp.close()
     assert isinstance(limpet.__version__, str)
+
+
+def test_a_system_prompt_is_text(lp: Limpet):
+    with pytest.raises(errors.InvalidRequest, match="a system prompt is text, not a value of type list"):
+        lp.sessions.create_session("s", system=cast("str", ["You plan trips."]))
+    assert lp.sessions.load_session("s") is None

@@ -207,7 +207,8 @@ class HookResults(msgspec.Struct):
         if isinstance(error, errors.Error):
             raise error
         raise errors.Unavailable(
-            f"an engine was not able to forget: {self.failure.code}.", hint="Here it is gone."
+            f"a memory engine did not forget: {self.failure.code}.",
+            hint="In this store it is erased. The call stays pending, and the next worker repeats it.",
         ) from error
 
 
