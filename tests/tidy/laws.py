@@ -54,9 +54,19 @@ def nothing_unfinished(text: str) -> Iterator[Offence]:
 
 
 def named_parameters(text: str) -> Iterator[Offence]:
+    """A caller sees which parameters there are: by their names, or by a type that lists them."""
     for function in functions(text):
-        if function.args.kwarg and not function.name.startswith("_"):
-            yield function.lineno, f"{function.name} takes **{function.args.kwarg.arg}"
+        if (rest := function.args.kwarg) and not function.name.startswith("_") and not lists_parameters(rest):
+            yield function.lineno, f"{function.name} takes **{rest.arg}"
+
+
+def lists_parameters(rest: ast.arg) -> bool:
+    """Whether the type is `Unpack[…]` of a TypedDict, or the `kwargs` of a ParamSpec."""
+    match rest.annotation:
+        case ast.Attribute(attr="kwargs") | ast.Subscript(value=ast.Name(id="Unpack")):
+            return True
+        case _:
+            return False
 
 
 def data_only(text: str) -> Iterator[Offence]:

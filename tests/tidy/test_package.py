@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src" / "limpet"
 # What is not reached yet, with today's measure. May only shrink; what keeps its law leaves the list.
 OFFENDERS: dict[laws.PackageLaw, laws.Offenders] = {
     laws.few_files: {},
-    laws.few_lines: {"lines": 60_968},
+    laws.few_lines: {},
     laws.short_functions: {},
     laws.small_folders: {},
     laws.noun_modules: {},

@@ -39,6 +39,7 @@ FORBIDDEN: list[tuple[laws.Law, str]] = [
     (laws.short_functions, "def f():\n" + "    x = 1\n" * 60),
     (laws.nothing_unfinished, "x = 1  # TO" + "DO: two\n"),
     (laws.named_parameters, "class A:\n    def open(self, **options): ...\n"),
+    (laws.named_parameters, "def f(**options: object): ...\n"),
     (laws.data_only, "import pickle\n"),
     (laws.data_only, "def f():\n    from shelve import open\n"),
     (laws.data_only, "eval('1')\n"),
@@ -57,6 +58,7 @@ FORBIDDEN: list[tuple[laws.Law, str]] = [
 
 ALLOWED: list[tuple[laws.Law, str]] = [
     (laws.named_parameters, "def _inner(**options): ...\n"),
+    (laws.named_parameters, "def run(*a: P.args, **kw: P.kwargs): ...\ndef add(**o: Unpack[Options]): ...\n"),
     (laws.whole_statements, "q = 'SELECT 1'\n"),
     (laws.whole_statements, "m = f'Update {name} first'\n"),
     (laws.narrow_excepts, "try:\n    f()\nexcept BaseException:\n    undo()\n    raise\n"),

@@ -32,11 +32,11 @@ def test_message_ids_sort_by_time_and_differ_by_chance():
 
 def test_a_factory_is_in_force_only_where_it_was_put():
     with ids.using(factory(5_000_000)):
-        assert ids.current_factory().now_us() == 5_000_000
+        assert ids.new_id_and_time("x")[1] == ids.iso(5_000_000)
         with ids.using(factory(6_000_000)):
-            assert ids.current_factory().now_us() == 6_000_000
-        assert ids.current_factory().now_us() == 5_000_000
-    assert ids.current_factory() is ids.SYSTEM_FACTORY
+            assert ids.new_id_and_time("x")[1] == ids.iso(6_000_000)
+        assert ids.new_id_and_time("x")[1] == ids.iso(5_000_000)
+    assert ids.new_id_and_time("x")[1] > ids.iso(6_000_000)
 
 
 @pytest.mark.parametrize("time_us", [0, 1, 1_700_000_000_123_456, -1, -62_135_596_800_000_000])

@@ -592,25 +592,12 @@ def _created_state(state: SessionState | None, event: e.SessionCreatedEvent, tim
 
 def _next_generation_state(state: SessionState, time_us: int) -> SessionState:
     return SessionState(
-        id=state.id,
-        version=state.version + 1,
-        user_id=state.user_id,
-        title=state.title,
-        metadata=state.metadata,
-        created_us=time_us,
-        active_us=time_us,
-        generation=state.generation + 1,
-        began=state.version + 1,
-        ordinal=state.ordinal,
-        ordinal_began=state.ordinal,
-        policy=state.policy,
-        corrections=state.corrections,
-        forked_from=state.forked_from,
-        rebased=state.rebased,
-        handed=state.handed,
-        handed_more=state.handed_more,
-        until=state.until,
-    )
+        id=state.id, user_id=state.user_id, title=state.title, metadata=state.metadata, policy=state.policy,
+        version=state.version + 1, began=state.version + 1, generation=state.generation + 1,
+        ordinal=state.ordinal, ordinal_began=state.ordinal, created_us=time_us, active_us=time_us,
+        corrections=state.corrections, forked_from=state.forked_from, rebased=state.rebased,
+        handed=state.handed, handed_more=state.handed_more, until=state.until,
+    )  # fmt: skip
 
 
 def _evolve_message(state: SessionState, event: e.MessageAddedEvent, time_us: int) -> SessionState:

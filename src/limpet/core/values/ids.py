@@ -53,11 +53,6 @@ SYSTEM_FACTORY = Factory(now_us=lambda: time.time_ns() // 1000, random=_RandomPo
 _factory_in_use: ContextVar[Factory] = ContextVar("limpet_id_factory", default=SYSTEM_FACTORY)
 
 
-def current_factory() -> Factory:
-    """Return the factory in use."""
-    return _factory_in_use.get()
-
-
 @contextlib.contextmanager
 def using(factory: Factory) -> Iterator[None]:
     """Use another factory in the body of a with statement, for tests that need the same ids every time."""
