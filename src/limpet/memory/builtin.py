@@ -87,7 +87,7 @@ class BuiltInMemory:
         return row is not None and row.used_fallback
 
     def fallback_ingests(self, user: TenantUser) -> list[tuple[str, str]]:
-        """Return session id and key of each conversation of a user for which the fallback was used."""
+        """Return session id and history key of each conversation whose facts were found by rules, not by the model."""
         self._check_usable(user)
         return list(self._journal.fallback_ingests(user))
 

@@ -78,7 +78,7 @@ class SessionEventSearch:
                 yield from self.versions_of_kind(kind, first, last, newest=newest)
 
     def window_recorded_for(self, version: int) -> tuple[int, WindowRecordedEvent] | None:
-        """Return the window recorded with the message of an event, and its event; None if there is none."""
+        """Return the WindowRecordedEvent of the append that wrote the event `version`, after its own version; or None."""
         low = max(self.version_before_creation(), version - 1 - limits.BATCH_MESSAGES_MAX)
         near = next(self.versions_of_kind(WindowRecordedEvent.kind, low, version - 1, newest=True), 0)
         found = self.read(near - 1, near) if near else []

@@ -69,7 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_policy(policy: WindowPolicy | None) -> WindowPolicy | None:
-    """Return a policy that can be kept to; raise if it is none, or if its counter is not known."""
+    """Return the policy; None stays None. Raises if its counter is unknown, or its budget holds no message."""
     if policy is None:
         return None
     checked_instance("a policy", policy, WindowPolicy, hint="For example WindowPolicy(budget=8_000).")

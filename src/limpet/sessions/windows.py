@@ -73,10 +73,10 @@ def trim_policy(
 
 
 class UnsummarizedMessages(msgspec.Struct, frozen=True):
-    """Messages of a session that cuts have taken out and no summary stands for, and the summary before.
+    """Messages that cuts removed from a session's window and that no summary covers, with the previous summary.
 
-    `author` is who writes it; None: it is made of sentences of the messages. For an author, a summary that was made of
-    sentences is none.
+    `author` writes the new summary; with None it is extracted: made of sentences of the messages. With an author, an
+    extracted summary counts as missing, so its messages are summarized again.
     """
 
     state: SessionState

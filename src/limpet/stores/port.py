@@ -493,7 +493,7 @@ class Store(Protocol):
         """Return what an idempotency key was used for."""
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Drop idempotency keys used before that moment; return how many. Takes the write lock."""
+        """Drop the idempotency keys that were used before a moment; return how many. Takes the write lock."""
 
     def note(self, tenant: str, name: str) -> Note | None:
         """Return a note, or None. Raises Corrupt if it is damaged."""

@@ -47,7 +47,7 @@ def test_two_at_once_to_one_file_do_not_mix(tmp_path: Path):
     refused: list[str] = []
 
     def progress(*_: int) -> None:
-        with pytest.raises(errors.InvalidRequest, match="just now") as caught:
+        with pytest.raises(errors.InvalidRequest, match="another process is writing") as caught:
             backed_up(store, target)
         refused.append(str(caught.value))
 

@@ -273,7 +273,7 @@ class ErasureService:
         self._looked_at: set[str] = set()
 
     def erase_user(self, user_id: str) -> Receipt:
-        """Erase a user's sessions, living and deleted, their frames, and what the hooks have of the user."""
+        """Erase a user's sessions, living and deleted, their frames, search index, queued work and long-term memory."""
         checked = checked_id("a user's id", user_id)
         return self._run(lambda: self._plan(self._user_scope(checked))).receipt
 

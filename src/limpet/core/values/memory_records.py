@@ -170,7 +170,7 @@ def positions_in_metadata(value: Json) -> list[int]:
 
 
 def with_profile_prompt(messages: Sequence[Message], opening: ProfilePrompt | None) -> tuple[Message, ...]:
-    """Return messages whose first system prompt ends with `opening`; a prompt is added if there is none."""
+    """Append `opening` to the first message if that is a system prompt in plain text; else put a prompt in front."""
     if opening is None:
         return tuple(messages)
     about = freeze({MEMORY_METADATA_KEY: opening.sources})

@@ -259,7 +259,7 @@ class Driver(Protocol):
         """Return keys whose use, first … last, includes one of the positions."""
 
     def delete_keys(self, tenant: str, *, before_us: int) -> int:
-        """Delete keys used before that moment; return how many."""
+        """Delete the idempotency keys of a tenant that were used before a moment; return how many."""
 
     def projection(self, tenant: str, kind: str, id: str) -> ProjectionRow | None:
         """Return one projection."""

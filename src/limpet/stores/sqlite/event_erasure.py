@@ -158,7 +158,7 @@ def derive_stream(connection: apsw.Connection, key: int, name: str, derive: port
 
 
 def drop_derived(connection: apsw.Connection, key: int) -> int:
-    """Drop claims, uses of blobs and the snapshot of a stream; return the number of claims."""
+    """Delete a stream's claims (the unique ids it holds), uses of blobs and snapshot; return the number of claims."""
     run, sql = connection.execute, database.statements()
     stretches = [key, *(stretch for (stretch,) in run(sql["stretches_of"], (key,)))]
     run(sql["drop_claims"], (msgspec.json.encode(stretches).decode(),))

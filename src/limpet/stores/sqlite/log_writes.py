@@ -31,9 +31,9 @@ TIME_BUCKET_BITS = 20
 class AppendBatch:
     """Appends of one transaction, and the heads that they lead to.
 
-    Rows are collected for `flush`, which writes them together. Database constraints detect a taken version or claim
-    and a stale cached row shape. That is rare: then the appends are repeated in a `careful` batch, which checks each
-    append first and writes it at once.
+    Rows are collected for `flush`, which writes them together. Database constraints detect a version or claim that
+    is taken, and outdated index columns of a projection. Then, rarely, the appends are repeated in a `careful` batch,
+    which checks each append first and writes it at once.
     """
 
     def __init__(
