@@ -219,7 +219,7 @@ class Output:
         cells = ([(cell, "") if isinstance(cell, str) else cell for cell in row] for row in rows)
         lines = [[Text(escape_line(text), style=style) for text, style in row] for row in cells]
         taken = sum(
-            max(len(heading), *(cell.cell_len for cell in column)) + 2
+            max([len(heading), *(cell.cell_len for cell in column)]) + 2
             for heading, *column in list(zip(headings, *lines, strict=True))[:-1]
         )
         table = self.new_table(*headings)

@@ -120,8 +120,7 @@ def submit(engine: Engine, request: CommandRequest) -> asyncio.Future[CommandRes
     loop, known = asyncio.get_running_loop(), engine.loop_channels
     channel = known.get(id(loop))
     if not isinstance(channel, AsyncioChannel):
-        for key, old in list(known.items()):
-            if isinstance(old, AsyncioChannel) and old.loop.is_closed():
-                del known[key]
+        for key in [key for key, old in [*known.items()] if isinstance(old, AsyncioChannel) and old.loop.is_closed()]:
+            known.pop(key, None)  # another loop may drop it, too
         channel = known[id(loop)] = AsyncioChannel(loop, engine)
     return channel.submit(request)

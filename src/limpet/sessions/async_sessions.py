@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Concatenate, ParamSpec, cast
 
@@ -111,7 +112,7 @@ class AsyncSession(SessionView):
     @property
     def messages(self) -> AsyncMessages:
         """Its messages, read from the store as they are asked for."""
-        if self._handle.defers:
+        if self._handle.has_unseen_writes():
             return AsyncMessages(self.message_count, lambda: self._blocking.messages)
         found = self._blocking.messages
         return AsyncMessages(len(found), lambda: found)
@@ -195,10 +196,12 @@ def _submitted(
 
     If something has to be waited for first, the blocking verb runs in a thread.
     """
+    signature = inspect.signature(verb)
 
     @functools.wraps(verb)
     async def _run(self: AsyncSessions, /, *args: P.args, **kwargs: P.kwargs) -> AsyncSession:
         service = service_of(blocking_of(self))
+        signature.bind(self, *args, **kwargs)  # `make` takes more than the verb does
         if service.defers or (begins and service.bootstrap is not None):
             return AsyncSession(await asyncio.to_thread(verb, blocking_of(self), *args, **kwargs))
         request = make(service.requests, *args, **kwargs)
@@ -237,7 +240,7 @@ class AsyncSessions:
         Sessions.get_or_create_session, functools.partial(SessionRequests.create, or_get=True), begins=True
     )
     update_session = _submitted(Sessions.update_session, SessionRequests.update)
-    add_messages = _submitted(Sessions.add_messages, SessionRequests.add)
+    add_messages = _submitted(Sessions.add_messages, SessionRequests.add_to)
     end_session = _submitted(Sessions.end_session, SessionRequests.end)
     load_session = awaited(Sessions.load_session, lambda found: None if found is None else AsyncSession(found))
     get_session = awaited(Sessions.get_session, AsyncSession)

@@ -91,19 +91,17 @@ class DeferredWrites:
         self._engine.start()
         with self._changed:
             chosen = list(self._in_flight) if session_id is None else [session_id]
-            tickets = [ticket for place in chosen for ticket in self._in_flight.get(place, ())]
+            tickets = {ticket for place in chosen for ticket in self._in_flight.get(place, ())}
             self._changed.wait_for(lambda: all(ticket.settled for ticket in tickets))
             for place in chosen:
                 self._remove(place, tickets)
 
-    def _remove(self, session_id: str, settled: list[Ticket]) -> None:
+    def _remove(self, session_id: str, settled: set[Ticket]) -> None:
         present = self._in_flight.pop(session_id, [])
-        left = [ticket for ticket in present if ticket not in settled]
-        if left:
+        if left := [ticket for ticket in present if ticket not in settled]:
             self._in_flight[session_id] = left
-        errors = [t.error for t in present if t in settled and t.error is not None]
-        if errors:
-            self._failed.setdefault(session_id, []).extend(errors)
+        if refusals := [t.error for t in present if t in settled and t.error is not None]:
+            self._failed.setdefault(session_id, []).extend(refusals)
 
     def _raise(self, session_id: str) -> None:
         failed = self._failed.pop(session_id, None) if self._failed else None
@@ -432,8 +430,8 @@ class Sessions:
         expected_version: int | None = None,
     ) -> Session:
         """Append messages to the session, or to where its conversation goes on: all of them or none."""
-        named = checked_id("a session's id", session_id)
-        return self._execute(self._service.requests.add(named, messages, key=key, expected_version=expected_version))
+        requests = self._service.requests
+        return self._execute(requests.add_to(session_id, messages, key=key, expected_version=expected_version))
 
     def save_session(self, session: Session | None = None) -> bool:
         """Wait until all that was written to the session is on disk, or raise why not. False if there is no session.

@@ -125,9 +125,7 @@ class SessionRequests:
             user_id=user_id if user_id is None else checked_id("a user's id", user_id),
             title=title,
             metadata=freeze_object("metadata", EMPTY if metadata is None else metadata),
-            messages=()
-            if system is None
-            else self.messages([{"role": "system", "content": checked_str("a system prompt", system)}]),
+            messages=_system_messages(system),
             or_get=or_get,
             named=session_id is not None,
             policy=checked_policy(policy) or self._settings.policy,
@@ -178,6 +176,14 @@ class SessionRequests:
         )
         return self._request(command, key, expected_version)
 
+    def add_to(
+        self, session_id: str, messages: Iterable[MessageLike], *, key: str | None = None,
+        expected_version: int | None = None,
+    ) -> c.CommandRequest:  # fmt: skip
+        """Return a request that appends messages to a session, by the id that a caller gave."""
+        named = checked_id("a session's id", session_id)
+        return self.add(named, messages, key=key, expected_version=expected_version)
+
     def update(
         self, session_id: str, *, title: str | None | msgspec.UnsetType = msgspec.UNSET,
         metadata: Mapping[str, Json] | None = None, drop_metadata: Sequence[str] = (), key: str | None = None,
@@ -206,10 +212,8 @@ class SessionRequests:
         return self._request(c.EndSession(session_id=named, reason=reason, idle_since_us=idle_since_us), key, None)
 
     def reset(self, session_id: str, *, system: str | None, key: str | None) -> c.CommandRequest:
-        messages = self.messages([{"role": "system", "content": system}] if system is not None else [])
-        return self._request(
-            c.ResetSession(session_id=checked_id("a session's id", session_id), messages=messages), key, None
-        )
+        named = checked_id("a session's id", session_id)
+        return self._request(c.ResetSession(session_id=named, messages=_system_messages(system)), key, None)
 
     def fork(
         self, session_id: str, at: str | int | None, *, new_id: str | None, user_id: str | None, title: str | None,
@@ -275,6 +279,12 @@ def list_query(
         offset=offset,
         limit=limit,
     )
+
+
+def _system_messages(system: str | None) -> tuple[Message, ...]:
+    if system is None:
+        return ()
+    return (intake.accept({"role": "system", "content": checked_str("a system prompt", system)}),)
 
 
 def _checked_message_reference(at: str | int) -> str | int:

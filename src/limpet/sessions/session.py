@@ -183,7 +183,7 @@ class PendingCall(msgspec.Struct, frozen=True):
 class HandleState:
     """Where a handle on a session stands. A blocking handle and its async face share one."""
 
-    __slots__ = ("defers", "last", "recovers", "service")
+    __slots__ = ("awaited", "last", "recovers", "service", "submitted")
 
     def __init__(self, service: SessionService, state: SessionState, *, recovers: bool = False) -> None:
         self.service = service
@@ -191,15 +191,19 @@ class HandleState:
         """The state as last seen, without a wait for deferred writes."""
         self.recovers = recovers
         """Whether a read that finds damage has the session recovered, and the handle moves to the result."""
-        self.defers = False
-        """Whether writes of the handle may be under way."""
+        self.submitted = self.awaited = 0
+        """How many deferred writes were submitted, and how many of them the state includes."""
 
     def current(self) -> SessionState:
         """Return the state, the deferred writes of the handle included; raise what refused one of them, once."""
-        if self.defers:
-            self.last = self.service.state_after_writes(self.last)
-            self.defers = False
+        if self.has_unseen_writes():
+            submitted = self.submitted  # a write that is submitted during the wait is waited for by the next read
+            self.last, self.awaited = self.service.state_after_writes(self.last), submitted
         return self.last
+
+    def has_unseen_writes(self) -> bool:
+        """Return whether the handle has deferred writes that its state does not include."""
+        return self.awaited != self.submitted
 
     def recover(self, session_id: str, error: errors.Corrupt) -> SessionState:
         """Move to what is recovered of a damaged session; raise the error if the handle does not recover."""
@@ -239,7 +243,7 @@ class HandleState:
         service = self.service
         if service.defers:
             service.deferred.add(request)
-            self.defers = True
+            self.submitted += 1
         else:
             self.last = service.engine.run(request).state
 

@@ -12,6 +12,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, SessionManager, errors
+from limpet.core.values.session_state import SessionState
 from limpet.sessions.manager import DeferredWrites
 from limpet.stores.files import FilesStore
 from limpet.stores.port import Append, AppendOutcome
@@ -300,3 +301,22 @@ def test_many_threads_lose_nothing(lp: Limpet):
             of_one = [text for text in mine if int(text.split("-")[1]) % 4 == name]
             assert of_one == sorted(of_one, key=lambda text: int(text.split("-")[1]))
     feed(lp)
+
+
+def test_a_write_that_comes_while_a_read_waits_is_in_the_next_read(lp: Limpet, monkeypatch: pytest.MonkeyPatch):
+    session = lp.sessions.create_session("s")
+    session.add_message(user("1"))
+    service = session._handle.service
+    wait = service.state_after_writes
+
+    def waited(state: SessionState) -> SessionState:
+        found = wait(state)
+        with monkeypatch.context() as once:
+            once.setattr(service, "state_after_writes", wait)
+            session.add_message(answer("2"))
+        return found
+
+    monkeypatch.setattr(service, "state_after_writes", waited)
+    assert session.message_count == 1
+    monkeypatch.undo()
+    assert session.message_count == 2

@@ -308,3 +308,40 @@ def test_no_verb_stops_the_loop_while_the_store_is_held(tmp_path: Path):
                 await asyncio.gather(*tasks)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("write", ["durable", "deferred"])
+def test_wrong_arguments_are_refused_alike(tmp_path: Path, write: str):
+    ids: list[Any] = [5, None, ["a"], "", "a\0b", "x" * 2_000, "nobody"]
+    steps: list[Step] = [
+        BEGIN,
+        *(lambda k, wrong=wrong: k.lp.sessions.add_messages(wrong, [user("1")]) for wrong in ids),
+        lambda k: k.lp.sessions.add_messages("s", user("1")),
+        lambda k: k.lp.sessions.create_session("t", system=["You plan trips."]),
+        lambda k: k.lp.sessions.reset_session("s", system=["You plan trips."]),
+        saved,
+    ]
+    here = blocking(tmp_path / "a.db", steps, write=write)
+    assert here == awaited(tmp_path / "b.db", steps, write=write)
+    assert here[1:7] == [(errors.InvalidRequest, "invalid_request")] * 4 + [here[5], here[6]]
+    assert (errors.InvalidRequest, "invalid_request") in here[9:11]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda sessions: sessions.create_session("s", or_get=True),
+        lambda sessions: sessions.end_session("s", reason="deleted"),
+        lambda sessions: sessions.add_messages("s", [user("1")], window=None),
+    ],
+)
+def test_an_argument_that_the_verb_does_not_have_is_refused(tmp_path: Path, call: Step):
+    with limpet.connect(tmp_path / "a.db") as lp, pytest.raises(TypeError, match="unexpected keyword"):
+        call(lp.sessions)
+
+    async def run() -> None:
+        async with limpet.connect_async(tmp_path / "b.db") as lp:
+            with pytest.raises(TypeError, match="unexpected keyword"):
+                await call(lp.sessions)
+
+    asyncio.run(run())

@@ -565,29 +565,14 @@ def _evolve_ended(
 def _created_state(state: SessionState | None, event: e.SessionCreatedEvent, time_us: int) -> SessionState:
     before = SessionState(id=event.id, generation=-1) if state is None or event.until else state
     return SessionState(
-        id=event.id,
-        version=before.version + 1,
-        user_id=event.user_id,
-        title=event.title,
-        metadata=freeze(event.metadata),
-        created_us=time_us,
-        active_us=time_us,
-        generation=before.generation + 1,
-        began=before.version + 1,
-        ordinal=before.ordinal,
-        ordinal_began=before.ordinal,
-        root_id=event.root_id,
-        continued_from=event.continued_from,
-        continuation_index=event.continuation_index,
-        policy=event.policy,
-        summary=event.summary,
-        written=event.summary if event.summary and event.summary.author else None,
-        corrections=event.corrections,
-        live=event.summary.tokens if event.summary else 0,
-        rebased=before.rebased,
-        handed=before.generation + 1,
-        until=event.until,
-    )
+        id=event.id, user_id=event.user_id, title=event.title, metadata=freeze(event.metadata), policy=event.policy,
+        version=before.version + 1, began=before.version + 1, generation=before.generation + 1,
+        ordinal=before.ordinal, ordinal_began=before.ordinal, created_us=time_us, active_us=time_us,
+        root_id=event.root_id, continued_from=event.continued_from, continuation_index=event.continuation_index,
+        summary=event.summary, written=event.summary if event.summary and event.summary.author else None,
+        live=event.summary.tokens if event.summary else 0, corrections=event.corrections,
+        rebased=before.rebased, handed=before.generation + 1, until=event.until,
+    )  # fmt: skip
 
 
 def _next_generation_state(state: SessionState, time_us: int) -> SessionState:

@@ -42,7 +42,7 @@ class SQLiteErasure:
         self._tenant = self._cache.tenant_number(connection, erasure.tenant)
         self._base = self._tenant << TENANT_SHIFT
         self._batch = log_writes.AppendBatch(connection.cursor(), self._cache, random, careful=True)
-        self._events = self._claims = self._rows = 0
+        self._events = self._claims = 0
         self._hashes: set[str] = set()
         self._drops: dict[tuple[str, str], None] = {}
 

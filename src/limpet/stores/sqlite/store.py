@@ -124,6 +124,7 @@ class SQLiteStore:
         self._file_identity = FileIdentity(files, path)
         self.remarks = ()
         self._closed = self._broken = False
+        self._closing = threading.Lock()
         self._seen_data_version: int | None = None
         self._cache_epoch = 0
         self._process_lock = store_files.ProcessWriteLock(files, self._commit_hook.lock_path(path))
@@ -749,12 +750,13 @@ class SQLiteStore:
         finally:
             self._closed = True
             self._commit_signal.notify()
-            self._abandon_writer()
-            self._readers.close()
-            self._anchor.close()
-            self._handoff.close()
-            self._process_lock.close()
-            self._commit_hook.close()
+            if self._closing.acquire(blocking=False):  # a collected client and the end of the program may both close
+                self._abandon_writer()
+                self._readers.close()
+                self._anchor.close()
+                self._handoff.close()
+                self._process_lock.close()
+                self._commit_hook.close()
 
     def _close_writer(self) -> None:
         self._roll_back()
