@@ -75,7 +75,7 @@ def _check_parents(path: Path) -> None:
         return
     if wrong:
         raise errors.InvalidRequest(
-            f"{path} can't be made: {above} is a file, and no folder.",
+            f"{path} can't be made: {above} is a file, not a folder.",
             hint="Name a path that leads through folders only.",
         )
 

@@ -68,7 +68,7 @@ def test_one_that_comes_when_another_is_just_through_is_told_to_wait(tmp_path: P
         real(fd, how)
 
     monkeypatch.setattr(store_copy.fcntl, "flock", late)
-    with pytest.raises(errors.InvalidRequest, match="just now"):
+    with pytest.raises(errors.InvalidRequest, match="another process is writing"):
         backed_up(store, target)
     backed_up(store, target)
     assert kept_at(target) == kept_at(tmp_path / "moved.db") == kept(store)

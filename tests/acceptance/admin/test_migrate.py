@@ -271,11 +271,11 @@ def test_nobody_uses_what_is_not_all_there(fast_dir: Path, monkeypatch: pytest.M
             patch.setattr(sqlite.SQLiteStore, "rebuild", _failing)
             with pytest.raises(errors.Unavailable):
                 lp.admin.migrate(copy)
-        with pytest.raises(errors.UnsafeStore, match="not through"):
+        with pytest.raises(errors.UnsafeStore, match="incomplete"):
             limpet.connect(copy)
-        with pytest.raises(errors.UnsafeStore, match="not through"):
+        with pytest.raises(errors.UnsafeStore, match="incomplete"):
             asyncio.run(_opened_async(copy))
-        with pytest.raises(errors.UnsafeStore, match="not through"):
+        with pytest.raises(errors.UnsafeStore, match="incomplete"):
             limpet.SessionManager(copy.parent)
         with limpet.connect(copy, tenant="other") as other:
             assert other.worker(every_tenant=True).run_once().steps == 0

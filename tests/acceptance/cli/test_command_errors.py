@@ -87,7 +87,7 @@ def test_interrupt_and_defect(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert run_guarded(raising(KeyboardInterrupt()), as_json=False) == 130
     assert run_guarded(raising(KeyError("odd")), as_json=False) == 1
     told = capsys.readouterr().err
-    assert "defect" in told and "KeyError" in told and "Traceback" not in told
+    assert "bug in Limpet" in told and "KeyError" in told and "Traceback" not in told
     monkeypatch.setenv("LIMPET_DEBUG", "1")
     run_guarded(raising(KeyError("odd")), as_json=False)
     assert "Traceback" in capsys.readouterr().err

@@ -351,7 +351,7 @@ def asked(folder: Path, answer: str, *words: str) -> tuple[int, bytes]:
 def test_a_person_is_told_how_much_it_is_and_asked(folder: Path, answer: str, code: int):
     ended, seen = asked(folder, answer, "memory", "forget", "ada")
     assert ended == code
-    assert b"1 session with 4 messages" in seen and b"5 facts that memory has" in seen
+    assert b"1 session with 4 messages" in seen and b"5 facts of memory" in seen
     assert b"permanently forget ada in state.db? [y/N]" in seen
     assert bool(found(folder, "seat")) is (answer != "y")
 
