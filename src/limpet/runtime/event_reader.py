@@ -172,12 +172,12 @@ class UnreadableEvent(msgspec.Struct, frozen=True):
 
 
 def salvage_feed(store: Store, tenant: str, *, after: int = 0) -> Iterator[StoredEvent | UnreadableEvent]:
-    """Yield the tenant's events after a position, in order; a Damage for each that can't be read."""
+    """Yield the tenant's events after a position, in order; an UnreadableEvent for each that can't be read."""
     return _salvage_range(lambda low, high: store.feed(tenant, after=low, limit=high - low), after, store.head(tenant))
 
 
 def salvage_stream(store: Store, tenant: str, stream: str) -> Iterator[StoredEvent | UnreadableEvent]:
-    """Yield the events that a stream shows, in order; a Damage for each that can't be read."""
+    """Yield the events that a stream shows, in order; an UnreadableEvent for each that can't be read."""
     last = 0
     with contextlib.suppress(errors.Corrupt):
         last = store.version(tenant, stream)

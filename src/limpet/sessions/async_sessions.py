@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 class AsyncMessages:
-    """The same for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
+    """The messages of a session for async callers: `async for`, `await messages.at(i)`, `await messages.slice(i, j)`."""
 
     def __init__(self, count: int, blocking: Callable[[], Messages]) -> None:
         self._count = count

@@ -588,7 +588,7 @@ class Store(Protocol):
         The first new event follows the tenant's head and the others follow it; links and digests must be right. Erased
         events that are already there may come before: they are erased here too, with the keys that led to them, and
         `scrub` must follow. A stream that comes under the name of an erased one keeps that name. A key that is already
-        there must be equal. Nothing is derived: `rebuild` must follow before use. Until then only `copy`, `keys`, `head`,
+        there must be equal. Nothing is derived: `rebuild` must follow before use. Until then only `copy_events`, `copy_keys`, `head`,
         `blobs`, notes and `paste` may be called.
 
         Raises Conflict if the events do not continue the feed, Corrupt if one is damaged or lacks a blob.
