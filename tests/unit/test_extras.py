@@ -14,6 +14,7 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.cli.subcommands import store_commands
+from limpet.memory.index_store import PairedIndexStore
 from limpet.memory.vectors import embedder
 from limpet.wiring import store_opener
 from limpet.wiring.background import BackgroundOptions
@@ -59,3 +60,23 @@ def test_extras_are_taken_from_among_the_options():
     options = {field.name: field.default for field in msgspec.structs.fields(BackgroundOptions)}
     found = BackgroundOptions.from_arguments({**options, "tenant": "acme", "worker": True, "idle_timeout_s": 5.0})
     assert found == BackgroundOptions(worker=True, idle_timeout_s=5.0)
+
+
+def test_a_check_of_the_index_store_that_failed_is_repeated_by_the_next_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    check, outcomes = PairedIndexStore.check, list[str]()
+
+    def checked(store: PairedIndexStore) -> None:
+        outcomes.append("failed" if not outcomes else "done")
+        if len(outcomes) == 1:
+            raise errors.Unavailable("told to.")
+        check(store)
+
+    with limpet.connect(tmp_path / "state.db") as lp, monkeypatch.context() as patch:
+        background = lp._background
+        background._paired_store = None
+        patch.setattr(PairedIndexStore, "check", checked)
+        background._index_store()
+        second = background._index_store()
+        assert (outcomes, background._index_store()) == (["failed", "done"], second)

@@ -124,14 +124,14 @@ class Background:
 
     def _index_store(self) -> PairedIndexStore:
         with self._mutex:
-            if self._paired_store is None:
+            if (paired := self._paired_store) is None:
                 engine = self._engine
                 paired = PairedIndexStore(engine.store, self._open_index_store(), engine.factory.random)
                 # Checked before its first use: rows of another store, or of another state of this one, are cleared.
                 with contextlib.suppress(errors.Unavailable, errors.NotAStore):
                     paired.check()
-                self._paired_store = paired
-            return self._paired_store
+                    self._paired_store = paired  # only now: a check that failed is repeated by the next use
+            return paired
 
     def memory(self) -> MemoryEngine:
         """Return the given engine of long-term memory, or the built-in one."""
