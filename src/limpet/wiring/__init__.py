@@ -262,13 +262,12 @@ class SessionManager(Sessions):
 
     def close(self) -> None:
         """Wait for deferred writes, and close what this manager opened."""
-        try:
-            self.flush()
-        finally:
-            if self._background is not None:
-                self._background.close()
+        with contextlib.ExitStack() as closing:
             if self._finish is not None and self._finish.detach() is not None:
-                self._opened.close()
+                closing.callback(self._opened.close)
+            if self._background is not None:
+                closing.callback(self._background.close)
+            self.flush()
 
     def __enter__(self) -> SessionManager:
         return self
